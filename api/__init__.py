@@ -1,8 +1,8 @@
-"""The master: the control plane over HTTP, leadership, and the owners of partitions.
+"""The master: the REST API, leadership, and the owners of partitions.
 
-Any replica answers reads and accepts seeds and commands. Writes of declared resources go to the leader.
+Any master answers reads, and accepts seeds and commands about hosts and dead letters. Other writes go to the leader.
 
-- `server` (application, sockets): a request enters here.
+- `server` (application, sockets): a request enters through it.
 - `http` (identity, limits, errors, caching): a request passes these layers.
 - `routes`: the handlers; they shape responses by `schemas`.
 - `leader` campaigns, and publishes specs and configuration.

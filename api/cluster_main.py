@@ -1,4 +1,4 @@
-"""The composition root of a cluster's master. Shutdown runs in the reverse order of the contexts."""
+"""Start a master of a cluster: connect its services, compose its parts, and stop them in reverse order."""
 
 import asyncio
 import os
@@ -247,7 +247,7 @@ def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ..
 
 
 async def show_first_key(catalog: Catalog, now_ms: int) -> None:
-    """Create and print an admin key if there is no key at all yet.
+    """Create an admin key if the cluster has no key at all, and print it.
 
     Wait while the database is unavailable or full. Every attempt adds the same key: if a reply was lost, that key may
     be stored already and must be the one that is printed.
@@ -290,7 +290,7 @@ def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
 
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
-    """Open the cluster's database by its URL or path. Wait while the server is unavailable."""
+    """Open the cluster's database by its URL or path. Wait while the database server is unavailable."""
     if settings.database.startswith(_POSTGRES):
         from shared.adapters.sql.engine.postgres import (  # Imported here, so that SQLite does not load its libraries.
             PostgresSettings,

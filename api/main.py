@@ -1,6 +1,6 @@
-"""The composition root of the master of a crawl on one machine. Shutdown runs in the reverse order of the contexts.
+"""Start the master of a crawl on one machine: connect its services, compose its parts, and stop them in reverse order.
 
-That of a cluster's master is `cluster_main`, which loads many more libraries.
+A cluster's master is started by `cluster_main`, which loads many more libraries.
 """
 
 import asyncio
@@ -53,7 +53,10 @@ async def run(settings: MasterSettings) -> int:
 
 
 async def until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` until SIGTERM; it gets the events `stop` and `up`. Return 0, or 4 if the environment is unusable."""
+    """Run `work` until SIGTERM or SIGINT. Return the exit code: 0, or 4 if the environment is unusable.
+
+    `work` gets two events: `stop`, which is set by the signal, and `up`, which it sets once it is started.
+    """
     stop, up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,7 +122,10 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
 
 
 async def connected(engine: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Return the call's result. Log and retry every Transient, for as long as the engine is unavailable."""
+    """Return the result of `call`. While it raises Transient, log that and call it again.
+
+    `engine` names, in the log, the server that is unavailable, such as `database`.
+    """
     return await until_answered(
         call, lambda error: log.warning("master_start.delayed", engine=engine, error=str(error))
     )
@@ -138,7 +144,7 @@ def _read_spec(path: Path) -> CrawlSpec:
 
 
 def main() -> int:
-    """Run from the process's environment."""
+    """Run the master of a crawl on one machine, with settings from the process's environment. Return the exit code."""
     settings = from_environment(MasterSettings)
     close_on_exec()
     configure_logging(settings.log_level, settings.log_format, role="master")

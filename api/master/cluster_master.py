@@ -50,9 +50,9 @@ _LEAST_STALL_S: Final = 5.0
 class ClusterSettings:
     """Settings of a cluster master.
 
-    A master that is silent for `ttl_s` counts as dead. The leader runs a pass at least every `tick_s`. A master is
-    unfit to lead by the limits in `health`. By default its loop may stall for 5 s or a third of `ttl_s`, whichever is
-    longer.
+    A master that is silent for `ttl_s` seconds counts as dead. The leader runs a pass at least every `tick_s` seconds.
+    A master is unfit to lead by the limits in `health`. By default its event loop may stall for 5 s or a third of
+    `ttl_s`, whichever is longer.
     """
 
     frontier: FrontierSettings
@@ -68,7 +68,7 @@ class ClusterSettings:
 
 
 class ClusterMaster:
-    """One master, and the control plane as it sees it (`api.members.control_plane.ControlPlane`)."""
+    """One master of a cluster with all its parts. For them it is the `api.members.control_plane.ControlPlane`."""
 
     def __init__(
         self,
@@ -171,11 +171,11 @@ class ClusterMaster:
         self._heartbeat.notify()
 
     def tuning(self) -> MasterTuning:
-        """Return the values that this master runs with."""
+        """Return the values of the hot configuration that this master runs with."""
         return self._tuning.current
 
     def wanted(self) -> DesiredState:
-        """Return the desired state of the members, as last published."""
+        """Return the desired state of the members (hot configuration and drains), as last published."""
         return self._tuning.wanted
 
     def _tune(self, tuning: MasterTuning) -> None:
@@ -215,21 +215,21 @@ class ClusterMaster:
         return self._membership.registration
 
     def ownerships(self) -> list[Ownership]:
-        """Return the partitions that this master owns and has loaded."""
+        """Return the state in memory of each partition that this master owns and has loaded."""
         return [owner.ownership for owner in self._fleet if owner.ownership is not None]
 
     def owned(self) -> list[Partition]:
-        """Return the numbers of these partitions."""
+        """Return the numbers of the partitions that this master owns and has loaded."""
         return [own.partition for own in self.ownerships()]
 
     def answered_at(self) -> float:
-        """Return when the coordinator last answered or sent a change (`Clock.elapsed`)."""
+        """Return the time (`Clock.elapsed`) at which etcd last answered or sent a change."""
         return self._engines.view.answered_at
 
     # --- the process --------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set. Raise Unusable if the store, broker or coordinator does."""
+        """Run until `stop` is set. Raise Unusable if the database, NATS or etcd cannot be used."""
         async with Tasks() as registered:
             registered.start("health", self._health.run())
             registered.start("membership", self._membership.run(self._leader.attend))

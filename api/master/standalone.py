@@ -53,7 +53,10 @@ _COALESCE_S = 0.02
 
 
 class Standalone:
-    """Runs one crawl with all partitions and without election: the folder's lock admits only one master."""
+    """Works on one crawl with all its partitions.
+
+    There is no election, because the folder's lock admits only one master.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class Standalone:
         self._waits_again_at = float("-inf")
 
     async def run(self, stop: asyncio.Event, *, grace_s: float) -> None:
-        """Work until `stop`, then apply the pending reports for at most `grace_s`."""
+        """Work until `stop` is set, then apply the reports that wait, for at most `grace_s` seconds."""
         active = asyncio.Event()
         await until_stopped(self._run(stop, active, grace_s), stop, active)
 

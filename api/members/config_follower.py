@@ -1,4 +1,4 @@
-"""Apply this master's published hot configuration and drain without a restart."""
+"""Apply the published hot configuration and drain to this master without a restart."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ _RESYNC_S = 5.0
 
 
 def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
-    """Return the values that a master runs with unless operators configure others."""
+    """Return the values that a master was started with. It runs with them unless the hot configuration has others."""
     return MasterTuning(
         grant_s=frontier.grant_s,
         log_level=log_level,
@@ -35,7 +35,7 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
 
 
 def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettings:
-    """Return the owners' settings under `tuning`.
+    """Return the owners' settings: those of `started`, changed by the hot configuration in `tuning`.
 
     `longest_grant_s` does not shrink with the current `grant_s`: an earlier owner may have granted before it changed.
     """
@@ -53,7 +53,7 @@ def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettin
 
 
 class MasterConfigFollower:
-    """Follows `view` for the master `member`, which was started with the values of `started`.
+    """Applies the published hot configuration and drain to the master `member`. `started` are its values at the start.
 
     `apply` is called with each new set of values, and `drain` with True or False when the desired drain changes.
     """
@@ -84,18 +84,21 @@ class MasterConfigFollower:
 
     @property
     def revision(self) -> int:
-        """The configuration revision that this master runs."""
+        """The revision of the hot configuration that this master runs."""
         return self.wanted.config.revision
 
     async def run(self) -> None:
-        """Follow the view until cancelled."""
+        """Apply each published change until cancelled."""
         snapshot = self._view.snapshot
         while True:
             self.follow(snapshot)
             snapshot = await self._view.changed(snapshot, _RESYNC_S)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Apply the desired state of the snapshot. A part that is missing or cannot be read stays as it was."""
+        """Apply the hot configuration and drain in the snapshot.
+
+        A part that is missing or unreadable stays as it was.
+        """
         before = self.wanted
         self.wanted, complaints = desired_state_after(before, snapshot, self._keys)
         if complaints != self._complaints:

@@ -1,7 +1,7 @@
 """The protocol through which a master's other parts read the state of the cluster and wake the leader.
 
-Everything here is the last known state, returned at once without I/O. `leader_address` may name a leader that has just
-died, so a request forwarded to it needs a timeout.
+It returns the last known state at once, without I/O. `leader_address` may name a leader that has just died, so a
+request forwarded to it needs a timeout.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from shared.wire.keys import MemberRecord
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The registered members by id."""
+    """The registered members: the records of masters and workers, by member id."""
 
     masters: Mapping[str, MemberRecord]
     workers: Mapping[str, MemberRecord]
 
 
 class ControlPlane(Protocol):
-    """This master's place in the cluster."""
+    """What a master knows of its cluster: the leader, the members and the owners of partitions."""
 
     def is_leader(self) -> bool:
         """Return True if this master leads and may act now; False as soon as its lease nears its end."""
@@ -32,7 +32,7 @@ class ControlPlane(Protocol):
         ...
 
     def term(self) -> Term | None:
-        """Return the leadership's term (epoch, revision of the election); None while this master does not lead."""
+        """Return the term under which this master leads (epoch, revision of the election); None if it does not lead."""
         ...
 
     def members(self) -> Members:
@@ -40,12 +40,12 @@ class ControlPlane(Protocol):
         ...
 
     def assignments(self) -> Mapping[Partition, str]:
-        """Return the owner of each partition that has one."""
+        """Return a mapping from partition to the id of its owner. A partition without an owner is missing."""
         ...
 
     def wake(self) -> None:
         """Start this master's next pass over SQL now instead of at its next tick.
 
-        Call it after a change of SQL, from the event loop's thread only. It never blocks.
+        Call it after a change in SQL, from the event loop's thread only. It never blocks.
         """
         ...

@@ -1,4 +1,4 @@
-"""The engines of a cluster, as the parts of a master use them."""
+"""The services that a cluster's master is connected to, such as the database, NATS (broker) and etcd (coordinator)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from shared.wire.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class MasterEngines:
-    """Connected engines.
+    """The connected database, broker (NATS) and coordinator (etcd) of a master.
 
     - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
     - `kind` is that of `store`. `items`, `desired` and `retained` are further tables of the same database. `retained`

@@ -30,9 +30,10 @@ _LOG_INTERVAL_S: Final = 30.0
 
 
 class Eviction:
-    """Watches for writes that wait for another process.
+    """Ends a stopped process that blocks the writes of this master, once they wait too long and this master leads.
 
-    `lives` returns True if a master with this id and start time is registered.
+    `waited_s` returns how long a write has waited, and `leads` whether this master leads. `lives` returns True if a
+    master with this id and start time is registered. `ask` finds the process that holds the lock of the database file.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class Eviction:
         self._logged_at = float("-inf")
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
+        """Check every second until cancelled, while a write waits too long and this master leads."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if self._waited_s() >= WAITED_S and self._leads():
                 await self.once()
 
     async def once(self) -> bool:
-        """Check once. Return True if a process was ended."""
+        """Find the process that holds the write lock, and end it if it may be ended. Return True if it was ended."""
         holder = await asyncio.to_thread(self._ask, self._path)
         if holder is None or holder.pid == os.getpid() or self._waited_s() < WAITED_S or not self._leads():
             return False

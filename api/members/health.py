@@ -1,4 +1,4 @@
-"""Decide whether this master is fit to lead: its event loop runs, and the engines that a leader needs respond.
+"""Decide whether this master is fit to lead: its event loop runs, and the engines (database and NATS) respond.
 
 A leader that keeps its session but cannot work keeps every other master from leading. So an unfit leader resigns, and a
 master campaigns only while it is fit. The decision is pure (`health_after`). A master becomes unfit only after some
@@ -31,10 +31,10 @@ EVERY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HealthLimits:
-    """Limits in seconds.
+    """The limits, in seconds, at which a master becomes unfit to lead.
 
-    A master is unfit after an engine was silent for `silent_s`, or the loop stalled for `stalled_s`. It is fit again
-    after `well_s` without a failed probe or an observed stall.
+    It is unfit after the database or NATS was silent for `silent_s`, or its event loop stalled for `stalled_s`. It is
+    fit again after `well_s` without a failed probe or an observed stall.
     """
 
     silent_s: float = 6.0
@@ -44,21 +44,21 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """An engine answered its probe."""
+    """Observation: an engine (database or NATS) answered its probe."""
 
     engine: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeMissed:
-    """An engine did not answer its probe."""
+    """Observation: an engine (database or NATS) did not answer its probe."""
 
     engine: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoopStalled:
-    """The event loop stalled for `seconds`."""
+    """Observation: the event loop stalled for `seconds`."""
 
     seconds: float
 
@@ -68,7 +68,7 @@ Observation = ProbeAnswered | ProbeMissed | LoopStalled
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """The observations so far.
+    """What was observed of a master's health so far.
 
     `answered` is the time of each engine's last answer, `wrong_at` the time of the last failure. `ailment` is why the
     master is unfit to lead, None while it is fit.
@@ -111,7 +111,10 @@ def _recovered(condition: HealthState, now: float, rules: HealthLimits) -> bool:
 
 
 class HealthMonitor:
-    """Probes the engines (at least one) and watches the loop while `run` runs. Any task may wait for a change."""
+    """Decides whether this master is fit to lead. Any task may wait for a change (`fit`, `unfit`).
+
+    While `run` runs, it probes the engines (database and NATS; at least one) and watches the event loop for stalls.
+    """
 
     def __init__(
         self,
@@ -148,13 +151,13 @@ class HealthMonitor:
             await self._turned.wait()
 
     async def unfit(self) -> str:
-        """Wait until this master is unfit to lead. Return the ailment."""
+        """Wait until this master is unfit to lead. Return the reason."""
         while (ailment := self.ailment) is None:
             await self._turned.wait()
         return ailment
 
     async def run(self) -> None:
-        """Probe and watch until cancelled."""
+        """Probe the engines and watch the event loop until cancelled."""
         watch = StallWatch(self._clock, self._on_stall, least_s=self._rules.stalled_s / 2, stuck=unsaid)
         async with Tasks() as tasks:
             for engine, probe in self._probes.items():
@@ -163,7 +166,7 @@ class HealthMonitor:
                 await asyncio.Event().wait()
 
     def observe(self, seen: Observation) -> None:
-        """Update the state with an observation."""
+        """Update the health with one observation. Log it if the master becomes fit or unfit."""
         before = self.ailment
         self._condition = health_after(self._condition, seen, self._clock.elapsed(), self._rules)
         if self.ailment != before:

@@ -19,7 +19,7 @@ _COALESCE_S: Final = 0.05
 
 
 class Heartbeat:
-    """Publishes what `status` returns."""
+    """Publishes the status of a master, which `status` returns, about every second."""
 
     def __init__(self, broker: Broker, status: Callable[[], MasterStatus]) -> None:
         self._broker = broker
@@ -27,11 +27,11 @@ class Heartbeat:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Publish soon, because the status has changed."""
+        """Have the status published soon, because it has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Publish until cancelled. A status is dropped while the broker is unavailable."""
+        """Publish the status until cancelled. One is dropped if the broker is unavailable."""
         while True:
             self._changed.clear()
             try:

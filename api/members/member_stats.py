@@ -27,7 +27,10 @@ RATE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerActivity:
-    """A worker's last status and its recent pages a second (None until two statuses of its process arrived)."""
+    """A worker's last status, and how many pages a second it stored recently.
+
+    `pages_per_s` is None until two statuses of the worker's process arrived.
+    """
 
     status: WorkerStatus
     pages_per_s: float | None
@@ -35,7 +38,7 @@ class WorkerActivity:
 
 @dataclass(frozen=True, slots=True)
 class PressureAt:
-    """The resource pressure at a member that stops dispatch."""
+    """The resource pressure that stops dispatch, and the member where it is."""
 
     role: MemberRole
     member: str
@@ -43,7 +46,7 @@ class PressureAt:
 
     @property
     def reason(self) -> str:
-        """The pressure in a sentence, with the member's name."""
+        """A sentence that names the member and describes its resource pressure."""
         return f"{self.role} {self.member}: {reason_of(self.pressure)}"
 
 
@@ -69,7 +72,7 @@ async def ask_statuses(broker: Broker) -> None:
 
 
 class MemberStats:
-    """The last status that this replica received from every member, by id."""
+    """The last status that this master received from each member, by member id."""
 
     def __init__(self) -> None:
         self._workers: dict[str, _WorkerStats] = {}
@@ -79,7 +82,7 @@ class MemberStats:
         return f"<MemberStats masters={len(self._masters)} workers={len(self._workers)}>"
 
     def worker_reported(self, status: WorkerStatus, now: float) -> None:
-        """Store a worker's status. The count of pages restarts with the worker's process."""
+        """Store a worker's status. Its count of pages restarts with the worker's process."""
         known = self._workers.get(status.worker)
         same = known is not None and known.status.pid == status.pid and known.status.pages <= status.pages
         samples: deque[tuple[float, int]] = known.samples if known is not None and same else deque()
@@ -95,7 +98,7 @@ class MemberStats:
         self._forget(now)
 
     def worker(self, member: str, now: float) -> WorkerActivity | None:
-        """Return a worker's load; None without a recent status."""
+        """Return a worker's last status and rate; None if it reported nothing for STALE_AFTER_S seconds."""
         known = self._workers.get(member)
         if known is None or now - known.received_at > STALE_AFTER_S:
             return None
@@ -109,13 +112,13 @@ class MemberStats:
         return None if known is None or now - known.received_at > STALE_AFTER_S else known.status
 
     def visits(self, pool: str, now: float) -> tuple[int, int]:
-        """Return how many visits the pool's workers can hold, and how many of these are in use."""
+        """Return (capacity, used): how many visits the pool's workers can hold at once, and how many they hold."""
         live = [each.status for each in self._workers.values() if now - each.received_at <= STALE_AFTER_S]
         taking = [status for status in live if status.pool == pool and status.pulling]
         return sum(status.visits for status in taking), sum(status.visits - status.free for status in taking)
 
     def pressure(self, pool: str, now: float) -> PressureAt | None:
-        """Return the resource pressure that stops dispatch for a pool; None without pressure or recent statuses.
+        """Return the resource pressure that stops dispatch for a pool; None if none does, or no status is recent.
 
         This is the pressure at the first master, by id, that owns partitions and dispatches nothing. Without such a
         master, it is the pressure at the first worker of the pool, if all its workers are under pressure.

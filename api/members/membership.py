@@ -27,7 +27,10 @@ R = TypeVar("R", bound=Record)
 
 
 class Membership:
-    """Keeps `masters/<id>` while this master lives, on a new session whenever one is lost."""
+    """Keeps the record of this master (`masters/<id>`) in etcd while it lives.
+
+    A lost session is replaced by a new one.
+    """
 
     def __init__(self, member: MemberRecord, coordinator: Coordinator, keys: Keys, *, ttl_s: float) -> None:
         self.member = member
@@ -36,7 +39,7 @@ class Membership:
         )
 
     def drain(self, draining: bool) -> None:
-        """Publish whether this master drains."""
+        """Publish in this master's record whether it drains."""
         self.member = msgspec.structs.replace(self.member, draining=draining)
         self.registration.change(encode_record(self.member))
 
@@ -49,7 +52,7 @@ class Membership:
 
 
 def members_in(snapshot: Snapshot, keys: Keys) -> Members:
-    """Return the registered members."""
+    """Return the members whose records are in the snapshot."""
     return Members(
         masters=_named(snapshot, keys.master_of, MemberRecord),
         workers=_named(snapshot, keys.worker_of, MemberRecord),
@@ -57,13 +60,13 @@ def members_in(snapshot: Snapshot, keys: Keys) -> Members:
 
 
 def leader_in(snapshot: Snapshot, keys: Keys) -> LeaderRecord | None:
-    """Return the leader's record; None without a leader."""
+    """Return the leader's record in the snapshot; None without a leader."""
     entry = snapshot.entries.get(keys.leader)
     return None if entry is None else read_record(entry, LeaderRecord)
 
 
 def assignments_in(snapshot: Snapshot, keys: Keys) -> Mapping[Partition, tuple[PartitionRecord, Entry]]:
-    """Return the assignment of each partition, with its entry."""
+    """Return a mapping from partition to its assignment and the entry of the snapshot that holds it."""
     assigned = {}
     for key, entry in snapshot.entries.items():
         partition = keys.partition_of(key)
@@ -73,7 +76,7 @@ def assignments_in(snapshot: Snapshot, keys: Keys) -> Mapping[Partition, tuple[P
 
 
 def read_record(entry: Entry, kind: type[R]) -> R | None:
-    """Return the entry's record. A record that cannot be read is logged and counts as absent: return None."""
+    """Return the record in an entry. If it cannot be read, log that and return None."""
     try:
         return decode_record(kind, entry.value)
     except Malformed as error:

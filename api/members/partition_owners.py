@@ -1,8 +1,8 @@
 """The owners of this master: one for each partition that is assigned to it, under the term that the assignment gives.
 
-An entry counts only if its term is newer than the last known one, so a wiped or restored coordinator stops no owner.
-Owners continue through an outage of the coordinator while SQL accepts their terms. An owner that is no longer assigned
-is at worst refused by the fence.
+An assignment counts only if its term is newer than the last known one. So wiped or restored assignments stop no owner.
+Owners continue through an outage of the coordinator (etcd) while SQL accepts their terms. An owner that is no longer
+assigned can at worst try to write: SQL refuses its term.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MakeOwner = Callable[[Partition, Term, bool], Owner]
 
 @dataclass(frozen=True, slots=True)
 class StartOwner:
-    """Own the partition under this term, instead of any earlier one."""
+    """Change: this master owns the partition under this term, instead of any earlier one."""
 
     partition: Partition
     term: Term
@@ -39,7 +39,7 @@ class StartOwner:
 
 @dataclass(frozen=True, slots=True)
 class StopOwner:
-    """The partition belongs to another process since `term`."""
+    """Change: the partition belongs to another process, under `term`."""
 
     partition: Partition
     term: Term
@@ -51,7 +51,10 @@ def owner_changes(
     member: MemberRecord,
     partitions: int,
 ) -> Iterator[StartOwner | StopOwner]:
-    """Yield the changes that the entries require of `member`. `seen` has each partition's newest term of any owner."""
+    """Yield which owners `member` must start or stop to follow the assignments.
+
+    `seen` has, for each partition, the newest term that this master knows, of any owner.
+    """
     for partition, (record, entry) in sorted(assigned.items()):
         term = record.term(entry.revision)
         if partition >= partitions or term <= seen.get(partition, Term(0)):
@@ -63,7 +66,7 @@ def owner_changes(
 
 
 class PartitionOwners:
-    """Starts and stops owners until cancelled. No owner runs after that."""
+    """Starts and stops the owners of this master's partitions while `run` runs. None is left after that."""
 
     def __init__(
         self,
@@ -94,17 +97,17 @@ class PartitionOwners:
         return f"<PartitionOwners {self._member.id} owns {len(self._owners)} of {self._partitions}>"
 
     def owns_all(self) -> bool:
-        """Return True if this master owns every partition and has loaded it."""
+        """Return True if this master owns every partition of the cluster and has loaded it."""
         return len(self._owners) == self._partitions and all(owner.ownership is not None for owner in self)
 
     def wake(self) -> None:
-        """Make every owner look for work."""
+        """Have every owner of this master look for hosts to dispatch."""
         for owner in self:
             if owner.ownership is not None:
                 owner.ownership.look()
 
     async def run(self) -> None:
-        """Follow the assignments until cancelled. Raise Unusable if an owner does."""
+        """Start and stop owners as assignments change, until cancelled. Raise Unusable if an owner does."""
         async with Tasks() as tasks:
             snapshot = self._view.snapshot
             while True:

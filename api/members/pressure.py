@@ -1,6 +1,6 @@
-"""React to resource pressure: of this master, which then dispatches nothing, and of workers, by their statuses.
+"""React to resource pressure on this master, which then dispatches nothing, and report that on workers as events.
 
-Work in progress continues: reports are applied, which empties the streams; grants run and are extended.
+Work in progress continues: reports are applied, which empties the streams, and grants are still extended.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ It neither waits nor raises.
 
 
 def log_only(member: str, resource: str, reason: str | None) -> None:
-    """Do nothing: the change is in the log already."""
+    """Do nothing about a change of resource pressure: it is in the log already."""
 
 
 class MasterPressure:
-    """Stops and resumes the dispatch of the master `member`. `notify` is called when the master's status changed."""
+    """Stops the dispatch of the master `member` under resource pressure. `notify` is called when its status changed."""
 
     def __init__(
         self, member: str, capacity: PoolCapacity, on_pressure: PressureCallback, notify: Callable[[], None]
@@ -35,22 +35,27 @@ class MasterPressure:
         return f"<MasterPressure {self._member} held={self._capacity.held}>"
 
     def changed(self, state: PressureState, resource: Resource) -> None:
-        """Handle a change (`shared.runtime.pressure_monitor.PressureMonitor`)."""
+        """Stop or resume dispatch after the pressure on `resource` started or ended. `state` has all resources."""
         self._capacity.held = state.reason
         self._notify()
         self._on_pressure(self._member, resource, state.reason if state.full(resource) else None)
 
 
 class WorkerPressureEvents:
-    """Reports when resource pressure of a worker starts or ends. Only the leader reports, so that each change is
-    reported once."""
+    """Reports when resource pressure of a worker starts or ends.
+
+    Only the leader reports, so that each change is reported once.
+    """
 
     def __init__(self, leading: Callable[[], bool], on_pressure: PressureCallback) -> None:
         self._leading = leading
         self._on_pressure = on_pressure
 
     def status_received(self, before: WorkerStatus | None, status: WorkerStatus) -> None:
-        """Compare a worker's status with the one `before`, None if there was no recent one."""
+        """Report each resource whose pressure differs between a worker's status and the one `before`.
+
+        `before` is None if there was no recent status.
+        """
         if not self._leading():
             return
         earlier = set() if before is None else {pressure.resource for pressure in before.pressure}

@@ -1,4 +1,4 @@
-"""A master's metrics: the text of each, and its value when Prometheus scrapes.
+"""A master's metrics: the description of each, and its value when Prometheus scrapes.
 
 Metrics that can be summed over masters cover this master's part: its partitions, its process. The text of a metric that
 is the same on every master (members, pools, reports in the broker) states this.
@@ -159,7 +159,7 @@ _ANSWERS: Final = ("go", "wait", "gone", "superseded", "none")
 
 
 class MasterMetrics:
-    """Reads the metrics. It neither waits nor queries an engine."""
+    """Reads the values of a master's metrics from its memory, without a query to the database or the broker."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class MasterMetrics:
         return f"<MasterMetrics {self._master!r}>"
 
     def registry(self) -> "CollectorRegistry":
-        """Return the registry of the process."""
+        """Return a Prometheus registry with this master's metrics and those of its process."""
         return registry_of(METRICS, self.read)
 
     def read(self) -> Readings:

@@ -1,4 +1,4 @@
-"""Read the numbers of SQL and the broker for metrics at an interval, so that a scrape costs no query.
+"""Read numbers for metrics from SQL and the broker every few seconds, so that a scrape costs no query.
 
 Each master reads the crawls' counters in the partitions it owns, so the sum over masters is the cluster's. A crawl that
 ended is read for some more minutes, so that its last numbers are scraped, too.
@@ -28,11 +28,11 @@ KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
 
 @dataclass(frozen=True, slots=True)
 class StatsSample:
-    """The numbers read at `at` (Clock.elapsed).
+    """The numbers for metrics that were read at the time `at` (Clock.elapsed).
 
     - `counters`: by the crawl's label in metrics, in the partitions owned at that time.
-    - `reports`: the reports stored and not purged, in all partitions.
-    - `fullness`: that of the fullest subject of a kind.
+    - `reports`: the number of reports that are stored and not purged, in all partitions.
+    - `fullness`: by kind of report, how full the fullest partition's subject is (0: empty, 1: refuses reports).
     """
 
     at: float
@@ -42,7 +42,10 @@ class StatsSample:
 
 
 class StatsSampler:
-    """Refreshes `stored` at the interval, while the database and the broker answer."""
+    """Reads the numbers for metrics from SQL and the broker into `stored`, every `read_s` seconds.
+
+    If a read fails, `stored` keeps the earlier numbers.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,10 @@ class StatsSampler:
         return f"<StatsSampler {self.stored!r}>"
 
     async def run(self) -> None:
-        """Refresh until cancelled. A failed refresh is repeated later; a metric exposes the age of the numbers."""
+        """Read the numbers periodically until cancelled.
+
+        If a read fails, the next one follows after `read_s` seconds.
+        """
         while True:
             try:
                 await self.once()
@@ -80,7 +86,7 @@ class StatsSampler:
             await asyncio.sleep(self._read_s)
 
     async def once(self) -> None:
-        """Refresh all numbers."""
+        """Read all numbers once into `stored`."""
         now = self._clock.elapsed()
         counters = await self._counters(now)
         fullness = {kind: await self._broker.fullness(kind) for kind in KINDS}
@@ -102,7 +108,7 @@ class StatsSampler:
 
 
 def summed(parts: Iterable[Counters]) -> Counters:
-    """Return the sum of the counters."""
+    """Return the sum of the counters, field by field."""
     total = dict.fromkeys(Counters.__dataclass_fields__, 0)
     for part in parts:
         for name in total:
