@@ -1,4 +1,5 @@
-"""The resources of the REST API, one module each: they read the request, call a service, and shape the answer.
+"""The handlers of the REST API, one module for each kind of resource.
 
-No route touches the frontier's hot path: what changes its rows travels to their owners through the broker.
+They read the request, call a service, and answer. No route writes the tables of the frontier: what changes their rows
+travels to the owners through the broker.
 """

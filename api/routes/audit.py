@@ -1,4 +1,4 @@
-"""/v1/audit: the changes that were made over the API."""
+"""/v1/audit: the audit log, which has the changes that were made over the API."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -46,7 +46,7 @@ async def list_audit(
     since: Annotated[Moment | None, Query(description="Only entries from this time on.")] = None,
     until: Annotated[Moment | None, Query(description="Only entries before this time.")] = None,
 ) -> Listing[AuditEntry]:
-    """List entries, newest first.
+    """List the entries of the audit log, newest first.
 
     A page examines a bounded number of entries, so it may be short or empty before the end: follow `next`.
     """

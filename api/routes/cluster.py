@@ -1,6 +1,6 @@
-"""/v1/cluster, /v1/masters, /v1/workers: this master's last view of the members, and their drains.
+"""/v1/cluster, /v1/masters, /v1/workers: the members as this master last saw them, and their drains.
 
-Reads are answered from that view, without a request to another member.
+Reads are answered from this master's memory, without a request to another member.
 """
 
 from collections import Counter

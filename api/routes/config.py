@@ -23,10 +23,10 @@ router = Router(prefix="/v1/config", tags=["config"])
     responses=UNCHANGED,
 )  # fmt: skip
 async def get_config(served: Served, response: Response) -> ConfigRevision:
-    """Return the newest revision.
+    """Return the newest revision of the hot configuration.
 
-    Settings that it leaves out have the values that each member was started with. /v1/cluster shows which members
-    run it.
+    Settings that it leaves out have the values that each member was started with. /v1/cluster shows which members run
+    it.
     """
     stored = await served.desired.config()
     response.headers.update(etag(stored.tag))
@@ -40,11 +40,10 @@ async def get_config(served: Served, response: Response) -> ConfigRevision:
 async def put_config(
     wanted: HotConfiguration, served: Served, by: By, expected: Expected, response: Response
 ) -> ConfigRevision:
-    """Replace the whole configuration.
+    """Replace the whole hot configuration.
 
     Settings that are left out have the values that each member was started with. Members follow within about two
-    seconds, without a restart; /v1/cluster lists the others as `outdated_members`. If nothing differs, nothing
-    changes.
+    seconds, without a restart; /v1/cluster lists the others as `outdated_members`. If nothing differs, nothing changes.
     """
     _judge(wanted, served)
     stored, changed = await served.desired.put_config(
@@ -63,7 +62,7 @@ async def put_config(
     dependencies=[needs(Role.VIEWER)],
 )  # fmt: skip
 async def list_config_revisions(served: Served, page: Page, response: Response) -> Listing[ConfigRevision]:
-    """List revisions, newest first."""
+    """List the revisions of the hot configuration, newest first."""
     before = page.place(int, 2**31 - 1, greatest=2**31 - 1)
     rows = await served.desired.config_revisions(before=before, max_count=page.max_count)
     place = rows[-1].revision if rows and rows[-1].revision > 1 else None
@@ -77,7 +76,7 @@ async def list_config_revisions(served: Served, page: Page, response: Response) 
 async def get_config_revision(
     revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served, response: Response
 ) -> ConfigRevision:
-    """Return a revision. To restore it, PUT its `config`."""
+    """Return a revision of the hot configuration. To restore it, PUT its `config`."""
     stored = await served.desired.config_revision(revision)
     response.headers.update(etag(stored.tag))
     return revision_body(stored)

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/start and the other verbs, and /v1/commands: the commands that apply them."""
+"""/v1/crawls/{name}/start and the other verbs, and /v1/commands: how far commands are applied."""
 
 import asyncio
 import uuid
@@ -88,7 +88,7 @@ for _verb in _VERBS:
     dependencies=[needs(Role.VIEWER)], responses=problems(404),
 )  # fmt: skip
 async def get_command(command_id: Annotated[str, Path(max_length=64)], served: Served) -> CommandStatus:
-    """Return how many partitions have applied the command."""
+    """Return a command, with the number of partitions that have applied it."""
     command = await served.catalog.command(command_id)
     if command is None:
         raise Missing(f"there is no command {command_id!r}")
@@ -96,7 +96,10 @@ async def get_command(command_id: Annotated[str, Path(max_length=64)], served: S
 
 
 async def collect(served: Services, crawl_id: CrawlId, by: Actor) -> str:
-    """Publish the command that removes a deleted crawl's rows. If the broker fails, the leader publishes it later."""
+    """Publish the command that removes a deleted crawl's rows, and return its id.
+
+    If the broker does not answer, the leader publishes the command later.
+    """
     command_id = collection_of(crawl_id)
     try:
         return await commanded(served, command_id, crawl_id, CommandKind.DELETE, {}, by)
@@ -115,9 +118,10 @@ async def commanded(
     partition: Partition | None = None,
     apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> str:
-    """Publish a command to one partition, to all, or to each with its own arguments (see `publish_command`).
+    """Publish a command to `partition`, or to all partitions, and return its id.
 
-    Return its id. Raise Transient if the broker did not store it in time.
+    With `apart`, each partition has its own arguments (see `publish_command`). Raise Transient if the broker did not
+    store the command in time.
     """
     partitions = [Partition(p) for p in range(served.partitions)] if partition is None else [partition]
     try:

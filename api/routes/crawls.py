@@ -1,4 +1,4 @@
-"""/v1/crawls: declare crawls, and read their state and revisions."""
+"""/v1/crawls: declare crawls, and read their specs, states and revisions."""
 
 import asyncio
 from typing import Annotated, Any, Final, Literal
@@ -108,7 +108,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
     operation_id="get_crawl", response_model=Crawl,
 )  # fmt: skip
 async def get_crawl(name: Name, served: Served) -> Response:
-    """Return the spec and state of a crawl. Its numbers are under /stats."""
+    """Return the spec and state of a crawl. Its counters are under /stats."""
     return await served.shown.answer(name, served.catalog, served)
 
 
@@ -232,7 +232,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 async def list_revisions(
     name: Name, served: Served, page: Page, response: Response, fields: Fields = None
 ) -> Listing[RevisionSummary]:
-    """List revisions, newest first.
+    """List the revisions of a crawl's spec, newest first.
 
     They have no specs unless `fields=spec` is set. A page with specs ends after 8 MiB of them.
     """
@@ -252,7 +252,7 @@ async def list_revisions(
 async def get_revision(
     name: Name, revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served, response: Response
 ) -> Revision:
-    """Return a revision of the spec."""
+    """Return a revision of a crawl's spec."""
     crawl = await served.catalog.crawl(name)
     response.headers.update(etag(f"{crawl.crawl_id}-r{revision}"))
     return revision_body(await served.catalog.revision(crawl.crawl_id, RevisionNumber(revision)))
@@ -273,7 +273,10 @@ async def diff_revision(
         ),
     ] = None,
 ) -> RevisionDiff:
-    """Return the fields that differ. The diff of the first revision is empty."""
+    """Return the fields in which a revision of a crawl's spec differs from another.
+
+    The diff of the first revision is empty.
+    """
     crawl = await served.catalog.crawl(name)
     other = max(1, revision - 1) if against is None else against
     after, before = await asyncio.gather(

@@ -1,6 +1,7 @@
-"""/docs and /redoc: the OpenAPI document for people. This process serves every file, so they work without a network.
+"""/docs and /redoc: pages on which people read the OpenAPI document.
 
-The pages' scripts come with the fastapi-offline package, which contains the releases of Swagger UI and ReDoc.
+This process serves every file, so the pages work without a network. Their scripts come with the fastapi-offline
+package, which contains the releases of Swagger UI and ReDoc.
 """
 
 from functools import cache
@@ -52,7 +53,7 @@ async def root() -> RedirectResponse:
 
 @router.get("/docs")
 async def swagger() -> HTMLResponse:
-    """Return Swagger UI, which can send requests with a key given under "Authorize"."""
+    """Return the page of Swagger UI, which can send requests with an API key given under "Authorize"."""
     page = get_swagger_ui_html(
         openapi_url=_DOCUMENT,
         title=NAME,
@@ -67,7 +68,7 @@ async def swagger() -> HTMLResponse:
 
 @router.get("/redoc")
 async def redoc() -> HTMLResponse:
-    """Return ReDoc, which shows the same document for reading."""
+    """Return the page of ReDoc, which shows the OpenAPI document for reading."""
     page = get_redoc_html(
         openapi_url=_DOCUMENT,
         title=NAME,
@@ -81,7 +82,7 @@ async def redoc() -> HTMLResponse:
 
 @router.get("/assets/{name}")
 async def asset(name: str) -> Response:
-    """Return a file of these pages; no other file of the package is served."""
+    """Return a file that the pages of Swagger UI and ReDoc load. No other file of the package is served."""
     if name not in _ASSETS:
         raise Missing(f"there is no asset {name!r}")
     return Response(_content(name), media_type=_ASSETS[name])

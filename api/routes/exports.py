@@ -46,7 +46,7 @@ _Aside = Callable[[Callable[[], T]], Awaitable[T]]
 
 
 class ExportKind(StrEnum):
-    """What there is to export."""
+    """What rows of a crawl an export contains."""
 
     PAGES = "pages"
     URLS = "urls"
@@ -55,7 +55,7 @@ class ExportKind(StrEnum):
 
 
 class ExportFormat(StrEnum):
-    """The formats: a JSON object a line; comma-separated with a header; Apache Parquet."""
+    """The file format of an export: a JSON object a line; comma-separated with a header; Apache Parquet."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -93,11 +93,11 @@ async def export_crawl(
     served: Served,
     form: Annotated[ExportFormat, Query(alias="format", description="The format of the file.")] = ExportFormat.JSONL,
 ) -> Response:
-    """Export every row, as `orb export` does.
+    """Export every page, URL, link or item of a crawl, as `orb export` does.
 
-    It is not a snapshot: a row that changes during the export may have its old or its new values. Links of pages
-    with a damaged record are missing. A master serves a bounded number of exports at a time, and ends an export
-    whose client reads nothing for a minute.
+    It is not a snapshot: a row that changes during the export may have its old or its new values. Links of pages with a
+    damaged record are missing. A master serves a bounded number of exports at a time, and ends an export whose client
+    reads nothing for a minute.
     """
     crawl = await served.catalog.crawl(name)
     archive = archive_of(served) if what is ExportKind.LINKS else None

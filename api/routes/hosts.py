@@ -1,4 +1,4 @@
-"""/v1/hosts: the state of hosts, their blocks and delays."""
+"""/v1/hosts: the state of hosts, and the commands that block or slow them."""
 
 import uuid
 from typing import Annotated
@@ -37,7 +37,10 @@ async def list_hosts(
     response: Response,
     crawl: Annotated[str | None, Query(min_length=1, max_length=63, description="Only hosts of this crawl.")] = None,
 ) -> Listing[HostSummary]:
-    """List hosts by partition, in the order of discovery. With `crawl`, each host has the numbers of that crawl."""
+    """List hosts by partition, in the order of discovery.
+
+    With `crawl`, each host has the counters of that crawl's queue.
+    """
     crawl_id = None if crawl is None else (await served.catalog.crawl(crawl)).crawl_id
     rows = await served.catalog.hosts(crawl_id, after=page.place(int, -1), max_count=page.max_count + 1)
     shown = rows[: page.max_count]
@@ -52,7 +55,7 @@ async def list_hosts(
     responses=problems(404),
 )  # fmt: skip
 async def get_host(host: HostName, served: Served) -> HostDetail:
-    """Return what is known of a host, and its queues of at most 100 crawls."""
+    """Return the state of a host, and its queues of at most 100 crawls."""
     view = await served.catalog.host(_named(host), None)
     if view is None:
         raise Missing(f"no crawl knows the host {host!r}")
@@ -87,7 +90,7 @@ async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepte
 async def set_host_delay(host: HostName, wanted: Delay, served: Served, by: By) -> CommandAccepted:
     """Set the least delay between two requests to the host, for every crawl.
 
-    0 removes it. It never shortens another delay.
+    A delay of 0 removes it. The longest of all delays counts, so it shortens none.
     """
     return await _ask(served, by, host, CommandKind.HOST_DELAY, "delay_ms", round(wanted.delay_s * 1000))
 

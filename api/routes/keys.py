@@ -23,7 +23,7 @@ Revoked = Annotated[bool, Query(description="True: include revoked keys.")]
 
 @router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")
 async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> IssuedKey:
-    """Create a key and return it.
+    """Create an API key and return it.
 
     It is shown only once, since only its hash is stored. A repeat with the same Idempotency-Key is refused.
     """
@@ -37,7 +37,7 @@ async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idemp
 
 @router.get("", summary="List keys", operation_id="list_keys")
 async def list_keys(served: Served, page: Page, response: Response, revoked: Revoked = False) -> Listing[KeyView]:
-    """List valid keys, without the keys themselves."""
+    """List API keys, without the keys themselves. Revoked ones are included only if `revoked` is true."""
     rows = await served.catalog.keys(after=page.place(str, ""), max_count=page.max_count + 1, revoked=revoked)
     shown = rows[: page.max_count]
     place = shown[-1].key_id if len(rows) > page.max_count else None
@@ -49,7 +49,7 @@ async def list_keys(served: Served, page: Page, response: Response, revoked: Rev
     operation_id="get_key",
 )  # fmt: skip
 async def get_key(key_id: KeyId, served: Served, response: Response, revoked: Revoked = False) -> KeyView:
-    """Return a key's name, role and times, without the key itself."""
+    """Return the name, role and times of an API key, without the key itself."""
     stored = await served.catalog.key(key_id)
     if stored is None or (stored.revoked_at_ms is not None and not revoked):
         raise Missing(f"there is no key {key_id!r}")
@@ -61,10 +61,10 @@ async def get_key(key_id: KeyId, served: Served, response: Response, revoked: Re
     "/{key_id}", summary="Revoke a key", responses=problems(404, ProblemKind.LAST_ADMIN, 412), operation_id="revoke_key"
 )
 async def revoke_key(key_id: KeyId, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
-    """Revoke a key.
+    """Revoke an API key.
 
-    It stops working within a second on every master. Repeats are harmless. The last valid admin key is refused:
-    create another one first.
+    It stops working within a second on every master. Repeats are harmless. The last valid admin key is refused: create
+    another one first.
     """
     revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms(), expected=expected)
     served.keyring.forget(key_id)

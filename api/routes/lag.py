@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/lag and /v1/lag: the number and age of waiting URLs, shards and reports."""
+"""/v1/crawls/{name}/lag and /v1/lag: how many URLs, shards and reports wait, and for how long."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ async def get_cluster_lag(served: Served) -> Lag:
 
 @router.get("/v1/crawls/{name}/lag", summary="Get the lag of a crawl", operation_id="get_lag", responses=problems(404))
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
-    """Return the lag of one crawl. Reports are not counted by crawl, so that number is of all crawls."""
+    """Return the lag of one crawl. Reports are not counted by crawl, so their number is that of all crawls."""
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)
 

@@ -1,6 +1,6 @@
-"""/v1/crawls/{name}/pages: stored pages, and their bodies from the archive.
+"""/v1/crawls/{name}/pages: stored pages, and the content that their sites sent, from the archive.
 
-A body comes from a foreign site, so no browser may treat it as content of this master. It is always a download of
+That content comes from a foreign site, so no browser may treat it as content of this master. It is always a download of
 unspecified type, with a name of safe characters, and sandboxed.
 """
 
@@ -72,10 +72,9 @@ async def list_pages(
         Query(max_length=100, pattern=VISIBLE, description="Only pages of this media type.", examples=["text/html"]),
     ] = None,
 ) -> Listing[PageSummary]:
-    """List pages by host.
+    """List stored pages by host.
 
-    A page of the list examines a bounded number of fetches, so it may be short or empty before the end: follow
-    `next`.
+    A page of the list examines a bounded number of fetches, so it may be short or empty before the end: follow `next`.
     """
     crawl = await served.catalog.crawl(name)
     after_host, after = page.place(tuple[int, bytes], (-1, b""))
@@ -149,7 +148,7 @@ def _tagged(body: PageDetail, response: Response) -> PageDetail:
 
 
 def digest_of(body: Model) -> str:
-    """Return a tag of the body's content."""
+    """Return a hash of a response body, for its ETag."""
     return hashlib.sha256(body.model_dump_json().encode()).hexdigest()[:32]
 
 
@@ -157,7 +156,7 @@ def digest_of(body: Model) -> str:
 
 
 def archive_of(served: Services) -> PageArchive:
-    """Return the archive. Raise a problem with a hint if this master has none."""
+    """Return the archive that this master reads. Raise a problem with a hint if none is configured."""
     if served.archive is None:
         raise ApiProblem(ProblemKind.NO_ARCHIVE, "no archive is configured on this master", hint=_NO_ARCHIVE_HINT)
     return served.archive
@@ -226,7 +225,10 @@ def _headers(view: PageView) -> dict[str, str]:
 
 
 def file_name(url: str, fingerprint: Fingerprint) -> str:
-    """Return a name for the page's file: plain characters, not hidden, no path, and not reserved by a system."""
+    """Return a safe file name for the download of a page.
+
+    It has plain characters only, no path, and is neither hidden nor reserved by a system.
+    """
     last = url.partition("?")[0].rpartition("/")[2]
     safe = _UNSAFE.sub("-", last).strip("-.")[-_NAME_CHARS:]
     return f"{fingerprint.hex()[:8]}-{safe or 'page'}"

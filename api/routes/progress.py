@@ -1,6 +1,7 @@
-"""/v1/crawls/{name}/stats and /progress: maintained counters, so that a read costs the same for a crawl of any size.
+"""/v1/crawls/{name}/stats and /progress: the counters of a crawl, and its progress for people.
 
-The rates come from the leader's last progress event of the crawl, so every master returns the same.
+The counters are kept up to date in the tables, so a read costs the same for a crawl of any size. The rates come from
+the leader's last progress event of the crawl, so every master returns the same.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ RATES_S: Final = 1.0
 
 @router.get("/stats", summary="Get a crawl's counters", operation_id="get_stats")
 async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlStats:
-    """Return the counters, the two identities that they must keep, and tallies by status and reason.
+    """Return the counters of a crawl, their drift from the two sums that must hold, and counts by status and reason.
 
     The response also has examples of links that were left out, the rates, and the hosts with the most pages.
     """
@@ -63,7 +64,7 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
 
 @router.get("/progress", summary="Get a crawl's progress", operation_id="get_progress")
 async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlProgress:
-    """Return a few numbers for people and progress bars."""
+    """Return the numbers of a crawl that people and progress bars need."""
     crawl = await served.catalog.crawl(name)
     now_ms, running = served.clock.unix_ms(), crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
     counted, states, rates = await asyncio.gather(

@@ -68,12 +68,12 @@ async def delete_seeds(
 
 
 def size_of(places: Sequence[Place]) -> int:
-    """Return about how many bytes of a message the places take."""
+    """Return about how many bytes the places (host and fingerprint of URLs) take in a message."""
     return sum(len(host) + _PLACE_BYTES for host, _ in places)
 
 
 def pieces(places: Sequence[Place]) -> Sequence[Sequence[Place]]:
-    """Split the places in order into pieces that fit in a message. Return at least one piece, even if empty."""
+    """Split the places, in order, into parts that fit in a message. Return at least one part, even if it is empty."""
     parts: list[list[Place]] = [[]]
     size = 0
     for place in places:
@@ -86,7 +86,7 @@ def pieces(places: Sequence[Place]) -> Sequence[Sequence[Place]]:
 
 
 def between(kept: Sequence[Place]) -> list[Mapping[str, object]]:
-    """Return the arguments of commands that delete every seed except those kept.
+    """Return the arguments of commands that together delete every seed except those in `kept`.
 
     Each command covers a range of fingerprints; together they cover all.
     """

@@ -25,10 +25,9 @@ SCANNED: Final = 5_000
 
 @router.get("", summary="List seeds", operation_id="list_seeds")
 async def list_seeds(name: Name, served: Served, page: Page, response: Response) -> Listing[SeedSummary]:
-    """List the seeds of the spec in its order, then uploaded seeds by host.
+    """List the seeds of a crawl: those of the spec in its order, then uploaded seeds by host.
 
-    Seeds that were just accepted may not be listed yet. A page may be short or empty before the end: follow
-    `next`.
+    Seeds that were just accepted may not be listed yet. A page may be short or empty before the end: follow `next`.
     """
     # The cursor: how many seeds of the spec were listed, then host and fingerprint of the last uploaded one.
     crawl = await served.catalog.crawl(name)

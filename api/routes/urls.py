@@ -58,7 +58,7 @@ OneUrl = Annotated[
 
 
 class UrlStateName(StrEnum):
-    """The states of a URL."""
+    """The states of a URL, as the API names them."""
 
     QUEUED = "queued"
     WAITING = "waiting"
@@ -80,7 +80,7 @@ async def list_urls(
         int | None, Query(ge=100, le=599, description="Only URLs whose last answer had this HTTP status.")
     ] = None,
 ) -> Listing[UrlSummary]:
-    """List URLs by host.
+    """List the URLs of a crawl by host.
 
     A page of the list examines a bounded number of URLs, so it may be short or empty before the end: follow `next`.
     """
@@ -184,7 +184,7 @@ async def _robots(served: Services, url: str) -> RobotsRecord | None:
 
 
 def located(url: str) -> Location:
-    """Return the canonical form of a URL in a query. Raise a problem if it has none."""
+    """Return the canonical form of a URL given in a query. Raise a problem if it has none."""
     location = locate(url)
     if location is None:
         raise ApiProblem(

@@ -1,4 +1,4 @@
-"""The bodies of the audit log."""
+"""The response bodies of the audit log."""
 
 import json
 from datetime import datetime
@@ -34,7 +34,7 @@ class AuditEntry(Model):
 
 
 def audit_body(line: AuditLine) -> AuditEntry:
-    """Return the body of an entry."""
+    """Return an entry of the audit log as the API shows it."""
     return AuditEntry(
         id=line.id,
         at=moment_of(line.at_ms),

@@ -1,4 +1,4 @@
-"""The bodies of the cluster: its members, their load, and the owners of partitions."""
+"""The response bodies of the cluster: its members, their load, and the owners of partitions."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -14,7 +14,7 @@ from shared.wire.messages import MasterStatus
 
 
 class MemberState(StrEnum):
-    """The state of a member: `draining` finishes its work and takes no new work; `drained` has no work."""
+    """The state of a member. A `draining` member finishes its work and takes no more; a `drained` one has none left."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -54,7 +54,7 @@ class MasterLoad(Model):
 
 
 class Master(Member):
-    """A replica of the control plane."""
+    """A master: a process that serves the API and owns partitions."""
 
     address: str = Field(description="The host and port of its API.", examples=["10.0.0.11:8080"])
     leading: bool = Field(description="True if it is the leader of the cluster.")
@@ -85,7 +85,7 @@ class WorkerLoad(Model):
 
 
 class Worker(Member):
-    """Fetches for a pool."""
+    """A worker: a process that fetches pages for a pool."""
 
     pool: str = Field(description="The pool that it fetches for.", examples=["default"])
     capacity: int = Field(description="The number of URL shards at a time that it registered with.", examples=[64])
@@ -100,7 +100,7 @@ class DrainingMembers(Model):
 
 
 class DrainState(Model):
-    """The desired drain of a member."""
+    """The drain of a member, as operators want it."""
 
     id: str = Field(description="The member's id.", examples=["w1"])
     role: MemberRole = Field(description="Whether it is a master or a worker.")
@@ -111,7 +111,7 @@ class DrainState(Model):
 
 
 class Cluster(Model):
-    """The cluster, as this master sees it."""
+    """The leader, the members and the owners of partitions, as this master sees them."""
 
     member: str = Field(description="The id of the master that answers.", examples=["m1"])
     leading: bool = Field(description="True if this master is the leader.")
@@ -145,7 +145,7 @@ class Cluster(Model):
 def master_body(
     member: MemberRecord, partitions: int, status: MasterStatus | None, *, leading: bool, wanted: bool
 ) -> Master:
-    """Return the body of a master. `wanted`: it should drain, although it may not have applied that yet."""
+    """Return a master as the API shows it. `wanted`: it should drain, although it may not have applied that yet."""
     draining = wanted or member.draining
     idle = status is not None and status.draining and not (status.leading or status.partitions or partitions or leading)
     return Master(
@@ -170,7 +170,7 @@ def master_body(
 
 
 def worker_body(member: MemberRecord, load: WorkerActivity | None, *, wanted: bool) -> Worker:
-    """Return the body of a worker. `wanted`: it should drain, although it may not have applied that yet."""
+    """Return a worker as the API shows it. `wanted`: it should drain, although it may not have applied that yet."""
     draining = wanted or member.draining
     idle = load is not None and load.status.draining and load.status.busy == 0
     return Worker(

@@ -1,4 +1,4 @@
-"""The hot configuration."""
+"""The request and response bodies of the hot configuration."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -338,7 +338,7 @@ class HotConfiguration(RequestModel):
 
 
 class ConfigRevision(Model):
-    """The configuration at a revision."""
+    """The hot configuration at a revision."""
 
     revision: int = Field(
         description="The number of the revision. Every change increments it; 0 means that the configuration "
@@ -361,12 +361,12 @@ class ConfigRevision(Model):
 
 
 def config_of(wanted: HotConfiguration) -> HotConfig:
-    """Return the configuration that a body requests."""
+    """Return the hot configuration that a request body asks for."""
     return msgspec.convert(wanted.model_dump(exclude_none=True), HotConfig)
 
 
 def revision_body(stored: StoredConfig) -> ConfigRevision:
-    """Return the body of a revision."""
+    """Return a stored revision of the hot configuration as the API shows it."""
     return ConfigRevision(
         revision=stored.revision,
         changed_at=moment_of(stored.changed_at_ms) if stored.revision else None,

@@ -1,4 +1,4 @@
-"""The bodies of crawls, their revisions, plans of changes, and commands."""
+"""The request and response bodies of crawls, their revisions, plans of changes, and commands."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,16 +46,16 @@ SpecJson = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class GivenSpec:
-    """A valid spec from a request. `name` is the crawl's name in it, None if the spec has none."""
+    """A valid spec from a request. `name` is the crawl's name that the spec contains, None if it contains none."""
 
     spec: CrawlSpec
     name: str | None
 
 
 def given_spec(data: Any) -> GivenSpec:
-    """Return the spec in plain JSON. Raise SpecError with all its problems.
+    """Check a spec from a request body and return it. Raise SpecError with all problems of the spec.
 
-    SpecError is a ValueError, so the framework reports it together with the problems of other fields.
+    SpecError is a ValueError, so pydantic reports it together with the problems of other fields.
     """
     spec = parse_spec(data)
     return GivenSpec(spec, spec.name if "name" in data else None)
@@ -177,14 +177,14 @@ class Crawl(_CrawlState):
 
 
 class CrawlSummary(_CrawlState):
-    """A crawl in a list."""
+    """A crawl in a list of crawls."""
 
     seeds: int = Field(description="The number of seeds in the spec.", examples=[1])
     spec: SpecJson | None = Field(None, description="The spec. Null unless the request has `fields=spec`.")
 
 
 class Revision(Model):
-    """A revision of a spec."""
+    """A revision of a crawl's spec."""
 
     revision: int = Field(description="The number of the revision.", examples=[1])
     created_at: datetime = Field(description="When the revision was created.", examples=["2030-01-01T08:00:00Z"])
@@ -192,7 +192,7 @@ class Revision(Model):
 
 
 class RevisionSummary(Model):
-    """A revision in a list."""
+    """A revision of a crawl's spec, in a list of revisions."""
 
     revision: int = Field(description="The number of the revision.", examples=[1])
     created_at: datetime = Field(description="When the revision was created.", examples=["2030-01-01T08:00:00Z"])
@@ -200,7 +200,7 @@ class RevisionSummary(Model):
 
 
 class Change(Model):
-    """A field that differs."""
+    """A field that differs between two specs or declarations."""
 
     path: str = Field(description="The field that differs.", examples=["spec.budget.max_pages"])
     before: Any = Field(None, description="The value before. Null if the field was not set.", examples=[10000])
@@ -208,7 +208,7 @@ class Change(Model):
 
 
 class RevisionDiff(Model):
-    """The differences between two revisions."""
+    """The differences between two revisions of a crawl's spec."""
 
     revision: int = Field(description="The number of the revision.", examples=[2])
     against: int = Field(description="The number of the revision that it is compared with.", examples=[1])
@@ -216,7 +216,7 @@ class RevisionDiff(Model):
 
 
 class Plan(Model):
-    """What a PUT would change. Nothing was changed."""
+    """What a PUT of this crawl would change. Nothing was changed."""
 
     action: str = Field(description="What a PUT would do: `create`, `update` or `none`.", examples=["update"])
     revision: int = Field(description="The number of the revision that the crawl would have.", examples=[2])
@@ -230,7 +230,7 @@ class Plan(Model):
 
 
 class CommandStatus(Model):
-    """A command. Each partition applies it once, in order."""
+    """A command and how far it is applied. Each partition applies it once, in order."""
 
     id: str = Field(description="The command's id.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"])
     kind: str = Field(description="What the command does.", examples=["retry_failed"])
@@ -252,7 +252,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """This master's view of the members, and its clock."""
+    """What this master sees around a crawl: the members, the cluster and the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -266,7 +266,7 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """A crawl's requirements of workers: its pool, and the networks that its spec opens.
+    """What a crawl needs of workers: a pool, and the networks that its spec opens.
 
     `refused` is why workers cannot use a pattern of the spec, None if they can.
     """
@@ -276,13 +276,13 @@ class Needs:
     refused: str | None
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what currently stops or limits a crawl in `state` with these requirements."""
+        """Return what now stops a crawl in `state` with these needs, and which parts of its spec have no effect."""
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
         return Seen(refused, pressure, self.warnings(around) if self.allow else ())
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
-        """Return a sentence for each network that the live workers of the pool do not open."""
+        """Return a sentence for each network that the spec opens and the live workers of the pool do not."""
         workers = around.plane.members().workers
         allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
         return tuple(closed_networks(self.allow, allowed)) if allowed else ()
@@ -301,27 +301,27 @@ class Seen:
 
     @property
     def blocking_reason(self) -> str | None:
-        """Why nothing of the crawl is dispatched, in a sentence."""
+        """A sentence that says why nothing of the crawl is dispatched; None if nothing stops it."""
         return self.refused or (self.pressure.reason if self.pressure is not None else None)
 
     def resource_pressure(self) -> list[ResourcePressure]:
-        """Return the body of the pressure."""
+        """Return the resource pressure that stops the crawl, as the API shows it; empty if there is none."""
         return [] if self.pressure is None else pressure_body(self.pressure.member, self.pressure.pressure)
 
 
 def needs_of(spec: str) -> Needs:
-    """Return a stored spec's requirements of workers."""
+    """Return what a stored spec needs of workers."""
     read = summary_of(spec)
     return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract))
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
-    """Return the body of the crawl with `seen`."""
+    """Return the crawl as the API shows it, with what stops it now (`seen`)."""
     return Crawl(**_state_of(crawl, seen), spec=spec_body(crawl.spec))
 
 
 def summary_body(crawl: DeclaredCrawl, around: Surroundings, *, spec: bool) -> CrawlSummary:
-    """Return the crawl as a list shows it now, with its whole spec or without."""
+    """Return the crawl as a list of crawls shows it now. `spec`: include the whole spec."""
     seen = needs_of(crawl.spec).seen(crawl.state, around)
     return CrawlSummary(**_state_of(crawl, seen), seeds=crawl.seeds, spec=spec_body(crawl.spec) if spec else None)
 
@@ -346,21 +346,21 @@ def _state_of(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
 
 
 def spec_body(spec: str) -> dict[str, Any]:
-    """Return the body of a stored spec: without its name, which is a field of the crawl."""
+    """Return a stored spec as the API shows it: without its name, which is a field of the crawl."""
     shown: dict[str, Any] = msgspec.json.decode(spec)
     shown.pop("name", None)
     return shown
 
 
 def revision_body(revision: StoredRevision) -> Revision:
-    """Return the body of a revision."""
+    """Return a stored revision of a spec as the API shows it."""
     return Revision(
         revision=revision.revision, created_at=moment_of(revision.created_at_ms), spec=spec_body(revision.spec)
     )
 
 
 def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary:
-    """Return the revision as a list shows it, with its whole spec or without."""
+    """Return the revision as a list of revisions shows it. `spec`: include the whole spec."""
     return RevisionSummary(
         revision=revision.revision,
         created_at=moment_of(revision.created_at_ms),
@@ -369,12 +369,12 @@ def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary
 
 
 def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
-    """Return the bodies of differences."""
+    """Return differences as the API shows them. `below` is put before the path of each."""
     return [Change(path=below + each.path, before=each.before, after=each.after) for each in differences]
 
 
 def command_body(command: CommandProgress) -> CommandStatus:
-    """Return the body of a command."""
+    """Return a command and how far it is applied, as the API shows it."""
     return CommandStatus(
         id=command.id,
         kind=command.kind,

@@ -1,4 +1,4 @@
-"""The bodies and frames of event streams."""
+"""The messages of event streams (Server-Sent Events), and the `data` in them."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +14,7 @@ from shared.wire.messages import Malformed
 
 
 class EventBody(Model):
-    """The `data` of an event. Its `event` is `kind`, and its `id` the position in the stream."""
+    """The `data` of an event in a stream. The stream's `event` is its `kind`, and `id` its position in the stream."""
 
     kind: str = Field(description="What the event is about.", examples=["crawl"])
     about: str = Field(
@@ -51,7 +51,10 @@ data: {"reason":"shutdown"}
 
 
 def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
-    """Return the frame of an event or a gap, and the event if it is one. The frame of an unreadable event is empty."""
+    """Return the bytes that show an event or a gap in a stream, and the event (None for a gap).
+
+    For an unreadable event, return no bytes and None.
+    """
     if isinstance(item, EventGap):
         return frame("gap", msgspec.json.encode(item), item.resumes_at - 1), None
     try:
@@ -71,7 +74,7 @@ def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
 
 
 def frame(name: str, data: bytes, sequence: int | None = None) -> bytes:
-    """Return one event of a stream. `data` is one line, because encoded JSON has no line breaks."""
+    """Return the bytes of one message of a stream. `data` is one line, because encoded JSON has no line breaks."""
     place = b"" if sequence is None else b"id: %d\n" % sequence
     return b"event: %s\ndata: %s\n%s\n" % (name.encode(), data, place)
 
@@ -84,5 +87,5 @@ A client that needs only stored events may disconnect then.
 
 
 def ping(sequence: int) -> bytes:
-    """Return a keep-alive comment with the position after which the client may continue."""
+    """Return a keep-alive comment of a stream. It tells the client that it may continue after `sequence`."""
     return b": ping\nid: %d\n\n" % sequence

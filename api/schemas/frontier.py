@@ -1,4 +1,4 @@
-"""The bodies of the frontier's state: counters, URLs, hosts and dead letters."""
+"""The response bodies of the frontier's state: counters, URLs, hosts and dead letters."""
 
 from datetime import datetime
 from typing import Final
@@ -20,7 +20,7 @@ TRUNCATED: Final = (
 
 
 class Identity(Model):
-    """Two identities between counters. Their drifts are 0 while nothing is being applied."""
+    """By how much counters differ that must agree: two drifts, which are 0 while nothing is being applied."""
 
     url_drift: int = Field(
         description="`discovered` - (`queued` + `leased` + `done` + `failed` + `excluded`). It is 0 while nothing is "
@@ -33,7 +33,7 @@ class Identity(Model):
 
 
 class HostSummary(Model):
-    """A host, with its queue of one crawl. The numbers are null if no crawl was named."""
+    """A host, with its queue of one crawl. The queue's counters are null if no crawl was named."""
 
     host: str = Field(description="`name` or `name:port`, the unit of politeness.", examples=["example.org"])
     ip: str | None = Field(
@@ -71,7 +71,7 @@ class HostSummary(Model):
 
 
 class LeftOutLink(Model):
-    """A link that was not followed."""
+    """A link that a page has and the crawl did not follow."""
 
     url: str = Field(
         description="The first 300 characters of the link's URL. An ellipsis marks a longer one.",
@@ -123,7 +123,7 @@ class WaitingHost(Model):
 
 
 class CrawlWaits(Model):
-    """The waits of hosts that have queued URLs. At most 200 of these hosts are examined."""
+    """What hosts with queued URLs wait for. At most 200 of these hosts are examined."""
 
     standing: bool = Field(description="No host may be asked now, and no request is under way.")
     number: int = Field(description="The number of examined hosts that wait.", examples=[1])
@@ -132,7 +132,7 @@ class CrawlWaits(Model):
 
 
 class CrawlProgress(Model):
-    """The progress of a crawl."""
+    """The progress of a crawl, in a few numbers."""
 
     state: CrawlState = Field(description="The state of the crawl.")
     finished_reason: str | None = Field(
@@ -162,7 +162,7 @@ class CrawlProgress(Model):
 
 
 class UrlSummary(Model):
-    """A URL in a list."""
+    """A URL of a crawl, in a list of URLs."""
 
     url: str = Field(description="The URL in canonical form.", examples=["https://example.org/guide/"])
     host: str = Field(description="`name` or `name:port` of its host.", examples=["example.org"])
@@ -222,7 +222,7 @@ class FetchSummary(Model):
 
 
 class UrlDetail(Model):
-    """All details of a URL."""
+    """All that is known of a URL in a crawl."""
 
     url: str = Field(description="The URL in canonical form.", examples=["https://example.org/guide/"])
     fingerprint: str = Field(
@@ -254,7 +254,7 @@ class UrlDetail(Model):
 
 
 class RuleVerdict(Model):
-    """The result of one rule for a URL."""
+    """What one rule of a crawl says about a URL."""
 
     rule: str = Field(description="The name of the rule.", examples=["robots"])
     allowed: bool = Field(description="True if the rule allows a fetch of the URL now.")
@@ -288,14 +288,14 @@ class Explanation(Model):
 
 
 class HostDetail(Model):
-    """A host and its queues."""
+    """A host and its queues of several crawls."""
 
     host: HostSummary = Field(description="The host.")
     queues: list["QueueSummary"] = Field(description="The queues of at most 100 crawls on this host.")
 
 
 class QueueSummary(Model):
-    """A crawl's queue on one host."""
+    """The counters of a crawl's queue on one host."""
 
     crawl: str = Field(description="The name of the crawl.", examples=["docs"])
     queued: int = Field(description="The number of queued URLs.", examples=[280])
@@ -323,7 +323,7 @@ class DeadLetter(Model):
 
 
 def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
-    """Return the body of a host; with its queue only if the view is of one crawl."""
+    """Return a host as the API shows it. `of_a_crawl`: include the counters of its queue."""
     return HostSummary(
         host=host.host,
         ip=host.ip,
@@ -341,7 +341,7 @@ def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
 
 
 def url_body(url: KnownUrl) -> UrlSummary:
-    """Return the body of a URL in a list."""
+    """Return a URL as a list of URLs shows it."""
     return UrlSummary(
         url=url.url,
         host=url.host,
@@ -360,7 +360,7 @@ def url_body(url: KnownUrl) -> UrlSummary:
 
 
 def detail_body(view: UrlView) -> UrlDetail:
-    """Return the body of a URL with all details."""
+    """Return a URL with all details, as the API shows it."""
     return UrlDetail(
         url=view.url,
         fingerprint=view.fingerprint.hex(),
@@ -379,19 +379,19 @@ def detail_body(view: UrlView) -> UrlDetail:
 
 
 def ruling_body(ruling: RuleCheck) -> RuleVerdict:
-    """Return the body of a rule's result."""
+    """Return what a rule says about a URL, as the API shows it."""
     return RuleVerdict(rule=ruling.rule, allowed=ruling.allowed, detail=ruling.detail)
 
 
 def queue_body(queue: HostQueue) -> QueueSummary:
-    """Return the body of a queue."""
+    """Return a crawl's queue on a host as the API shows it."""
     return QueueSummary(
         crawl=queue.crawl, queued=queue.queued, waiting=queue.waiting, leased=queue.leased, pages=queue.pages
     )
 
 
 def letter_body(letter: DeadLetterView) -> DeadLetter:
-    """Return the body of a dead letter."""
+    """Return a dead letter as the API shows it."""
     return DeadLetter(
         id=letter.id,
         crawl_id=letter.crawl_id,
@@ -423,7 +423,10 @@ def _fetch(fetch: FetchView) -> FetchSummary:
 
 
 def waits_body(waits: Waits, now_ms: int, *, more: bool, in_flight: bool) -> CrawlWaits:
-    """Return the body of waits. `more`: not all hosts were examined. `in_flight`: requests are in progress."""
+    """Return what hosts wait for, as the API shows it.
+
+    `more`: not all hosts were examined. `in_flight`: requests are in progress.
+    """
     hosts = []
     for wait in waits.hosts:
         until_ms = now_ms + round(wait.wait_s * 1000)

@@ -1,4 +1,4 @@
-"""The bodies of probes."""
+"""The response bodies of /livez and /readyz."""
 
 from pydantic import Field
 
@@ -7,13 +7,13 @@ from api.schemas.pressure import ResourcePressure
 
 
 class Health(Model):
-    """The state of the process."""
+    """The answer of a process that runs."""
 
     status: str = Field(description="`ok`.", examples=["ok"])
 
 
 class Readiness(Model):
-    """The readiness of the master to serve requests."""
+    """Whether the master is ready to serve requests, and what it lacks."""
 
     status: str = Field(description="`ok`, or `waiting` if a dependency does not answer.", examples=["ok"])
     missing: list[str] = Field(description="The dependencies that do not answer.", examples=[["database"]])

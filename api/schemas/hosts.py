@@ -1,4 +1,4 @@
-"""The bodies of requests about hosts."""
+"""The bodies of requests that block or slow a host, and of the response to commands."""
 
 from pydantic import Field
 

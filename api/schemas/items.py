@@ -1,4 +1,4 @@
-"""The bodies of items."""
+"""The response bodies of items."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -32,7 +32,7 @@ class Item(Model):
 
 
 def item_body(item: StoredItem) -> Item:
-    """Return the body of an item."""
+    """Return an item as the API shows it."""
     return Item(
         id=item.id.hex(),
         rule=item.rule,

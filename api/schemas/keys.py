@@ -1,4 +1,4 @@
-"""The bodies of API keys."""
+"""The request and response bodies of API keys."""
 
 from datetime import datetime
 from typing import Annotated
@@ -10,7 +10,7 @@ from shared.domain.ops.access import ApiKey, Role
 
 
 class KeyInput(RequestModel):
-    """A key to create."""
+    """An API key to create."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=ONE_LINE)] = Field(
         description="A name for the user of the key. It appears in the audit log.", examples=["terraform"]
@@ -49,7 +49,7 @@ class KeyView(Model):
 
 
 def key_body(key: ApiKey) -> KeyView:
-    """Return the body of a key."""
+    """Return an API key, without the key itself, as the API shows it."""
     return KeyView(
         id=key.key_id,
         name=key.name,

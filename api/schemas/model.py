@@ -1,4 +1,4 @@
-"""The base of all bodies: unknown fields are refused, times are ISO 8601 in UTC."""
+"""The base classes of all request and response bodies: unknown fields are refused, times are ISO 8601 in UTC."""
 
 import json
 import re
@@ -28,13 +28,13 @@ _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}.*", re.ASCII)
 
 
 class Model(BaseModel):
-    """A body."""
+    """A request body or response body, or a part of one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RequestModel(Model):
-    """The body of a request. Its values are not coerced to another type: "yes" is not true, true is not a number."""
+    """A request body. Its values are not coerced to another type: "yes" is not true, true is not a number."""
 
     model_config = ConfigDict(strict=True)
 
@@ -91,12 +91,12 @@ class Listing(Model, Generic[T]):
 
 
 def when(ms: int | None) -> datetime | None:
-    """Return Unix milliseconds as a time in UTC; None for None."""
+    """Return the time of Unix milliseconds in UTC; None for None."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def moment_of(ms: int) -> datetime:
-    """Return Unix milliseconds as a time in UTC."""
+    """Return the time of Unix milliseconds in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
@@ -104,5 +104,5 @@ _LATEST_MS: Final = 253_402_300_799_000
 
 
 def ms_of(moment: datetime) -> int:
-    """Return a time with a time zone in Unix milliseconds, at most the last second of the year 9999 in UTC."""
+    """Return the Unix milliseconds of a time with a time zone, at most the last second of the year 9999 in UTC."""
     return min(int(moment.timestamp() * 1000), _LATEST_MS)

@@ -1,4 +1,4 @@
-"""The bodies of stored pages and seeds."""
+"""The response bodies of /v1 for stored pages and for seeds."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,7 +18,7 @@ _MAX: Final = 2**63 - 1
 
 
 class ArchivePlace(Model):
-    """The place of a WARC record: one gzip member of a file."""
+    """Where a WARC record is: its file, offset and length. The record is one gzip member of the file."""
 
     segment: str = Field(description="The name of the WARC file.", examples=["orb-w1-20300101080000-00001.warc.gz"])
     offset: int = Field(description="The offset of the record in bytes.", examples=[10240])
@@ -46,7 +46,7 @@ class PageSummary(Model):
 
 
 class EarlierFetch(Model):
-    """Another fetch of the same URL. If it is later than that of the page, it returned no page."""
+    """Another fetch of the same URL. If it is later than the fetch of the page, it returned no page."""
 
     at: datetime = Field(description="When the fetch began.", examples=["2030-01-01T08:00:00Z"])
     status: int | None = Field(description="The HTTP status. Null if there was no answer.", examples=[503])
@@ -79,14 +79,14 @@ class PageDetail(PageSummary):
 
 
 class SeedSource(StrEnum):
-    """The source of a seed."""
+    """Where a seed comes from: the spec, or an upload."""
 
     SPEC = "spec"
     UPLOADED = "uploaded"
 
 
 class SeedSummary(Model):
-    """A URL that the crawl starts from."""
+    """A seed of a crawl, with the state of its URL."""
 
     url: str = Field(description="The URL in canonical form.", examples=["https://example.org/"])
     source: SeedSource = Field(description="Where the seed was declared.")
@@ -106,18 +106,18 @@ class SeedSummary(Model):
 
 
 def page_id(page: Page) -> str:
-    """Return the page's id in the API's URLs."""
+    """Return the id of a page as it is written in the API: the host's id and the URL's fingerprint."""
     return f"{page.host_id}-{page.fingerprint.hex()}"
 
 
 def place_of(page: str) -> UrlPlace | None:
-    """Return the place of a page's id (of the form PAGE_ID); None if no page can have that id."""
+    """Return the host id and fingerprint in a page's id (of the form PAGE_ID); None if no page can have that id."""
     host, _, mark = page.partition("-")
     return UrlPlace(HostId(int(host)), Fingerprint(bytes.fromhex(mark))) if int(host) <= _MAX else None
 
 
 def page_body(page: Page) -> PageSummary:
-    """Return the body of a page in a list."""
+    """Return a page as a list of pages shows it."""
     place = page.location
     return PageSummary(
         id=page_id(page),
@@ -136,7 +136,7 @@ def page_body(page: Page) -> PageSummary:
 
 
 def page_detail(view: PageView) -> PageDetail:
-    """Return the body of a page with the record of its fetch."""
+    """Return a page with the record of its fetch, as the API shows it."""
     fetch = view.fetch
     history = [EarlierFetch(at=moment_of(at), status=status or None, reason=why) for at, status, why in fetch.history]
     return PageDetail(
@@ -153,7 +153,7 @@ def page_detail(view: PageView) -> PageDetail:
 
 
 def seed_body(url: str, source: SeedSource, priority: int, known: SeedView | None) -> SeedSummary:
-    """Return the body of a seed in a list."""
+    """Return a seed as a list of seeds shows it. `known`: the state of its URL, None until the owner has applied it."""
     if known is None:
         return SeedSummary(
             url=url, source=source, priority=priority, state=None, reason=None, status=None, fetched_at=None

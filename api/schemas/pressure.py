@@ -1,4 +1,4 @@
-"""Resource pressure: the resources of a member that are nearly full."""
+"""The response body of resource pressure: the resources of a member that are nearly full."""
 
 from collections.abc import Iterable
 
@@ -25,5 +25,5 @@ class ResourcePressure(Model):
 
 
 def pressure_body(member: str, pressure: Iterable[Pressure]) -> list[ResourcePressure]:
-    """Return the bodies of the pressure at a member."""
+    """Return the nearly full resources of a member as the API shows them."""
     return [ResourcePressure(resource=each.resource, member=member, detail=each.detail) for each in pressure]

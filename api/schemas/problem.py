@@ -1,4 +1,4 @@
-"""The body of every error (RFC 9457)."""
+"""The response body of every error (RFC 9457)."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from api.schemas.model import Model
 
 
 class FieldProblem(Model):
-    """One error in a request."""
+    """What is wrong with one field of a request."""
 
     path: str = Field(
         description="The field, as `spec.scope.include[2]`. Empty if the whole request is meant.",

@@ -1,4 +1,4 @@
-"""The bodies of the lag and the rates."""
+"""The response bodies of the lag and of the rates of a crawl."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from shared.wire.events import Event
 
 
 class Queue(Model):
-    """The length and age of a queue."""
+    """How many entries wait in a queue, and for how long the oldest has."""
 
     count: int = Field(description="The number of entries that wait.", examples=[12])
     oldest_s: float | None = Field(
@@ -23,7 +23,7 @@ class Queue(Model):
 
 
 class Lag(Model):
-    """The queues, in the order in which URLs pass through them."""
+    """The work that waits at each stage, in the order in which URLs pass through the stages."""
 
     at: datetime = Field(description="When the numbers were read.", examples=["2030-01-01T08:12:30Z"])
     due_urls: Queue = Field(
@@ -38,7 +38,7 @@ class Lag(Model):
 
 
 class Rate(Model):
-    """The speed over one window."""
+    """The pages and bytes that a crawl stored per second, over one window of time."""
 
     window_s: int = Field(description="The length of the window in seconds.", examples=[10])
     measured_s: float = Field(
@@ -50,7 +50,7 @@ class Rate(Model):
 
 
 class Rates(Model):
-    """The current speed of a crawl, as the leader measured it."""
+    """The pages and bytes that a crawl stores per second now, as the leader measured it."""
 
     counted_at: datetime = Field(
         description="When the leader counted. It counts about once a second and publishes changes.",
@@ -60,13 +60,13 @@ class Rates(Model):
 
 
 def waiting_body(waiting: Waiting) -> Queue:
-    """Return the body of a queue's length and age."""
+    """Return the number and age of waiting entries as the API shows them."""
     oldest_s = None if waiting.oldest_s is None else round(waiting.oldest_s, 3)
     return Queue(count=waiting.count, oldest_s=oldest_s, is_lower_bound=waiting.more)
 
 
 def rates_body(stored: Delivered, event: Event) -> Rates:
-    """Return the body of the rates in a crawl's progress event."""
+    """Return the rates in a crawl's progress event as the API shows them."""
     return Rates(
         counted_at=moment_of(stored.at_ns // 1_000_000), windows=[Rate(**each) for each in event.data.get("rates", [])]
     )

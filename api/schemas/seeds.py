@@ -1,4 +1,4 @@
-"""The bodies of seed uploads and deletions."""
+"""The request and response bodies of seed uploads and deletions."""
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ class RejectedSeed(Model):
 
 
 class SeedReport(Model):
-    """The counts of an upload's lines."""
+    """How many lines of a seed upload were accepted, duplicate or rejected."""
 
     lines: int = Field(description="The number of lines that were read, including blank ones.", examples=[1000])
     accepted: int = Field(
@@ -45,7 +45,7 @@ class SeedDeletion(RequestModel):
 
 
 class SeedDeletionAccepted(Model):
-    """The accepted command, and the crawl's revision."""
+    """The command that deletes the seeds, and the crawl's revision."""
 
     command: str = Field(
         description="The id of the command: see /v1/commands/{id}.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"]
@@ -57,7 +57,7 @@ class SeedDeletionAccepted(Model):
 
 
 def report_body(counts: UploadCounts) -> SeedReport:
-    """Return the body of an upload's counts."""
+    """Return the counts of an upload's lines as the API shows them."""
     return SeedReport(
         lines=counts.lines,
         accepted=counts.accepted,
