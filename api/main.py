@@ -48,7 +48,7 @@ SPECS = "specs"
 
 
 async def run(settings: MasterSettings) -> int:
-    """Work on the folder's crawl until SIGTERM. Return the exit code: 0, or 4 if the environment is unusable."""
+    """Work on the crawl of a folder until SIGTERM. Return the exit code: 0, or 4 if the environment is unusable."""
     return await until_signalled(lambda stop, up: _serve(settings, stop, up))
 
 

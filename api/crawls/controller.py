@@ -142,7 +142,7 @@ class CrawlController:
     # --- on every master ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run passes until cancelled."""
+        """Run `once` periodically, and after each `wake`, until cancelled."""
         while True:
             self._poked.clear()
             try:

@@ -58,7 +58,10 @@ class Finished:
 
 
 def ended_by(crawl: DispatchCrawl, *, out_of_time: bool) -> str | None:
-    """Return the budget that ended the crawl; None if none did."""
+    """Return the budget that ended the crawl, by what this master knows of its spending; None if none did.
+
+    `out_of_time`: the crawl has used up its `max_seconds`.
+    """
     return crawl.allowance.exhausted() or ("max_seconds" if out_of_time else None)
 
 

@@ -1,7 +1,7 @@
 """Delete rows past their retention in the background, in bounded steps.
 
-A pass does one bounded transaction of each kind and remembers its position. The next pass continues there. Once a kind
-is done, its next round begins after an hour.
+A pass does one bounded transaction for each kind of row and remembers its position. The next pass continues there. Once
+a kind is done, its next round begins after an hour.
 """
 
 from collections.abc import Callable

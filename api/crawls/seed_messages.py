@@ -1,4 +1,4 @@
-"""Publish seeds as discoveries, the same way as outlinks: durable before they count as accepted."""
+"""Publish seeds as discoveries, the same way as outlinks, and publish retries. All is durable on return."""
 
 import uuid
 from collections import defaultdict

@@ -1,10 +1,10 @@
-"""The owner of a partition: keep the truth about its URLs and hosts, and dispatch polite work.
+"""The owner of a partition: keep the state of its URLs and hosts, and dispatch polite work.
 
-The life of a URL, seen from here:
+The life of a URL in its partition:
 
-- **Discovery.** A URL arrives as a seed or an outlink, by the same door, and waits in the stream until the owner
-  **ingests** it. One transaction inserts new URLs, counts known ones, and refuses what scope, depth or budget exclude.
-  It opens with the fence: the partition's position must still be ours, under our term, or nothing is written.
+- **Discovery.** A seed or an outlink arrives as a discovery and waits in the stream until the owner **ingests** it. One
+  transaction inserts new URLs, counts known ones, and refuses what scope, depth or budget exclude. It begins with the
+  fence: a condition that fails if another owner has taken over, so that nothing is written.
 - **Queued.** The URL is now a row in SQL. Memory has only the heap of hosts that are due.
 - **URL shard.** When its host is due and has a free slot, the URL is leased together with its best neighbours. The
   lease row and the counters are written in one transaction, then the message is published.

@@ -50,7 +50,7 @@ class PoolCapacity:
             self._count(held, 1, held.began)
 
     def unwatch(self, leases: Leases) -> None:
-        """Stop counting these leases: their owner has ended."""
+        """Stop counting these leases against the capacity of their pools, because their owner has ended."""
         if leases.watched_by is not None:
             leases.watched_by = None
             for held in leases:

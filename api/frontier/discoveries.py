@@ -1,4 +1,4 @@
-"""Turn discovery messages into a batch to apply.
+"""Decode discoveries (reports of links or seeds) into a batch that one transaction writes.
 
 A message that cannot be read becomes a dead letter. A link that cannot be queued is counted.
 """

@@ -88,7 +88,7 @@ class DispatchCrawls:
         return self._crawls.get(crawl_id) or self._looked_up.get(crawl_id)
 
     def going_on(self, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl, loaded or looked up, has neither ended nor been deleted."""
+        """Return True if the crawl, loaded or looked up, is seeding, running or paused."""
         crawl = self.find(crawl_id)
         return crawl is not None and crawl.state in WORKED_ON
 
@@ -122,7 +122,7 @@ class DispatchCrawls:
         self._looked_up.clear()
 
     def remove(self, crawl_id: CrawlId) -> None:
-        """Remove a crawl that was deleted or has ended."""
+        """Remove a crawl that was deleted or has ended, loaded or looked up."""
         self._crawls.pop(crawl_id, None)
         self._looked_up.pop(crawl_id, None)
         self._strictest = None

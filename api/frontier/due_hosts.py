@@ -1,6 +1,6 @@
 """The due hosts of a partition, in one line per crawl, longest due first. Pure.
 
-A line reports its crawl's demand to `PoolShares`, which allots capacity to it. Hosts are then taken from its head.
+A line tells `PoolShares` how many hosts it has, and gets capacity allotted. Hosts are then taken from its head.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from shared.domain.ids import CrawlId, HostId
 
 
 class DueHosts:
-    """The lines of due hosts in one partition, one line for each crawl.
+    """The due hosts of one partition, in a line (a queue of hosts) for each crawl.
 
     `wake` is called when capacity is allotted to a line outside a dispatch pass of this partition.
     """

@@ -1,6 +1,6 @@
 """The host queues of a partition: its hosts with work soon, ordered by when politeness allows a fetch.
 
-Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except how
+Pure: times are the owner's monotonic seconds, given as arguments. All of it can be rebuilt from SQL, except how
 long a host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as
 fetched at its claim.
 
@@ -44,7 +44,7 @@ _SPARE: Final = 64
 
 
 class HostQueues:
-    """The hosts in memory. `take` returns the next queue to lease from."""
+    """The hosts that an owner has in memory, and their queues. `take` returns the next queue to lease from."""
 
     def __init__(
         self, shares: PoolShares, *, max_hosts: int, rested_from: float, wake: Callable[[], None] = lambda: None
@@ -67,7 +67,7 @@ class HostQueues:
         return len(self._hosts)
 
     def hosts(self) -> Iterable[Host]:
-        """Return all hosts in memory."""
+        """Return all hosts in memory, with their queues."""
         return self._hosts.values()
 
     def moving(self) -> list[Host]:
@@ -104,7 +104,7 @@ class HostQueues:
         self._incomplete.add(crawl_id)
 
     def mark_complete(self, crawl_id: CrawlId) -> None:
-        """Note that a read of SQL returned all queues of this crawl."""
+        """Note that a read of SQL returned all queues of this crawl, so that memory lacks none."""
         self._incomplete.discard(crawl_id)
 
     def full(self) -> bool:
@@ -199,12 +199,12 @@ class HostQueues:
         return None
 
     def defer(self, host: Host, queue: CrawlQueue, until: float) -> None:
-        """Put back a queue from which nothing was leased, to be examined again at `until`."""
+        """Put back a taken queue from which nothing was leased. It is examined again at `until`."""
         queue.not_before = until
         self._place(host, queue)
 
     def record_lease(self, host: Host, queue: CrawlQueue, slot: int, n: int) -> None:
-        """Record a lease of `n` URLs in its acquired slot."""
+        """Record that `n` URLs of the queue are leased in the slot that was acquired for it."""
         latency_s = host.facts.latency_ms / 1000 or _EXPECTED_FETCH_S
         estimate = n * max(queue.delay_s, latency_s) / max(1, queue.slots)
         host.taken[slot] = ReservedSlot(queue.slots, queue, self._now, estimate)

@@ -165,7 +165,7 @@ class Ingest:
             return result
 
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
-        """Apply outcomes and commands in order. The outcomes between two commands are one batch."""
+        """Apply outcomes and accept commands, in order. The outcomes between two commands are one batch."""
         run: list[_Outcome] = []
         for report in reports:
             try:

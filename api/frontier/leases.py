@@ -65,19 +65,19 @@ class TrackedLease:
 
 @dataclass(frozen=True, slots=True)
 class NoSuchLease:
-    """The lease does not exist. The worker acknowledges and drops the message."""
+    """A worker asks to begin a lease that does not exist. It acknowledges and drops the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldByAnother:
-    """Another worker or delivery has a live grant. The worker asks again after `seconds`."""
+    """A worker asks to begin, but another worker or delivery has a live grant. It asks again after `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class OldDelivery:
-    """The question is of an earlier delivery of the shard's message. A later delivery has a live grant."""
+    """A worker asks to begin with an old delivery of the shard's message. A later delivery has a live grant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""What outcomes change: pure decisions, collected as the Changes of one transaction.
+"""What outcomes change: pure decisions, collected as the `Changes` of one transaction.
 
-A batch overlays the committed leases and hosts. They do not change until `commit` is called after the transaction. The
-first outcome of a URL under a live lease wins. Every other outcome is counted as stale. A `final` outcome frees the
-slot only under the newest grant: an earlier holder must not free a slot that another worker holds.
+A batch decides on top of the committed leases and hosts. These do not change until `commit` is called after the
+transaction. The first outcome of a URL under a live lease wins. Every other outcome is counted as stale. A `final`
+outcome frees the slot only under the newest grant: an earlier holder must not free a slot that another worker holds.
 """
 
 from collections import Counter
@@ -137,7 +137,7 @@ class OutcomeBatch:
         return False
 
     def split_or_give_up(self, held: TrackedLease, reason: str) -> None:
-        """End a lease whose shard cannot be fetched as it is.
+        """End a lease whose shard cannot be fetched in one piece.
 
         A single URL becomes a dead letter. Several go back to the queue, to be leased again in smaller shards.
         """

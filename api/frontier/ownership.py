@@ -1,4 +1,4 @@
-"""What an owner knows of its partition, and what it decides by that. Pure; times are monotonic seconds.
+"""The state in memory of a partition that is owned, and decisions by it. Pure; times are monotonic seconds.
 
 Invariant: an `Ownership` mirrors the last committed transaction. It changes only inside `PartitionWriter.writing`,
 after a commit. If the fate of a transaction is unknown, the ownership is dropped and loaded again.

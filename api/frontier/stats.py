@@ -23,7 +23,7 @@ _KNOWN: Final = {str(kind) for kind in (*FailureKind, *ExclusionReason)} | {
 
 
 class TransactionKind(StrEnum):
-    """The purpose of an owner's transaction."""
+    """What an owner's transaction is for, as a label of metrics."""
 
     OUTCOMES = "outcomes"
     DISCOVERIES = "discoveries"

@@ -1,4 +1,4 @@
-"""The sweep: keep a partition's leases, hosts and streams consistent. Every step may run at any time."""
+"""The sweep: periodic repair of a partition's leases, hosts and streams. Every step may run at any time."""
 
 from collections.abc import Awaitable, Callable
 

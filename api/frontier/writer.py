@@ -1,4 +1,4 @@
-"""The transactions of an owned partition under one term."""
+"""Write the transactions of an owned partition, under one term of its owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -141,7 +141,10 @@ class PartitionWriter:
             self._ended.set_result(error if known else Transient(f"a transaction was broken off: {error!r}"))
 
     async def look_up(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read the crawls that this master has not loaded from SQL, so that `DispatchCrawls.find` returns them."""
+        """Read those of the crawls that this master has not loaded from SQL.
+
+        `DispatchCrawls.find` returns them then.
+        """
         unknown = self.own.crawls.unknown(crawl_ids)
         if unknown:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))

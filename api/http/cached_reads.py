@@ -1,4 +1,4 @@
-"""Cache responses and send them again while nothing that they show has changed."""
+"""Cache the responses to reads of crawls, and send them again while nothing that they show has changed."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

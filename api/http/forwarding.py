@@ -1,7 +1,7 @@
 """Forward writes that only the leader executes from other masters to the leader: one hop, in bounded time.
 
 The client's key, preconditions and request id are forwarded, too. So the leader authorizes and logs the request as if
-the client had sent it directly. A forwarded request is never forwarded again: two replicas that each take the other for
+the client had sent it directly. A forwarded request is never forwarded again: two masters that each take the other for
 the leader answer 503 instead of sending it back and forth.
 """
 

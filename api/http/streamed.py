@@ -1,4 +1,4 @@
-"""Responses of any length, produced while they are sent: at the client's pace, in bounded memory."""
+"""Responses of any length that are produced while they are sent: at the client's pace, in bounded memory."""
 
 import asyncio
 from collections.abc import AsyncGenerator

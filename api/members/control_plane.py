@@ -24,7 +24,7 @@ class ControlPlane(Protocol):
     """What a master knows of its cluster: the leader, the members and the owners of partitions."""
 
     def is_leader(self) -> bool:
-        """Return True if this master leads and may act now; False as soon as its lease nears its end."""
+        """Return True if this master leads. It returns False as soon as the lease of the leadership nears its end."""
         ...
 
     def leader_address(self) -> str | None:

@@ -80,7 +80,7 @@ class HealthState:
 
 
 def health_after(condition: HealthState, seen: Observation, now: float, rules: HealthLimits) -> HealthState:
-    """Return the state after `seen` was observed at `now`. An engine counts as answering until its first probe."""
+    """Return the health after `seen` was observed at `now`. A service counts as answering until its first probe."""
     match seen:
         case ProbeAnswered(engine):
             known = replace(condition, answered={**condition.answered, engine: now})
@@ -157,7 +157,7 @@ class HealthMonitor:
         return ailment
 
     async def run(self) -> None:
-        """Probe the engines and watch the event loop until cancelled."""
+        """Probe the engines (database and NATS) and watch the event loop for stalls, until cancelled."""
         watch = StallWatch(self._clock, self._on_stall, least_s=self._rules.stalled_s / 2, stuck=unsaid)
         async with Tasks() as tasks:
             for engine, probe in self._probes.items():

@@ -1,4 +1,4 @@
-"""The load of the members, as they report it about every second. No guarantee depends on it.
+"""The load that members report about every second, as this master received it. No guarantee depends on it.
 
 Times are monotonic seconds.
 """
@@ -93,7 +93,7 @@ class MemberStats:
         self._forget(now)
 
     def master_reported(self, status: MasterStatus, now: float) -> None:
-        """Store a master's status."""
+        """Store a master's status, in place of its earlier one."""
         self._masters[status.master] = _MasterStats(status, now)
         self._forget(now)
 
@@ -107,7 +107,7 @@ class MemberStats:
         return WorkerActivity(known.status, rate)
 
     def master(self, member: str, now: float) -> MasterStatus | None:
-        """Return a master's status; None without a recent one."""
+        """Return a master's last status; None if it reported nothing for STALE_AFTER_S seconds."""
         known = self._masters.get(member)
         return None if known is None or now - known.received_at > STALE_AFTER_S else known.status
 

@@ -1,4 +1,4 @@
-"""Register this master, and read the registered members, the leader and the assignments."""
+"""Register this master in etcd, and read the registered members, the leader and the owners of partitions."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -44,7 +44,10 @@ class Membership:
         self.registration.change(encode_record(self.member))
 
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
-        """Stay registered until cancelled. `attached` runs on each session and ends before the next one begins."""
+        """Stay registered until cancelled.
+
+        `attached` runs on each session of etcd, and ends before the next one begins.
+        """
         await self.registration.run(attached)
 
     def _log_lost(self, reason: str) -> None:

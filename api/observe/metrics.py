@@ -190,7 +190,7 @@ class MasterMetrics:
         return registry_of(METRICS, self.read)
 
     def read(self) -> Readings:
-        """Yield the current value of every metric."""
+        """Yield each metric with its current values by label."""
         yield from self._place()
         yield from self._stored()
         yield from self._frontier()

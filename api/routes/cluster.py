@@ -70,7 +70,7 @@ async def list_masters(served: Served, page: Page, response: Response) -> Listin
     "/masters/{id}", summary="Get a master", operation_id="get_master", dependencies=_READS, responses=problems(404)
 )
 async def get_master(id: MemberName, served: Served) -> Master:
-    """Return a master with its partitions and its configuration revision."""
+    """Return a master with its number of partitions, its load and its configuration revision."""
     return _master(served, id, drained=id in served.wanted().drains.masters)
 
 

@@ -159,7 +159,10 @@ async def put_crawl(
 async def patch_crawl(
     name: Name, patch: CrawlPatch, served: Served, by: By, expected: Expected, response: Response
 ) -> Crawl:
-    """Apply a merge patch (RFC 7396). Without If-Match it is applied to the current version."""
+    """Apply a merge patch (RFC 7396) to the spec and labels of a crawl.
+
+    Without If-Match it is applied to the current version.
+    """
     attempts = 0
     while True:
         stored = await served.catalog.crawl(name)
@@ -203,7 +206,7 @@ async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -
 
 @router.post("/{name}/plan", summary="Plan a change of a crawl", dependencies=_READS, operation_id="plan_crawl")
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
-    """Return what a PUT would change, without changing anything. The spec is validated as by a PUT."""
+    """Return what a PUT of the crawl would change, without changing anything. The spec is validated as by a PUT."""
     declaration = _declared(name, wanted.spec, wanted.labels)
     warnings = list(needs_of(declaration.spec).warnings(served))
     try:

@@ -75,11 +75,13 @@ async def follow_events(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    """Stream Server-Sent Events. Ids are positions in one stream that all masters read. After an interruption a client
-    continues after the last id that it received, at any master, and misses no stored event.
+    """Stream the events of the cluster as Server-Sent Events.
 
-    Progress is published about once a second if it changes; other events are published as they occur. The last
-    10,000 progress events of a crawl are stored.
+    Ids are positions in one stream that all masters read. After an interruption a client continues after the last id
+    that it received, at any master, and misses no stored event.
+
+    Progress is published about once a second if it changes; other events are published as they occur. The last 10,000
+    progress events of a crawl are stored.
     """
     subjects = [events_of(each) for each in dict.fromkeys(kind)] or [EVERY_EVENT]
     return await _stream(request, served, subjects, _place(last_event_id, after), lambda _: False)

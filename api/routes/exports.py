@@ -1,7 +1,7 @@
 """/v1/crawls/{name}/export: all pages, URLs, links or items of a crawl as one file, produced while it is sent.
 
-The rows are read in pieces, each in a short transaction that starts after the last row of the previous one. So no
-transaction stays open for a slow client. A thread encodes the pieces.
+The rows are read in parts, each in a short transaction that starts after the last row of the previous one. So no
+transaction stays open for a slow client. A thread encodes the parts.
 """
 
 import asyncio

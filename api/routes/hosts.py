@@ -79,7 +79,10 @@ async def block_host(host: HostName, wanted: Block, served: Served, by: By) -> C
     dependencies=[needs(Role.OPERATOR)],
 )  # fmt: skip
 async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepted:
-    """End the block of a host, including a block after its own 429 or 503 answers: use it with care."""
+    """End the block of a host.
+
+    Use it with care: it also ends a block that follows the host's own 429 or 503 answers.
+    """
     return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", 0)
 
 

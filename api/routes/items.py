@@ -42,11 +42,11 @@ async def list_items(
         ),
     ] = None,
 ) -> Listing[Item]:
-    """List items by id.
+    """List the items of a crawl by id.
 
-    A page of the list examines a bounded number of items and ends at 8 MiB, so it may be short or empty before
-    the end: follow `next`. A running crawl adds items within seconds. A page that is fetched again has the items of
-    its latest fetch.
+    A page of the list examines a bounded number of items and ends at 8 MiB, so it may be short or empty before the end:
+    follow `next`. A running crawl adds items within seconds. A page that is fetched again has the items of its latest
+    fetch.
     """
     crawl = await served.catalog.crawl(name)
     wanted = ItemFilter(rule, None if url is None else located(url).fingerprint)

@@ -93,7 +93,7 @@ async def list_pages(
     responses=UNCHANGED,
 )  # fmt: skip
 async def lookup_page(name: Name, url: OneUrl, served: Served, response: Response) -> PageDetail:
-    """Return the record of the fetch that stored the page; 404 if no page of that URL is stored."""
+    """Return the stored page of a URL, with the record of its fetch; 404 if no page of that URL is stored."""
     _, view = await _page(served, name, located(url))
     return _tagged(page_detail(view), response)
 
@@ -103,7 +103,7 @@ async def lookup_page(name: Name, url: OneUrl, served: Served, response: Respons
     dependencies=[CONDITIONAL], responses=_BODY,
 )  # fmt: skip
 async def lookup_body(name: Name, url: OneUrl, served: Served, request: Request) -> Response:
-    """Return the body that the site sent, from the archive, with content coding removed.
+    """Return the content of a URL's stored page as the site sent it, with content coding removed.
 
     It is always a download, whatever its type.
     """
@@ -115,7 +115,7 @@ async def lookup_body(name: Name, url: OneUrl, served: Served, request: Request)
     "/{page}", summary="Get a stored page", operation_id="get_page", dependencies=[CONDITIONAL], responses=UNCHANGED
 )
 async def get_page(name: Name, page_id: PageId, served: Served, response: Response) -> PageDetail:
-    """Return the record of the fetch that stored the page."""
+    """Return a stored page with the record of its fetch."""
     _, view = await _page(served, name, place_of(page_id))
     return _tagged(page_detail(view), response)
 
@@ -125,7 +125,7 @@ async def get_page(name: Name, page_id: PageId, served: Served, response: Respon
     dependencies=[CONDITIONAL], responses=_BODY,
 )  # fmt: skip
 async def get_body(name: Name, page_id: PageId, served: Served, request: Request) -> Response:
-    """Return the body that the site sent, from the archive, with content coding removed.
+    """Return the content of a stored page as the site sent it, with content coding removed.
 
     It is always a download, whatever its type.
     """

@@ -1,4 +1,4 @@
-"""DELETE /v1/crawls/{name}/seeds: delete seeds."""
+"""DELETE /v1/crawls/{name}/seeds: delete the listed seeds of a crawl, or all that are not in its spec."""
 
 import uuid
 from collections import defaultdict

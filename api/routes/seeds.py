@@ -99,10 +99,10 @@ async def add_seeds(
         ),
     ] = None,
 ) -> SeedReport:
-    """Add seeds. Accepted seeds are stored durably. Any master accepts them; no leader is needed.
+    """Add seeds to a crawl. Accepted seeds are stored durably. Any master accepts them; no leader is needed.
 
-    A complete crawl runs again with new seeds; one that was cancelled or has spent its budget must be started
-    first. After an interruption, repeat the whole upload with the same Idempotency-Key, or send the lines after
+    A complete crawl runs again with new seeds; one that was cancelled or has spent its budget must be started first.
+    After an interruption, repeat the whole upload with the same Idempotency-Key, or send the lines after
     `durable_lines`. If the crawl is deleted during the upload, the answer is 404 and its seeds are deleted too.
     """
     crawl = await served.catalog.crawl(name)

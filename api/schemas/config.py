@@ -59,8 +59,10 @@ class WorkerValues(RequestModel):
 
 
 class MasterValues(RequestModel):
-    """Settings of masters, as owners of partitions. A setting that is null or left out has the value that each master
-    was started with."""
+    """Settings of masters, as owners of partitions.
+
+    A setting that is null or left out has the value that each master was started with.
+    """
 
     grant_s: Annotated[
         float | None,
@@ -315,8 +317,10 @@ class RetentionValues(RequestModel):
 
 
 class HotConfiguration(RequestModel):
-    """Settings that can be changed without a restart, as a whole. A setting that is null or left out has the value that
-    each member was started with."""
+    """All settings that can be changed without a restart.
+
+    A setting that is null or left out has the value that each member was started with.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 

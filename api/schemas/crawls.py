@@ -95,7 +95,7 @@ class CrawlInput(RequestModel):
 
 
 class CrawlReplacement(RequestModel):
-    """The new spec and labels of a crawl."""
+    """The spec and labels that a crawl gets instead of its present ones."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{name: EXAMPLE[name] for name in ("labels", "spec")}]})
 
@@ -290,7 +290,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stops the dispatch of a crawl: a pattern that workers refuse, or resource pressure. None if neither does.
+    """What stops the dispatch of a crawl: a pattern that workers refuse, or resource pressure (None: nothing).
 
     `warnings` names parts of its spec that have no effect now.
     """
@@ -369,7 +369,7 @@ def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary
 
 
 def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
-    """Return differences as the API shows them. `below` is put before the path of each."""
+    """Return the differences between two specs as the API shows them. `below` is put before the path of each."""
     return [Change(path=below + each.path, before=each.before, after=each.after) for each in differences]
 
 

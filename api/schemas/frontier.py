@@ -81,7 +81,7 @@ class LeftOutLink(Model):
 
 
 class CrawlStats(Model):
-    """The counters of a crawl."""
+    """The counters of a crawl, counts by status and reason, and its rates."""
 
     counters: dict[str, int] = Field(
         description="The number of URLs by state, and of pages and bytes.",
@@ -193,7 +193,7 @@ class UrlSummary(Model):
 
 
 class FetchSummary(Model):
-    """The last fetch of a URL."""
+    """What the last fetch of a URL returned."""
 
     at: datetime = Field(description="When the fetch began.", examples=["2030-01-01T08:12:30Z"])
     status: int | None = Field(description="The HTTP status. Null if there was no answer.", examples=[200])

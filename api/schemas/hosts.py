@@ -6,7 +6,7 @@ from api.schemas.model import Model, Moment, RequestModel
 
 
 class Block(RequestModel):
-    """The time until which no request is sent to a host."""
+    """The time until which a host is blocked: no request is sent to it."""
 
     until: Moment = Field(
         description="Until when no crawl sends a request to the host. It needs a time zone.",

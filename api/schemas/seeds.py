@@ -7,7 +7,7 @@ from api.schemas.model import Model, RequestModel
 
 
 class RejectedSeed(Model):
-    """A line that was rejected."""
+    """A line of a seed upload that was rejected, and why."""
 
     line: int = Field(description="The number of the line, from 1.", examples=[12])
     url: str = Field(description="The text of the line, cut if it is long.", examples=["ftp://example.org/"])

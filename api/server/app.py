@@ -1,4 +1,4 @@
-"""The application: the routes, the exception handler, and the layers around them."""
+"""The HTTP application of a master: the routes, the exception handler, and the layers around them."""
 
 import asyncio
 import re

@@ -202,7 +202,7 @@ class _Bounded(HttpToolsProtocol):
 
 
 def places_for(max_count: int) -> ConnectionLimit:
-    """Return a limit of `max_count` connections, or fewer if the process may open fewer files."""
+    """Return a limit of `max_count` open connections, or fewer if the process may open fewer files."""
     return ConnectionLimit(within_files(max_count, FILES_ASIDE), MAX_SPARE)
 
 
