@@ -1,7 +1,7 @@
 """Full garbage collections at moments when the event loop is idle.
 
 A full collection looks at every container object and takes up to 150 ms in a busy worker. Python starts one by itself
-in the middle of the work, up to once a second. Here the two young generations are collected as Python does it. A full
+in the middle of the work, up to once a second. Here Python collects only the youngest generation by itself. A full
 collection runs when the loop is idle, or after a minute.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 IDLE: Final = 0.25
 """The loop is idle if its thread used less than this share of a core since the last check."""
 
-AGED: Final = 10
-"""Collections of the middle generation that make a full one worthwhile, as in Python's default."""
+AGED: Final = 100
+"""Collections of the youngest generation that make a full one worthwhile, as in Python's default."""
 
 RESTED_S: Final = 15.0
 """The least time between full collections."""
@@ -31,7 +31,7 @@ _NEVER: Final = 1 << 30
 def is_due(aged: int, since_s: float, share: float) -> bool:
     """Decide on a full collection.
 
-    `aged` is the number of collections of the middle generation since the last full one. `since_s` are the seconds
+    `aged` is the number of collections of the youngest generation since the last full one. `since_s` are the seconds
     since then. `share` is the part of a core that the thread used since the last check.
     """
     return aged >= AGED and since_s >= (RESTED_S if share < IDLE else FORCED_S)
@@ -46,7 +46,7 @@ def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     thresholds = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(*thresholds[:2], _NEVER)
+    gc.set_threshold(thresholds[0], _NEVER, _NEVER)
     checks = _Checks(loop, every_s)
     checks.next()
     try:
@@ -77,7 +77,7 @@ class _Checks:
     def _check(self) -> None:
         used_s, at_s = time.thread_time(), time.monotonic()
         share = (used_s - self._used_s) / max(at_s - self._at_s, 1e-9)
-        if is_due(gc.get_count()[2], at_s - self._collected_s, share):
+        if is_due(gc.get_count()[1], at_s - self._collected_s, share):
             gc.collect()
             used_s = time.thread_time()
             at_s = self._collected_s = time.monotonic()

@@ -78,7 +78,6 @@ crawls = Table(
 
 """`version` grows with every operator's change. `resumes_as` is the state to which a paused crawl returns.
 `collected_at_ms` is when every partition had removed the rows of a deleted crawl.
-
 `change` is the number of the row's last change of state or revision (crawl_values.py). While a crawl uses up time,
 its active time is the clock of `active_pool` less `active_zero_ms`. Otherwise it is `active_ms`."""
 
