@@ -1,7 +1,8 @@
-"""The settings of a process: read once from its environment (`ORB_*`), frozen, passed down by constructors.
+"""The settings of a process: read once at its start, frozen, passed down by constructors.
 
-A process of a cluster reads its settings from flags, variables and a file. The first of them, in this order, that has a
-setting determines it (`SettingValue`). `cli.terminal.settings` gathers them.
+A process of a cluster reads its settings from flags, variables (`ORB_*`) and a file. The first of them, in this order,
+that has a setting determines it (`SettingValue`). `cli.terminal.settings` gathers them. Other processes read only
+variables.
 """
 
 import os
@@ -58,12 +59,12 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MasterSettings(_Process, frozen=True, kw_only=True):
-    """The settings of a master, which owns partitions of the frontier.
+    """The settings of the standalone master of a local crawl, which owns all partitions.
 
     - `partitions` is fixed when the folder is first used.
     - `grant_s`: how long a worker may fetch without asking again.
     - `grace_s`: how long reports are still applied at a stop.
-    - `synchronous`: FULL survives the loss of power.
+    - `synchronous`: SQLite's setting. FULL survives the loss of power.
     - `alone`: the starter has proved that no process of an earlier run lives.
     - `retry_id`: retry every failed URL, once for each such id. Empty: retry none.
     - `unblock`: request blocked hosts at once.
@@ -87,7 +88,7 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     - `connections`: connections kept open.
     - `grace_s`: how long visits may continue after a stop.
     - `report_s`: the longest time a finished page waits to be reported.
-    - `metrics`: the `host:port` that serves them. Empty: none.
+    - `metrics`: the `host:port` that serves the worker's metrics. Empty: none.
     - `metrics_crawls`: how many crawls have metrics of their own. The others share theirs.
     - `extract_s`, `extract_bytes`: processor time and memory to extract the items of one page.
     - `open_crawls`: how many crawls may have a WARC file open.
@@ -195,7 +196,8 @@ class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
 
     - `dir` holds its archive.
     - `allow_net`: networks in CIDR notation, separated by commas, that a spec's `egress.allow` may open. Default: none.
-    - `closed`: `host:port` of further servers, separated by commas, that no crawl reaches, like engines and members.
+    - `closed`: `host:port` of further servers, separated by commas, that no crawl reaches. Members, and the servers
+      that they use (such as the database), are closed anyway.
     """
 
     etcd: str
@@ -220,12 +222,12 @@ class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Return the parts of a setting separated by commas."""
+    """Return the parts of a comma-separated setting, stripped of space. Empty parts are left out."""
     return tuple(part for part in map(str.strip, text.split(",")) if part)
 
 
 class SettingOrigin(StrEnum):
-    """Where the value of a setting comes from. Earlier origins override later ones."""
+    """Where the value of a setting comes from. If several give one, the first in this order counts."""
 
     FLAG = "flag"
     ENVIRONMENT = "environment"
@@ -235,7 +237,7 @@ class SettingOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """A setting as given: its text, and its place, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`."""
+    """A setting as given: its text, its origin, and the place, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`."""
 
     text: str
     origin: SettingOrigin
@@ -243,7 +245,7 @@ class SettingValue:
 
 
 def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -> dict[str, SettingValue]:
-    """Return the settings given by `ORB_<FIELD>` variables."""
+    """Return the settings that `ORB_<FIELD>` variables give, by the names of the fields of `kind`."""
     return {
         name: SettingValue(environment[variable], SettingOrigin.ENVIRONMENT, variable)
         for name in kind.__struct_fields__
@@ -254,9 +256,10 @@ def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -
 def settled(
     kind: type[Process], given: Mapping[str, SettingValue], flags: Mapping[str, str] = MappingProxyType({})
 ) -> Process:
-    """Return the settings. Raise Unusable with everything missing or wrong, and where it was given.
+    """Return a `kind` with the given values and its defaults. Raise Unusable with everything missing or wrong, and its
+    place.
 
-    `flags` maps a setting to the flag that sets it, for messages.
+    `given` maps a field to its value. `flags` maps a field to the flag that sets it, for messages.
     """
     values: dict[str, Any] = {}
     problems = []
@@ -277,12 +280,12 @@ def settled(
 
 
 def from_environment(kind: type[Process], environment: Mapping[str, str] | None = None) -> Process:
-    """Return the settings in `ORB_<FIELD>` variables alone. Raise Unusable as `settled` does."""
+    """Return a `kind` made of `ORB_<FIELD>` variables alone (default: this process's). Raise Unusable as `settled`."""
     return settled(kind, in_environment(kind, os.environ if environment is None else environment))
 
 
 def masked(name: str, text: str) -> str:
-    """Return a setting for display: passwords and tokens are masked, also those in URLs."""
+    """Return the text of the setting `name` for display: passwords and tokens are masked, also those in URLs."""
     if name in _HIDDEN:
         return _MASK
     if name == "nats_url":  # a user without a password is a token there

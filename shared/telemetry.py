@@ -43,8 +43,8 @@ _threshold = _Threshold(logging.INFO)
 class LogStream:
     """A stream for log lines that never raises on a full disk or a closed pipe, since logging must not fail the caller.
 
-    Lines that could not be written are counted. Before the next line that can be written comes `log_lines.delayed` with
-    the number of `lines`, which are late or lost.
+    Lines that could not be written are counted. The next line that can be written follows a line `log_lines.delayed`
+    with the number of `lines` that are late or lost.
     """
 
     def __init__(self, stream: TextIO, rendered: Callable[[Any, str, Any], Any]) -> None:
@@ -110,7 +110,7 @@ def _as_json(_logger: Any, _method: str, event: Any) -> str:
 
 
 def set_log_level(level: str) -> None:
-    """Set the level to log from. Other libraries log warnings at least."""
+    """Write log lines of `level` and above from now on. Those of other libraries must be warnings, at least."""
     _threshold.level = _LEVELS[level]
     logging.getLogger().setLevel(max(_LEVELS[level], logging.WARNING))
 
@@ -124,7 +124,7 @@ def _without_meta(_logger: Any, _method: str, event: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. `name` has no prefix `orb_`; `text` is its help."""
+    """The description of a metric: its name without the prefix `orb_`, its help text, and the names of its labels."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -148,13 +148,13 @@ SHORT: Final = Metric(
 """These five are metrics of masters and of workers."""
 
 Values = Mapping[Any, float | Histogram]
-"""Values by label values: tuples of text, () without labels."""
+"""The values of a metric: a mapping from label values (a tuple of text, () without labels) to a number or histogram."""
 
 Readings = Iterable[tuple[Metric, Values]]
 
 
 def pressure_readings(shortages: PressureState) -> "Readings":
-    """Yield how full each resource was at its last check."""
+    """Yield the metrics USED, LIMIT and SHORT, each with its values by resource as of their last check."""
     levels = shortages.levels.items()
     yield USED, {(str(place),): level.used for place, level in levels}
     yield LIMIT, {(str(place),): max(0, level.capacity) for place, level in levels}
@@ -162,7 +162,8 @@ def pressure_readings(shortages: PressureState) -> "Readings":
 
 
 def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "CollectorRegistry":
-    """Return the registry of a process: its own metrics, read by `read` at each scrape, and those of Python.
+    """Return a Prometheus registry of the `described` metrics, which `read` reads at each scrape, and of Python's own
+    metrics.
 
     `read` runs on the event loop without an await, so it needs no lock and must not take long.
     """
@@ -184,7 +185,7 @@ def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "C
 
 
 def exposed(registry: "CollectorRegistry", accept: str = "") -> tuple[bytes, str]:
-    """Return all metrics as text in the format that fits the Accept header best, and its media type."""
+    """Return the registry's metrics as text, in the format that fits the Accept header best, and its media type."""
     from prometheus_client.exposition import choose_encoder
 
     encode, media_type = choose_encoder(accept)

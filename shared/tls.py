@@ -1,7 +1,8 @@
-"""TLS between our own processes and their engines: PEM files, and the contexts made from them.
+"""TLS of the connections between members, and to servers such as NATS and etcd: PEM files, and SSL contexts made of
+them.
 
-Certificates may be short-lived. `following` reads the files again when they have changed, and new connections use
-them. Open connections continue.
+Certificates may be short-lived. `following` reads the files again when they have changed, and new connections use them.
+Open connections continue.
 """
 
 import asyncio
@@ -21,9 +22,10 @@ LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM files. `ca` signs the peer's certificates (default: the system's authorities).
+    """The PEM files of one end of TLS connections.
 
-    `cert` and `key` are our own certificate.
+    `ca`: the authority that signs the other end's certificates (None: the system's authorities). `cert`, `key`: the
+    certificate and private key of this end.
     """
 
     ca: Path | None = None
@@ -32,12 +34,12 @@ class TlsSettings:
 
 
 def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsSettings | None:
-    """Return the files, or None if none is named."""
+    """Return these files as TlsSettings, or None if all three are None."""
     return TlsSettings(ca, cert, key) if ca or cert or key else None
 
 
 def client_context(files: TlsSettings) -> ssl.SSLContext:
-    """Return a context for connections we open. It verifies the server's certificate and name.
+    """Return an SSL context for connections that this process opens. It verifies the server's certificate and name.
 
     Raise Unusable if a file is invalid.
     """
@@ -45,9 +47,10 @@ def client_context(files: TlsSettings) -> ssl.SSLContext:
 
 
 def server_context(files: TlsSettings) -> ssl.SSLContext:
-    """Return a context for connections we accept. With a CA, the client must have a certificate it signed.
+    """Return an SSL context for connections that this process accepts. Raise Unusable if `cert` is None or a file is
+    invalid.
 
-    Raise Unusable if a file is invalid.
+    If `ca` is set, each client must have a certificate that it signed.
     """
     if files.cert is None:
         raise Unusable("no tls_cert given: TLS needs a certificate")
@@ -58,9 +61,9 @@ def server_context(files: TlsSettings) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """The TLS of a listener, which uses `context`. New connections use the files last read.
+    """The TLS of a listening port, whose SSL context is `context`. New connections use the files as last read.
 
-    `stamp` is the files' state before the first read.
+    `stamp` identifies the version of the files (inode, size, time) from before they were first read.
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -74,7 +77,7 @@ class ServerTls:
         return f"<ServerTls {self.files.cert}>"
 
     def renew(self) -> None:
-        """Read the files again. If they are invalid, change nothing and raise Unusable."""
+        """Read the files again, for new connections. If they are invalid, change nothing and raise Unusable."""
         self._newest = server_context(self.files)
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -82,9 +85,10 @@ class ServerTls:
 
 
 class ClientTls:
-    """The TLS of a client. An authority removed from the files is trusted until the process ends.
+    """The TLS of connections that this process opens, whose SSL context is `context`.
 
-    `stamp` is the files' state before the first read.
+    An authority that is removed from the files stays trusted until the process ends. `stamp` identifies the version of
+    the files (inode, size, time) from before they were first read.
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -96,7 +100,7 @@ class ClientTls:
         return f"<ClientTls {self.files.cert}>"
 
     def renew(self) -> None:
-        """Read the files again. If they are invalid, change nothing and raise Unusable."""
+        """Read the files again, for new connections. If they are invalid, change nothing and raise Unusable."""
         client_context(self.files)
         if self.files.ca is not None:
             self.context.load_verify_locations(self.files.ca)
@@ -105,15 +109,16 @@ class ClientTls:
 
 
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
-    """Return the TLS of a listener, or None if no file is named. Raise Unusable if a file is invalid."""
+    """Return the TLS of a listening port, or None if no file is given. Raise Unusable if a file is invalid."""
     files = tls_files(client_ca, cert, key)
     return None if files is None else ServerTls(files)
 
 
 async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> NoReturn:
-    """Reload the files when they change, also if they changed since the sides were made.
+    """Look at the files every `look_s` seconds, until cancelled, and reload those that changed since they were last
+    read.
 
-    Invalid files are logged and tried again after `look_s`.
+    If files are invalid, log that and try again at the next look.
     """
     seen = {side: side.stamp for side in sides}
     while True:

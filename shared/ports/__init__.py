@@ -1,4 +1,4 @@
-"""What the crawler requires of an engine, as protocols: bare nouns, as narrow as their use.
+"""What the crawler requires of the outside (database, broker, coordinator, disks, clocks), as protocols called ports.
 
-A port states its guarantees and its errors. An adapter must keep both.
+A port has only the methods that its callers need. It states its guarantees and its errors. An adapter must keep both.
 """

@@ -1,4 +1,4 @@
-"""The ports through which page archives are stored and read: segments of appended records, and records by location.
+"""The ports to page archives: writing WARC files (segments) by appending records, and reading records by location.
 
 All methods block except `PageArchive.aside`. Callers on an event loop use a thread, as `workers/archive.py` does.
 """
@@ -14,76 +14,82 @@ T = TypeVar("T")
 
 
 class ArchiveFull(Transient):
-    """The store has no space left. Nothing was stored or lost. The same call may be repeated."""
+    """The archive's disk has no space left. Nothing was stored or lost. The same call may be repeated."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_in=30.0)
 
 
 class ArchiveUnavailable(Transient):
-    """The store failed for a reason other than space. Nothing counts as stored. The same call may be repeated."""
+    """The archive's disk failed, but not for lack of space. Nothing counts as stored. The same call may be repeated."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_in=5.0)
 
 
 class RecordUnreadable(Permanent):
-    """No whole record is at that location."""
+    """No whole WARC record is at the requested location."""
 
 
 class Segment(Protocol):
-    """A file that one process appends to until it is finished. Two threads never use it at the same time."""
+    """A WARC file that one process appends to until it is finished. Two threads never use it at the same time."""
 
     @property
     def name(self) -> str:
-        """The final name, which locations carry from the first record on."""
+        """The final file name. The locations of its records carry it from the first record on."""
         ...
 
     def commit(self, members: Sequence[bytes]) -> None:
-        """Append whole compressed records and make them durable: all of them, or none.
+        """Append whole compressed records (`members`) and make them durable: all of them, or none.
 
         Raise ArchiveFull or ArchiveUnavailable.
         """
         ...
 
     def finish(self) -> None:
-        """Give the segment its final form and name, durably. No commit follows. May be repeated after an error."""
+        """Give the segment its final form and name, durably. No `commit` may follow. May be repeated after an error."""
         ...
 
     def abandon(self) -> None:
-        """Close the segment without finishing it. A repair finishes it later."""
+        """Close the file without finishing the segment. A repair at a later start finishes it."""
         ...
 
 
 class SegmentReader(Protocol):
-    """Reads what segments hold, finished or not."""
+    """Reads bytes of segments (WARC files), finished or not."""
 
     def read_up_to(self, name: str, offset: int, max_count: int) -> bytes:
-        """Return at most `max_count` bytes of a segment from `offset` on, empty at its end. Raise RecordUnreadable."""
+        """Return at most `max_count` bytes of the segment `name` from `offset` on. Empty bytes mean its end.
+
+        Raise RecordUnreadable if it cannot be read.
+        """
         ...
 
 
 class PageArchive(Protocol):
-    """Reads stored pages by location. `body` and `outlinks` block; run them through `aside`."""
+    """Reads stored pages by the location of their records. `body` and `outlinks` block; run them through `aside`."""
 
     def body(self, location: RecordLocation) -> StoredBody:
-        """Return the page, its headers already read. Raise RecordUnreadable or ArchiveUnavailable.
+        """Return the stored page at `location`, with its headers read. Iterate over it for the body.
 
-        Iterating over the body may also raise NotARecord.
+        Raise RecordUnreadable or ArchiveUnavailable. The iteration may also raise NotARecord.
         """
         ...
 
     def outlinks(self, location: RecordLocation) -> Sequence[tuple[str, str]]:
-        """Return the record's pairs of URL and how it was found. Raise RecordUnreadable or ArchiveUnavailable."""
+        """Return the links stored with the page at `location`: pairs of a URL and how it was found.
+
+        Raise RecordUnreadable or ArchiveUnavailable.
+        """
         ...
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Run `work`, which blocks on the archive, in one of a few threads kept for that."""
+        """Run `work`, which may block, in one of a few threads kept for that. Return its result."""
         ...
 
 
 class SegmentStore(Protocol):
-    """Where segments live."""
+    """Creates segments (WARC files), and reads the records in them."""
 
     def create(self, name: str) -> Segment:
         """Return a new, empty segment. This is quick; the first commit makes the segment durable.
@@ -93,8 +99,7 @@ class SegmentStore(Protocol):
         ...
 
     def read(self, location: RecordLocation) -> bytes:
-        """Return the compressed record at `location` by one seek, in a finished segment or not.
-
-        Raise RecordUnreadable.
+        """Return the compressed record at `location` by one seek. Its segment may be unfinished. Raise
+        RecordUnreadable.
         """
         ...

@@ -1,4 +1,4 @@
-"""The port to the message broker: visits out, reports and items in, questions and answers between.
+"""The port to the message broker (NATS): visits out, reports and items in, questions and answers between.
 
 Errors:
 - Transient: the broker is away or did not answer in time. The message may have been stored; publish it again with the
@@ -19,10 +19,11 @@ from shared.domain.ids import CrawlId, HostId, Partition
 
 
 class Backlog(Protocol):
-    """Reports of all partitions."""
+    """Counts the reports of all partitions that their owners have not applied yet."""
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return the number of reports after the positions, and the age of the oldest by the broker's own clock.
+        """Return the number of stored reports after these positions, and the age of the oldest by the broker's own
+        clock.
 
         Zero is exact. For a partition with unapplied reports, applied reports not yet purged count too. Raise Transient
         if the broker is away.
@@ -38,7 +39,7 @@ KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A stored report: its stream sequence and the broker's time of storing it (Unix nanoseconds)."""
+    """A message read from a stream: its sequence, the broker's time of storing it (Unix nanoseconds), and its bytes."""
 
     sequence: int
     at_ns: int
@@ -47,7 +48,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The state of the reports stream: its creation time (Unix ns) and its last sequence over all subjects."""
+    """The state of the stream of reports: its creation time (Unix ns) and its last sequence over all subjects."""
 
     created_ns: int
     last_sequence: int
@@ -55,7 +56,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class ItemsState:
-    """The state of the items stream: its creation time (Unix ns), its oldest kept sequence and its last one.
+    """The state of the stream of items: its creation time (Unix ns), its oldest kept sequence and its last one.
 
     An empty stream has `first == last + 1`.
     """
@@ -66,7 +67,7 @@ class ItemsState:
 
 
 class QueuedVisit(NamedTuple):
-    """A place in a pool's queue that a shard occupies, delivered or not."""
+    """The place of a URL shard in a pool's queue: a host and one of its slots, which hold one shard at a time."""
 
     pool: str
     host_id: HostId
@@ -75,7 +76,7 @@ class QueuedVisit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VisitOrigin:
-    """Where a delivered shard is queued: its place, its partition, and its sequence in the pool's stream."""
+    """Where a delivered URL shard is queued: its place, its partition, and its sequence in the pool's stream."""
 
     partition: Partition
     place: QueuedVisit
@@ -84,30 +85,34 @@ class VisitOrigin:
 
 @dataclass(frozen=True, slots=True)
 class StoredVisit:
-    """A shard in its queue. A later shard in the same place has a greater sequence."""
+    """A URL shard in its pool's queue. A later shard of the same host and slot has a greater sequence."""
 
     sequence: int
     data: bytes
 
 
 class VisitMessage(Protocol):
-    """A delivered shard. Exactly one of ack and nak settles it. Until then `working` prevents its redelivery."""
+    """A URL shard that the broker delivered to this worker. Exactly one of `ack` and `nak` settles it.
+
+    Until then each `working` postpones its redelivery.
+    """
 
     @property
     def data(self) -> bytes: ...
 
     @property
     def delivery(self) -> int:
-        """The delivery count, 1 at the first."""
+        """How often the broker has delivered the shard, 1 at the first time."""
         ...
 
     @property
     def origin(self) -> VisitOrigin | None:
-        """Where the shard is queued; None if its subject does not name a place of ours."""
+        """Where the shard is queued; None if its subject does not have the form of a visit's subject."""
         ...
 
     async def ack(self) -> None:
-        """Acknowledge the shard and wait until the broker has confirmed. A repeat is harmless.
+        """Acknowledge the shard, so that it is not delivered again. Wait until the broker has confirmed. A repeat is
+        harmless.
 
         After Transient the shard may be delivered again. A broker that was killed may have lost the delivery: it then
         never confirms, and delivers again, counting from 1.
@@ -115,17 +120,17 @@ class VisitMessage(Protocol):
         ...
 
     async def nak(self, delay_s: float) -> None:
-        """Hand the shard back, to be delivered again after delay_s."""
+        """Hand the shard back, so that the broker delivers it again after `delay_s` seconds."""
         ...
 
     async def working(self) -> None: ...
 
 
 class ReportReader(Protocol):
-    """Reads one report subject from a position on, in order, without gaps or end. Nothing is acknowledged."""
+    """Reads one subject's reports (or all items) from a position on, in order, without end. It acknowledges nothing."""
 
     async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        """Return up to `max_count` reports, or none if none came within wait_s. Only the first is waited for.
+        """Return up to `max_count` messages. Wait up to `wait_s` seconds for the first only; return none if none came.
 
         Raise Transient while the broker is away; reading again continues without a gap or a repeat. Raise
         StreamReplaced once the stream is another one, or came back shorter: open a new reader.
@@ -133,9 +138,9 @@ class ReportReader(Protocol):
         ...
 
     async def purge(self, through: int) -> bool:
-        """Delete what was stored up to and including sequence `through` on the subject.
+        """Delete the subject's messages up to and including sequence `through`.
 
-        Return False, and delete nothing, while the stream must first be compared with the position.
+        Return False, and delete nothing, while it is not certain that the stream is still the one that was read.
         """
         ...
 
@@ -143,10 +148,10 @@ class ReportReader(Protocol):
 
 
 class Broker(Protocol):
-    """One connection to the broker."""
+    """One connection to the broker, with all that masters and workers send and receive by it."""
 
     async def declare(self, pools: Sequence[str]) -> None:
-        """Create or update streams, consumers and buckets. Safe to repeat; never loses messages."""
+        """Create or update the streams, consumers and buckets, also of `pools`. Safe to repeat; no message is lost."""
         ...
 
     def stores_nothing(self) -> bool:
@@ -154,77 +159,85 @@ class Broker(Protocol):
         ...
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
-        """Queue a shard durably. Return False if the previous one of this host slot is still queued (no error)."""
+        """Queue a URL shard durably. Return False (no error) if the previous one of this host slot is still queued."""
         ...
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
-        """Store a report durably and return its sequence. A repeat with the same id within two minutes is dropped."""
+        """Store a report durably. Return its sequence. A repeat with the same id within two minutes is dropped."""
         ...
 
     async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
-        """Return up to `max_count` shards. Wait up to wait_s for the first only. One caller at a time per pool."""
+        """Return up to `max_count` URL shards of a pool. Wait up to `wait_s` seconds for the first only.
+
+        Only one caller at a time may pull from a pool.
+        """
         ...
 
     async def read_reports(
         self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
     ) -> ReportReader:
-        """Return a reader of what was stored after sequence `after`, whose message was stored at `at_ns`.
+        """Return a reader of the reports of one kind after sequence `after`.
 
-        Raise StreamReplaced if the stream does not continue that one (see `continues`). With None, do not compare.
+        `at_ns`: when the report at `after` was stored (Unix ns). Raise StreamReplaced if the present stream does not
+        continue the one with that report (see `continues`). With None, do not compare.
         """
         ...
 
     async def reports_state(self) -> StreamState: ...
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        """Return the sequence of the newest report on this subject, or 0.
+        """Return the sequence of the newest report of this kind for the partition, or 0 if there is none.
 
         Purged reports count too, as far as the broker still has the number.
         """
         ...
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
-        """Return True if the reports stream is the one in which the report at `sequence` was stored at `at_ns`.
+        """Return True if the present stream of reports is the one in which the report at `sequence` was stored at
+        `at_ns`.
 
         The stream is another one if that report has another time, or if an earlier sequence has a later time.
         """
         ...
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
-        """Delete what was stored up to and including sequence `through` on this subject."""
+        """Delete the partition's reports of this kind up to and including sequence `through`."""
         ...
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
-        """Return the places of the partition's queued shards, in every pool that has a queue, used or not.
+        """Return the places that the partition's queued URL shards occupy, in every pool that has a queue, used or not.
 
         At most 100,000 per pool, far more than dispatch sends out.
         """
         ...
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
-        """Return the shard that is queued there now."""
+        """Return the URL shard that occupies this place of a pool's queue now, or None."""
         ...
 
     async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
-        """Return True if the shard queued there was never delivered: its turn in the pool's queue is yet to come."""
+        """Return True if the broker has never delivered the URL shard in this place of a pool's queue.
+
+        Its turn in the queue is then yet to come.
+        """
         ...
 
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:
-        """Delete a queued shard whose lease is gone. With `through`, only if its sequence is at most that."""
+        """Delete a queued URL shard whose lease is gone. With `through`, only if its sequence is at most that."""
         ...
 
     async def pending_reports(self) -> int:
-        """Return the number of stored reports not yet purged, over all partitions."""
+        """Return the number of reports in the broker, over all partitions. Applied ones count until they are purged."""
         ...
 
     async def fullness(self, kind: ReportKind) -> float:
-        """Return how full the fullest partition's subject of this kind is: 0 is empty, 1 refuses reports."""
+        """Return how full the fullest partition is with reports of this kind: 0 is empty, 1 refuses further ones."""
         ...
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
-        """Store items durably and return their sequence. A repeat with the same id within two minutes is dropped."""
+        """Store items durably. Return their sequence. A repeat with the same id within two minutes is dropped."""
         ...
 
     async def read_items(self, after: int) -> ReportReader:
@@ -243,7 +256,7 @@ class Broker(Protocol):
     def answer(
         self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Answer questions to the partition's owner while the context is open. A None from `reply` sends no answer."""
+        """During the `with` block, answer questions to the partition's owner by `reply` (None: send no answer)."""
         ...
 
     async def get_robots(self, key: str) -> bytes | None: ...
@@ -251,11 +264,11 @@ class Broker(Protocol):
     async def put_robots(self, key: str, value: bytes) -> None: ...
 
     async def tell(self, subject: str, data: bytes) -> None:
-        """Send to the present listeners (status, progress). Nothing is stored."""
+        """Send a message to the processes that listen on the subject now. Nothing is stored."""
         ...
 
     def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Yield what other processes send by `tell`. If the listener is slow, the oldest messages are dropped."""
+        """Yield the messages that other processes `tell` on the subject. A slow listener loses the oldest."""
         ...
 
     async def close(self) -> None: ...

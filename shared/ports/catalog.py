@@ -1,7 +1,7 @@
 """The port to the catalog: crawls as operators declare them, keys, the audit log, and bounded reads of the frontier.
 
 Every method is one transaction. It raises the errors below, and Transient, Permanent and Unusable as the store does.
-Any replica may call it. It never writes the frontier's rows.
+Any master may call it. It never writes the frontier's rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,23 +33,23 @@ from shared.domain.web.url import Location
 
 
 class Missing(Exception):
-    """No object has that name."""
+    """No crawl, key, revision or other object has that name."""
 
 
 class Exists(Exception):
-    """An object of that name exists already."""
+    """An object of that name exists already, so it cannot be created."""
 
 
 class Full(Exception):
-    """The limit is reached."""
+    """There are already as many crawls as allowed."""
 
 
 class LastAdmin(Exception):
-    """It is the last key with the role admin. Without it no key could be created or revoked over REST."""
+    """The key must not be revoked: it is the last with the role admin. Without it no key could be created over REST."""
 
 
 class Stale(Exception):
-    """The object changed since the caller read it. `current` names its present version."""
+    """The object changed since the caller read it. `current` is the tag (HTTP ETag) of its present version."""
 
     def __init__(self, current: str) -> None:
         super().__init__(f"the current version is {current}")
@@ -57,19 +57,23 @@ class Stale(Exception):
 
 
 class ReusedKey(Exception):
-    """The idempotency key was used for another request."""
+    """The request's idempotency key was used for a different request before."""
 
 
 @dataclass(frozen=True, slots=True)
 class UrlPlace:
-    """The URL after which a listing continues."""
+    """The URL after which a listing continues, by its host and fingerprint."""
 
     host_id: HostId
     fingerprint: Fingerprint
 
 
 class Catalog(Protocol):
-    """See the module. `expected`: tags, one of which must be current, else Stale. None accepts any, and none at all."""
+    """Declared crawls, their seeds, URLs, pages and items, hosts, dead letters, commands and API keys.
+
+    `expected` in a method: tags (HTTP ETags), one of which the object's present version must have, else Stale. None
+    sets no condition.
+    """
 
     async def create(
         self,
@@ -81,7 +85,7 @@ class Catalog(Protocol):
         repeatable: Repeatable | None = None,
         max_count: int | None = None,
     ) -> DeclaredCrawl:
-        """Create a crawl.
+        """Create a crawl, and with `start` begin it. Return it.
 
         Raise Exists, or Full if there would be more than `max_count` crawls that are not deleted. Crawls created
         concurrently are not counted. A repeat returns the crawl as it was created. Raise ReusedKey if its key was used
@@ -99,7 +103,7 @@ class Catalog(Protocol):
         now_ms: int,
         max_count: int | None = None,
     ) -> tuple[DeclaredCrawl, bool]:
-        """Create or update the crawl as declared. Return it, and True if it was created.
+        """Create the crawl of that name, or update it, as declared. Return it, and True if it was created.
 
         `start` and `max_count` only apply to a new crawl.
         """
@@ -108,24 +112,28 @@ class Catalog(Protocol):
     async def turn(
         self, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
-        """Apply a verb. Return the crawl before and after. Raise Missing, Stale or IllegalTransition.
+        """Apply an operator's verb to a crawl. Return the crawl before and after. Raise Missing, Stale or
+        IllegalTransition.
 
         RESET gives a new crawl id with the same spec. DELETE gives the state DELETED and frees the name.
         """
         ...
 
     async def crawl(self, name: str) -> DeclaredCrawl:
-        """Return the crawl. Raise Missing if it does not exist or is deleted."""
+        """Return the crawl of that name. Raise Missing if it does not exist or is deleted."""
         ...
 
     async def stamp(self, name: str) -> Stamp:
-        """Return the stamp of `crawl` at a part of its cost. Raise Missing as `crawl` does."""
+        """Return the crawl's stamp, which changes with anything shown of it, at less cost than `crawl`. Raise
+        Missing.
+        """
         ...
 
     async def crawls(
         self, which: CrawlFilter, *, after: str, max_count: int, specs: bool = False
     ) -> tuple[Sequence[DeclaredCrawl], bool]:
-        """Return at most `max_count` crawls after the name `after`, ordered by name, and True if there are more.
+        """Return at most `max_count` crawls that match, after the name `after`, ordered by name, and True if there are
+        more.
 
         Without `specs` each has a SpecSummary instead of its spec. With `specs` large specs make the page shorter.
         """
@@ -134,22 +142,22 @@ class Catalog(Protocol):
     async def revisions(
         self, crawl_id: CrawlId, *, before: int, max_count: int, specs: bool = False
     ) -> Sequence[StoredRevision]:
-        """Return at most `max_count` revisions below the number `before`, newest first.
+        """Return at most `max_count` revisions of a crawl's spec below the number `before`, newest first.
 
         Without `specs` each has an empty spec. With `specs` large specs make the page shorter.
         """
         ...
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
-        """Return the revision, or raise Missing."""
+        """Return that revision of the crawl's spec. Raise Missing if it does not exist."""
         ...
 
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-        """Return the counters, the tallies (kind -> key -> count) and the hosts with the most pages."""
+        """Return a crawl's counters, its tallies (kind -> key -> number), and the hosts with the most pages."""
         ...
 
     async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[ExcludedLinkExample]]:
-        """Return examples of excluded links by reason, at most `excluded_links.MAX_EXAMPLES` for each."""
+        """Return examples of links that the crawl's rules excluded, by reason: `MAX_EXAMPLES` for each at most."""
         ...
 
     async def urls(
@@ -162,9 +170,10 @@ class Catalog(Protocol):
         max_count: int,
         status: int | None = None,
     ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
-        """Return up to `max_count` URLs after `after`, and the place to continue from (None at the end).
+        """Return up to `max_count` URLs of a crawl that match, after `after`, and the place to continue from (None at
+        the end).
 
-        `status` is that of the last answer. A call examines a bounded number of rows, so a page may be short or empty
+        `status` is that of the last response. A call examines a bounded number of rows, so a page may be short or empty
         before the end.
         """
         ...
@@ -174,51 +183,56 @@ class Catalog(Protocol):
     async def pages(
         self, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, max_count: int
     ) -> tuple[Sequence[Page], UrlPlace | None]:
-        """Return up to `max_count` stored pages after `after`, and the place to continue from. Bounded as `urls`."""
+        """Return up to `max_count` stored pages that match, after `after`, and the place to continue from (None at the
+        end).
+
+        A call examines a bounded number of rows, as in `urls`.
+        """
         ...
 
     async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
-        """Return the stored page of that URL, or None."""
+        """Return the stored page of that URL, or None if none is stored."""
         ...
 
     async def items(
         self, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, max_count: int
     ) -> tuple[Sequence[StoredItem], bytes | None]:
-        """Return up to `max_count` items after the id `after`, and the id to continue from (None at the end).
+        """Return up to `max_count` items that match, after the item id `after`, and the id to continue from (None at
+        the end).
 
-        A page is bounded in bytes, and in rows examined, as `urls`.
+        The bytes returned and the rows examined are bounded, so there may be fewer before the end.
         """
         ...
 
     async def item(self, crawl_id: CrawlId, item: bytes) -> StoredItem | None: ...
 
     async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, max_count: int) -> Sequence[SeedView]:
-        """Return seeds after `after` that the frontier has, both of the spec and uploaded."""
+        """Return up to `max_count` seeds after `after` that the frontier has, both of the spec and uploaded."""
         ...
 
     async def known_seeds(self, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
-        """Return those of the given URLs that the frontier has, seeded or discovered."""
+        """Return what the frontier knows of these URLs, by fingerprint. Those that it does not know are left out."""
         ...
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
-        """Return what is stored of a host, with its queue of one crawl (zeros without a crawl)."""
+        """Return what is stored of a host, with the numbers of its queue of one crawl (zeros if `crawl_id` is None)."""
         ...
 
     async def hosts(self, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
-        """Return hosts after the host id `after`, of one crawl or of all."""
+        """Return up to `max_count` hosts after the host id `after`, of one crawl, or of all if `crawl_id` is None."""
         ...
 
     async def host_queues(self, host_id: HostId, max_count: int) -> Sequence[HostQueue]:
-        """Return the crawls' queues on a host, ordered by crawl name."""
+        """Return up to `max_count` queues on a host, one for each crawl that has URLs of it, ordered by crawl name."""
         ...
 
     async def dead_letters(
         self, crawl_id: CrawlId | None, *, before: int | None, max_count: int
     ) -> tuple[Sequence[DeadLetterView], int | None]:
-        """Return up to `max_count` dead letters below the number `before`, newest first.
+        """Return up to `max_count` dead letters below the number `before`, of one crawl or of all, newest first.
 
-        Also return the number to continue from (None at the end). A page is bounded in bytes, so it may be short before
-        the end.
+        Also return the number to pass as `before` next (None at the end). The bytes returned are bounded, so there may
+        be fewer before the end.
         """
         ...
 
@@ -227,17 +241,17 @@ class Catalog(Protocol):
     async def ask(
         self, command_id: str, crawl_id: CrawlId, kind: str, args: str, partitions: int, *, actor: Actor, now_ms: int
     ) -> None:
-        """Record a requested command. Call it before the command is published."""
+        """Record a requested command and its audit entry, before the command is published. A repeat changes nothing."""
         ...
 
     async def command(self, command_id: str) -> CommandProgress | None: ...
 
     async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-        """Store the key. Raise Exists if this repeats a create: the key was shown only then."""
+        """Store a new API key. Raise Exists if this repeats a create (`repeatable`): the key was shown only then."""
         ...
 
     async def add_first_key(self, key: ApiKey) -> bool:
-        """Store the key if there is none at all. Return True if it is stored.
+        """Store the API key if there is none at all. Return True if it is stored.
 
         A caller that got no answer repeats the call with the same key.
         """
@@ -246,15 +260,15 @@ class Catalog(Protocol):
     async def key(self, key_id: str) -> ApiKey | None: ...
 
     async def keys(self, *, after: str, max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
-        """Return keys after the id `after`, ordered by id. `revoked` includes the revoked keys."""
+        """Return up to `max_count` API keys after the id `after`, ordered by id. `revoked` includes revoked keys."""
         ...
 
     async def revoke_key(
         self, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
     ) -> ApiKey:
-        """Revoke the key. Raise Missing, Stale or LastAdmin. A repeat is harmless."""
+        """Revoke an API key and return it. Raise Missing, Stale or LastAdmin. A repeat changes nothing."""
         ...
 
     async def ping(self) -> None:
-        """Return if the database answers; raise Transient if it does not."""
+        """Ask the database for a response. Raise Transient if it does not answer."""
         ...

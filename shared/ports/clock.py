@@ -1,10 +1,14 @@
-"""The port to time."""
+"""The port to the machine's clocks."""
 
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """`elapsed` measures durations in seconds: never set back, and counting suspended time. `unix_ms` dates events."""
+    """The two clocks of a machine.
+
+    `elapsed`: seconds since some fixed moment, to measure durations. It is never set back, and suspended time counts.
+    `unix_ms`: the wall clock in Unix ms, to date events.
+    """
 
     def elapsed(self) -> float: ...
 

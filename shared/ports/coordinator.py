@@ -1,16 +1,18 @@
-"""The port to coordination: the live members, the leader, and the few small records that every member watches.
+"""The port to the coordinator (etcd): the live members, the leader, and the few small records that every member
+watches.
 
-A coordinator holds keys with values and a *revision*: a number that every change of any key increases. Everything is
-level-triggered. A view shows the complete state as of a revision; the difference of two snapshots shows what happened.
-Only a leader writes (`Leadership.write`). Every other member registers keys that vanish with its session.
+A coordinator holds keys with values and a *revision*: a number that every change of any key increases. A view shows the
+complete state as of a revision; the difference of two snapshots shows what happened. So a reader that misses snapshots
+misses no state. Only a leader writes (`Leadership.write`). Every other member registers keys that vanish with its
+session.
 
 Errors: Transient if the coordinator is away or did not answer in time, Unusable if it refuses this client,
 OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are repeated internally for a few
 seconds. A leader's write is not: if its answer is lost it may have happened. Read again, then decide.
 
-*History.* A coordinator may be replaced by an empty or an older one (wiped, restored from a backup). Its revisions
-then start again. `Snapshot.history` counts how often this was noticed, so that no earlier state is taken for newer.
-The terms of owners do not depend on it being noticed: they carry an epoch (`shared.wire.keys.EpochRecord`).
+*History.* A coordinator may be replaced by an empty or an older one (wiped, restored from a backup). Its revisions then
+start again. `Snapshot.history` counts how often this was noticed, so that no earlier state is taken for newer. The
+terms of owners do not depend on it being noticed: they carry an epoch (`shared.wire.keys.EpochRecord`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +31,7 @@ MAX_WRITES: Final = 100
 
 
 class Conflict(Exception):
-    """A leader's write was not applied: `keys` are not at the revisions it expected. Read, then decide."""
+    """A leader's write was not applied: `keys` are not at the revisions that it expected. Read again, then decide."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__(f"changed meanwhile: {', '.join(keys)}")
@@ -38,7 +40,7 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key's present value. `revision` is that of its last write.
+    """A key with its present value. `revision` is the coordinator's revision of its last write.
 
     `created` is the revision of its creation. A key that is deleted and created again has another one. `lease` is the
     id of the session it vanishes with, 0 for none.
@@ -53,9 +55,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Every key under a prefix as of `revision`.
+    """The value of every key under a prefix as of `revision`.
 
-    `changed`: no key changed after this revision, up to `revision`.
+    `changed`: none of the keys has changed since this revision. `history`: how often the coordinator was seen to be
+    replaced.
     """
 
     entries: Mapping[str, Entry]
@@ -70,7 +73,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ViewChange:
-    """A key that differs between two snapshots: `before` is None if it is new, `after` is None if it is gone.
+    """A key that differs between two snapshots. `before` is None if it is new, `after` is None if it is gone.
 
     If both have different `created`, the key was deleted and created again in between.
     """
@@ -81,7 +84,7 @@ class ViewChange:
 
 
 def differences(before: Snapshot, after: Snapshot) -> Iterator[ViewChange]:
-    """Yield the changes between two snapshots: first the gone keys, then new and changed ones, each ordered by key."""
+    """Yield the keys that differ between two snapshots: gone ones, then new and changed ones, each ordered by key."""
     for key in sorted(before.entries.keys() - after.entries.keys()):
         yield ViewChange(key, before.entries[key], None)
     for key in sorted(after.entries.keys()):
@@ -91,20 +94,21 @@ def differences(before: Snapshot, after: Snapshot) -> Iterator[ViewChange]:
 
 
 class View(Protocol):
-    """A watched prefix."""
+    """All keys under a watched prefix, kept up to date."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest complete snapshot, kept while the coordinator is away."""
+        """The newest complete snapshot. It stays available while the coordinator is away."""
         ...
 
     @property
     def answered_at(self) -> float:
-        """When the coordinator last sent anything for this view (`Clock.elapsed`): bounds the snapshot's age."""
+        """When the coordinator last sent anything for this view (`Clock.elapsed`). The snapshot is no older."""
         ...
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
-        """Wait for a change after `after`, at most wait_s (None: without limit). Return the newest snapshot.
+        """Wait until a snapshot is newer than `after`, at most `wait_s` seconds (None: without limit). Return the
+        newest one.
 
         No wake-up can be lost: a change before the call counts. A snapshot may contain several changes, but never a
         part of one write.
@@ -113,11 +117,11 @@ class View(Protocol):
 
 
 class Leadership(Protocol):
-    """One won election, until it is resigned or lost. It never comes back: campaign again."""
+    """The right to act as the leader, won in one election. Once resigned or lost it is over: campaign again."""
 
     @property
     def revision(self) -> int:
-        """The revision at which it was won. It grows from one leadership to the next."""
+        """The coordinator's revision at which the election was won. It grows from one leadership to the next."""
         ...
 
     def acting(self, now: float) -> bool:
@@ -129,24 +133,24 @@ class Leadership(Protocol):
         ...
 
     async def lost(self) -> None:
-        """Wait until it is over: the session was lost, or the key is gone or another master's."""
+        """Wait until the leadership is over: the session was lost, or the leader's key is gone or another master's."""
         ...
 
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
     ) -> int:
-        """Write all or nothing, only while this leadership lasts. Return the revision of the write.
+        """Write and delete keys, all or nothing, only while this leadership lasts. Return the revision of the write.
 
         `expect` gives the revisions that keys must be at, 0 for a key that must not exist.
         - Conflict: a key was at another revision. Nothing was written.
-        - OwnershipLost: no longer acting, or deposed. Nothing was written.
+        - OwnershipLost: the leadership is over or may not act (`acting`). Nothing was written.
         - Transient: it may or may not have been written. It is not repeated.
         - ValueError: more than MAX_WRITES keys.
         """
         ...
 
     async def barrier(self) -> int:
-        """Return the newest revision. Reads from now on include every earlier leader's writes.
+        """Return the coordinator's newest revision. Reads from now on include every earlier leader's writes.
 
         Raise OwnershipLost as `write` does.
         """
@@ -155,22 +159,26 @@ class Leadership(Protocol):
     async def resign(self) -> None:
         """Give up the leadership at once, so that another master can win. Harmless if it is lost already.
 
-        After Transient the leadership ends with the session, at the latest.
+        If this raises Transient, the leadership ends with the session, at the latest.
         """
         ...
 
 
 class Session(Protocol):
-    """A lease, renewed at every third of its time to live. A lost session never returns, and its keys vanish."""
+    """A member's session at the coordinator. It ends after its time to live, unless it is renewed: at every third of
+    that.
+
+    A lost session never returns, and the keys registered with it vanish.
+    """
 
     @property
     def id(self) -> int:
-        """The `Entry.lease` of the session's keys."""
+        """The number of the session, which its keys have as `Entry.lease`."""
         ...
 
     @property
     def ok_until(self) -> float:
-        """`Clock.elapsed` until which no other member can hold what depends on the session.
+        """Until when (`Clock.elapsed`) no other member can hold what depends on the session, such as the leadership.
 
         This is the time the last answered renewal was *sent*, plus the session's time to live.
         """
@@ -181,18 +189,18 @@ class Session(Protocol):
         ...
 
     async def lost(self) -> None:
-        """Wait until the session is over: expired by our own clock, or no longer present in the coordinator."""
+        """Wait until the session is over: expired by this process's clock, or no longer present in the coordinator."""
         ...
 
     async def register(self, key: str, value: bytes) -> None:
         """Set the key to this value for as long as the session lives. A repeat changes the value.
 
-        The last session to register a key has it, in the order of calls. Raise OwnershipLost if the session is over.
+        If several sessions register a key, the last one has it. Raise OwnershipLost if the session is over.
         """
         ...
 
     async def campaign(self, key: str, value: bytes) -> Leadership:
-        """Wait without limit until the key does not exist, create it, and lead.
+        """Wait without limit until the key does not exist, then create it and return the leadership won by that.
 
         Raise OwnershipLost if the session ends meanwhile. A cancelled call holds nothing.
         """
@@ -200,10 +208,10 @@ class Session(Protocol):
 
 
 class Coordinator(Protocol):
-    """A connection to the coordinator."""
+    """A connection to the coordinator (etcd in a cluster): reads and watches keys, and opens sessions."""
 
     async def list(self, prefix: str) -> Snapshot:
-        """Return every key that starts with `prefix`. The result includes every write acknowledged before the call."""
+        """Return all keys that start with `prefix`, with their values. Writes acknowledged before are included."""
         ...
 
     async def get(self, key: str) -> Entry | None:
@@ -211,11 +219,11 @@ class Coordinator(Protocol):
         ...
 
     def watch(self, prefix: str) -> AbstractAsyncContextManager[View]:
-        """Open a view of a prefix that follows every change until the context ends. Raise Transient if that fails."""
+        """Open a view of all keys under a prefix for the `with` block. Raise Transient if that fails."""
         ...
 
     def session(self, ttl_s: float) -> AbstractAsyncContextManager[Session]:
-        """Open a session until the context ends; its keys then vanish at once. Raise Transient if that fails."""
+        """Open a session for the `with` block; at its end its keys vanish at once. Raise Transient if that fails."""
         ...
 
     async def close(self) -> None: ...

@@ -12,41 +12,42 @@ from shared.domain.reads.declared import Actor
 
 
 class Desired(Protocol):
-    """See the module."""
+    """The members' desired state in the database: revisions of the hot configuration, and the members to drain."""
 
     async def config(self) -> StoredConfig:
-        """Return the newest revision, or the empty revision 0 if there is none."""
+        """Return the newest revision of the hot configuration, or the empty revision 0 if there is none."""
         ...
 
     async def config_revision(self, revision: int) -> StoredConfig:
-        """Return the revision, or raise Missing."""
+        """Return the hot configuration's revision of that number. Raise Missing if it does not exist."""
         ...
 
     async def config_revisions(self, *, before: int, max_count: int) -> Sequence[StoredConfig]:
-        """Return up to `max_count` revisions below the number `before`, newest first."""
+        """Return up to `max_count` revisions of the hot configuration below the number `before`, newest first."""
         ...
 
     async def put_config(
         self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[StoredConfig, bool]:
-        """Store the configuration. Return it, and True if it differed and so made a revision.
+        """Store `wanted` as a new revision, unless the newest equals it. Return the newest revision, and True if it is
+        new.
 
-        `expected` holds the tags that the caller accepts as current, else Stale. None overwrites any revision.
+        `expected`: tags (HTTP ETags) of revisions, one of which must be the newest, else raise Stale. None accepts any.
         """
         ...
 
     async def drains(self) -> Drains:
-        """Return the members that are to drain, alive or not."""
+        """Return the ids of the members that are to drain, alive or not."""
         ...
 
     async def drain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
-        """Order a member to drain. Return True if that is new. Raise Refused while too many others are drained."""
+        """Order a member to drain. Return True if that is new. Raise Refused while too many others are to drain."""
         ...
 
     async def undrain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
-        """Allow a member to work again. Return True if it was drained."""
+        """Withdraw the order that a member drains. Return True if there was one."""
         ...
 
     async def forget_drains(self, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
-        """Delete drains ordered before `before_ms` of members not in `living`. Return those deleted."""
+        """Withdraw orders to drain that are older than `before_ms`, of members not in `living`. Return the members."""
         ...

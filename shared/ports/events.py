@@ -1,4 +1,4 @@
-"""The port to the stream of events. Events are kept for a while; any number of readers may start at any place.
+"""The port to the stream of events. Events are kept for a while; any number of readers may start at any position.
 
 Sequences only grow, even when a new stream replaces the old one, so a sequence identifies one event for ever. The
 oldest events are dropped first; a busy subject drops its own oldest. Errors as for the broker.
@@ -13,7 +13,7 @@ from shared.ports.broker import Delivered
 
 @dataclass(frozen=True, slots=True)
 class EventsState:
-    """The state of the stream: its creation time (Unix ns), its oldest kept sequence and its last one.
+    """The state of the stream of events: its creation time (Unix ns), its oldest kept sequence and its last one.
 
     An empty stream has `first == last + 1`.
     """
@@ -24,10 +24,10 @@ class EventsState:
 
 
 class EventReader(Protocol):
-    """Reads events from a position on, in order. Nothing is acknowledged."""
+    """Reads events from a position in the stream on, in order. Reading acknowledges and deletes nothing."""
 
     async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        """Return up to `max_count` events, or none if none came within wait_s. Only the first is waited for.
+        """Return up to `max_count` events. Wait up to `wait_s` seconds for the first only; return none if none came.
 
         Raise Transient while the broker is away; reading again continues without a gap or a repeat. Once the stream was
         replaced, always raise Transient (compare `Events.state`).
@@ -35,15 +35,15 @@ class EventReader(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what the broker keeps for this reader."""
+        """Let the broker forget this reader."""
         ...
 
 
 class Events(Protocol):
-    """The stream of events."""
+    """The broker's stream of events: publishes, looks up and reads them."""
 
     async def declare(self) -> None:
-        """Create or update the stream. Safe to repeat."""
+        """Create the stream of events in the broker, or update its settings. Safe to repeat."""
         ...
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> int:
@@ -53,13 +53,13 @@ class Events(Protocol):
     async def state(self) -> EventsState: ...
 
     async def last(self, subject: str) -> Delivered | None:
-        """Return the newest event on a subject, or on any that a pattern matches. None if none is kept."""
+        """Return the newest stored event whose subject is `subject`, or matches it as a pattern; None without one."""
         ...
 
     async def newest(self, pattern: str) -> Sequence[Delivered]:
-        """Return the newest event of every subject that the pattern matches, oldest first."""
+        """Return the newest stored event of every subject that the pattern matches, oldest first."""
         ...
 
     async def read(self, subjects: Sequence[str], after: int) -> EventReader:
-        """Return a reader of what was stored after sequence `after` on these subjects, which must not overlap."""
+        """Return a reader of the events on these subjects after sequence `after`. Their patterns must not overlap."""
         ...

@@ -19,7 +19,7 @@ from shared.domain.reads.declared import DeadLetterView
 
 @dataclass(frozen=True, slots=True)
 class CrawlOverview:
-    """A crawl's state, without its spec."""
+    """A crawl without its spec: its name, state and versions."""
 
     crawl_id: CrawlId
     name: str
@@ -31,43 +31,47 @@ class CrawlOverview:
 
 
 class Overview(Protocol):
-    """See the module."""
+    """Reads of the database for monitoring: crawls with their counters and lag, dead letters and the audit log."""
 
     async def crawl_overviews(self, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
-        """Return every crawl that is not deleted; with `worked_on`, only those in a state of WORKED_ON.
+        """Return every crawl that is not deleted; with `worked_on`, only those seeding, running or paused.
 
         The cost grows with the number returned.
         """
         ...
 
     async def newest_line(self) -> int:
-        """Return the greatest number in the audit log, 0 if it is empty. It changes with every operator's change."""
+        """Return the greatest line number of the audit log, 0 if it is empty. It grows with every operator's change."""
         ...
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
-        """Return the counters of those crawls that have any."""
+        """Return a mapping from crawl to its counters. Crawls that have none are left out."""
         ...
 
     async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
-        """Return at most `max_count` hosts that have URLs to send out. `waits.rested` must complete their `rest_s`."""
+        """Return at most `max_count` hosts on which the crawl has URLs to send out.
+
+        Their `rest_s` counts from the last visit; `waits.rested` must add the host's delay to it.
+        """
         ...
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
-        """Return what waits in a crawl, or in all crawls that are worked on."""
+        """Return how much work waits at each stage, in one crawl (None: in all crawls that are worked on)."""
         ...
 
     async def letters(self, after: int, max_count: int) -> Sequence[DeadLetterView]:
-        """Return dead letters with numbers above `after`, oldest first."""
+        """Return up to `max_count` dead letters with numbers above `after`, oldest first."""
         ...
 
     async def newest_letter(self) -> int:
-        """Return the greatest number of a dead letter, 0 if there is none."""
+        """Return the number of the newest dead letter, 0 if there is none."""
         ...
 
     async def audit(self, which: AuditFilter, *, before: int, max_count: int) -> tuple[Sequence[AuditLine], int | None]:
-        """Return up to `max_count` lines below the number `before`, newest first.
+        """Return up to `max_count` lines of the audit log that match `which`, with numbers below `before`, newest
+        first.
 
-        Also return the number to continue from (None at the end). A call examines a bounded number of rows, so a page
-        may be short or empty before the end.
+        Also return the number to pass as `before` next (None at the end). A call examines a bounded number of rows, so
+        a page may be short or empty before the end.
         """
         ...

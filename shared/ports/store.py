@@ -1,12 +1,13 @@
-"""The port to the frontier's truth. Every method is one transaction. Owners' methods begin with their fence.
+"""The port to the frontier's tables in the database. Every method is one transaction. Owners' methods begin with a
+fence.
 
 Errors:
-- OwnershipLost: the fence refused. Nothing was written.
+- OwnershipLost: the fence is out of date, since another owner or transaction came after it. Nothing was written.
 - Transient: the database was away, or busy beyond its limits. Nothing was written, or the answer was lost. The caller
   must claim and load again.
 - Permanent: these rows can never be written.
 - ResourceFull: the disk is full. Nothing was written.
-- Unusable: the schema is not ours.
+- Unusable: the tables are not those of this software.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,57 +40,57 @@ NO_MARKS: Final[Mapping[CrawlId, int]] = MappingProxyType({})
 
 
 class Store(Protocol):
-    """The tables of one cluster."""
+    """The frontier's tables of one cluster: crawls, and the URLs, hosts, leases and counters of its partitions."""
 
     async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-        """Return the number of partitions and the public suffix list, or its name. The first call ever fixes both."""
+        """Return the number of partitions and the public suffix list (text or name). The first call ever fixes both."""
         ...
 
     async def public_suffixes(self) -> str:
-        """Return the list, or its name, that `open_cluster` fixed."""
+        """Return the public suffix list (its text or its name) that `open_cluster` fixed."""
         ...
 
     async def newest_term(self) -> Term:
-        """Return the greatest term any partition was claimed under."""
+        """Return the greatest term under which any partition was claimed."""
         ...
 
     async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
-        """Create the crawl, or add a revision if `spec` differs. Return the crawl, and True if anything changed."""
+        """Create the crawl `name` with this spec, or add a revision if `spec` differs from its active one.
+
+        Return the crawl, and True if anything changed.
+        """
         ...
 
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
 
     async def worked_on(self) -> Sequence[CrawlRow]:
-        """Return the crawls in a state of shared.domain.frontier.states.WORKED_ON, oldest first.
-
-        Ended crawls cost nothing here, however many there are.
-        """
+        """Return the crawls that are seeding, running or paused, oldest first. Others cost nothing."""
         ...
 
     async def crawl_changes(
         self, mark: ChangeMark, known: Callable[[CrawlId], CrawlVersion | None], compare: Collection[CrawlId]
     ) -> CrawlChanges:
-        """Return what changed since `mark`. The cost depends on the changes, not on the number of crawls.
+        """Return what changed in crawls since `mark`. The cost depends on the changes, not on the number of crawls.
 
         `known` returns the version of a crawl that the caller has read. A transaction that took long may number its
-        change too low to be found here. So each call also compares the crawls in `compare`, and the next few crawls
-        that are worked on.
+        change too low to be found by `mark`. So each call also compares the crawls in `compare`, and the next few
+        crawls that are worked on.
         """
         ...
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
-        """Return those of the crawls that are not deleted, in any other state. Pass at most some 10,000 ids."""
+        """Return the rows of those crawls that are not deleted. Pass at most some 10,000 ids."""
         ...
 
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return those of the crawls that are not deleted."""
+        """Return the ids of those crawls that are not deleted."""
         ...
 
     async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
-        """Begin a run of a crawl that has the database for itself, before any partition is claimed.
+        """Prepare another run of the database's only crawl, before any partition is claimed.
 
-        Reset the outage counts, since no request was made between the runs. `unblock`: also unblock the hosts, and make
-        URLs that wait for a retry due.
+        Reset the outage counts of hosts, since no request was made between the runs. `unblock`: also unblock the hosts,
+        and make URLs that wait for a retry due.
         """
         ...
 
@@ -98,11 +99,14 @@ class Store(Protocol):
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...
 
     async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
-        """Let the crawls use up the time of their pools from now on. Those that are paused or over do not."""
+        """Count the time of a pool's clock as active time of its crawls from now on. `pools` maps a crawl to its pool.
+
+        Crawls that are paused or have ended are left out.
+        """
         ...
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
-        """Add `ms` to the clock of each pool in `clocks` that still is at the value given there.
+        """Add `ms` to the clock of each pool in `clocks`, if the clock still has the value given there.
 
         So of two leaders that count the same time, one counts it.
         """
@@ -113,37 +117,40 @@ class Store(Protocol):
     async def counters_by_partition(
         self, crawl_ids: Collection[CrawlId]
     ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
-        """Return several crawls' counters in each partition that has any."""
+        """Return the counters of each crawl by partition. Partitions in which a crawl has none are left out."""
         ...
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
     ) -> Mapping[CrawlId, Counters]:
-        """Return several crawls' counters and versions, summed over some partitions. Omit crawls that have none."""
+        """Return each crawl's counters and their version, summed over these partitions. Crawls without any are left
+        out.
+        """
         ...
 
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
-        """Return kind -> key -> count, summed over partitions."""
+        """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
         ...
 
     # The control plane's ----------------------------------------------------------------------------------------------
 
     async def epoch(self) -> int:
-        """Return the cluster's epoch. It makes the terms of a replaced coordinator older than those of the next."""
+        """Return the cluster's epoch: the part of a term that rises when the coordinator is replaced."""
         ...
 
     async def raise_epoch(self, at_least: int) -> int:
-        """Raise the epoch to `at_least`; it never falls. Return the epoch afterwards."""
+        """Raise the epoch to `at_least`, unless it is greater already. Return the epoch afterwards."""
         ...
 
     async def positions(self) -> Mapping[Partition, Position]:
-        """Return how far each partition's subjects are applied."""
+        """Return, for each partition, the positions up to which its reports are applied."""
         ...
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the beat of every purge hold on the reports (shared.domain.frontier.purge_holds).
+        """Return the purge holds on reports: the number of each holder's last beat
+        (shared.domain.frontier.purge_holds).
 
-        The read begins after this call.
+        The result includes all that was committed before the call.
         """
         ...
 
@@ -157,7 +164,7 @@ class Store(Protocol):
         now_ms: int,
         counted: int | None = None,
     ) -> bool:
-        """Move a crawl from the state `before` to `after`, as its leader decided.
+        """Move a crawl from the state `before` to `after`, as the leader decided. Return True if it was moved.
 
         Return False, and write nothing, if the crawl is at another revision or in another state. With `counted`, also
         if its counters have another version: the leader then decided on old numbers.
@@ -165,17 +172,17 @@ class Store(Protocol):
         ...
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
-        """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them."""
+        """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them yet."""
         ...
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> None:
-        """Mark a deleted crawl as removed by every partition, so that `uncollected` no longer returns it."""
+        """Record that every partition has removed the rows of a deleted crawl. `uncollected` no longer returns it."""
         ...
 
     async def reopen(
         self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
     ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-        """Reopen crawls that finished as complete and have something queued now.
+        """Set crawls that finished as `complete` running again if they have URLs queued now.
 
         Return them, and the id to pass as `after` next (None at the end). A call examines the crawls in `among`, and
         the next `max_count` crawls above `after` that have something queued.
@@ -185,19 +192,22 @@ class Store(Protocol):
     # An owner's transactions ------------------------------------------------------------------------------------------
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:
-        """Claim the partition under `term`. Raise OwnershipLost if an equal or later term owns it."""
+        """Make the caller the partition's owner under `term`, and return the partition's state.
+
+        Raise OwnershipLost if an equal or later term owns it.
+        """
         ...
 
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
-        """Write an owner's decisions and move the position.
+        """Write an owner's decisions, and set up to where it has applied reports (`position`).
 
-        Return the queues of `give_up` that may have more URLs to end. Another transaction must end those, since a host
-        may have any number of URLs.
+        Return the queues of `changes.give_up` that may have more URLs to end. Another transaction must end those, since
+        a host may have any number of URLs.
         """
         ...
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """Return what a claim under `term` would return now.
+        """Return the partition's state, as `claim` under the same `term` returned it, but as of now.
 
         Raise OwnershipLost if another term owns the partition, or no claim was committed. A transaction that began
         earlier under this term can no longer commit.
@@ -215,17 +225,18 @@ class Store(Protocol):
         now_ms: int,
         marks: Mapping[CrawlId, int] = NO_MARKS,
     ) -> DiscoveryResult:
-        """Insert the batch's new URLs, merge its known ones, and move the position.
+        """Insert a batch's new URLs, merge its known ones, store its dead letters and set `position`. Return what
+        changed.
 
-        `max_depth` is each crawl's limit. `marks` is, per crawl, the newest command in progress accepted before the
-        batch. Such a command touches nothing of the batch.
+        `max_depth`: the depth limit of each crawl (see merge_link). `marks`: per crawl, the newest command in progress
+        that was accepted before the batch. Rows that the batch writes carry it, so that such a command skips them.
         """
         ...
 
     async def accept_command(
         self, fence: Fence, position: Position, command: CommandRun, now_ms: int
     ) -> CommandRun | None:
-        """Move the position past a command's message and store the command for `run_command`.
+        """Set the position behind a command's message, and store the command for `run_command`.
 
         Return it with its number. Return None if nothing remains to do: the command acts on one host and this
         transaction applied it, or it was accepted before, or its crawl is being deleted. A DELETE ends the other
@@ -238,19 +249,19 @@ class Store(Protocol):
     ) -> int | None:
         """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
-        Return where the next chunk begins, or None when the command is applied. The same transaction stores that place.
-        Rows written after the command was accepted are not touched (`Changes.marks`). For a REPLAY, queue the URLs of
-        dead letters up to `upto` and delete the letters in `sent`. The owner publishes the messages
+        Return where the next chunk begins, or None when the command is applied. The same transaction stores that
+        progress. Rows written after the command was accepted are not touched (`Changes.marks`). For a REPLAY, queue the
+        URLs of dead letters up to `upto` and delete the letters in `sent`. The owner publishes the messages
         (`message_letters`).
         """
         ...
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return those of the crawls that have a command in progress. The read begins after this call."""
+        """Return which of these crawls have a command in progress. All that was committed before the call counts."""
         ...
 
     async def message_letters(self, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:
-        """Return up to `max_count` messages that a REPLAY selects, in order of number, after `command.after`."""
+        """Return up to `max_count` messages that a REPLAY selects from the dead letters, after `command.after`."""
         ...
 
     async def dispatch(
@@ -261,7 +272,7 @@ class Store(Protocol):
         now_ms: int,
         budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
     ) -> Sequence[LeaseRow]:
-        """Lease URLs. A request gives no row if its queue is empty or its crawl's budget is used up.
+        """Lease URLs of hosts' queues. A request gives no lease if its queue is empty or its crawl's budget is used up.
 
         `budgets` holds the crawls that have one. At most as many URLs are leased as may still become pages, and none
         once the bytes are spent. This holds although other owners lease for the crawl at the same time.
@@ -269,21 +280,21 @@ class Store(Protocol):
         ...
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
-        """Count one more grant of each lease. Call it before the grant is answered."""
+        """Count one more grant of each lease. The owner calls it before it sends the grants to workers."""
         ...
 
     def silent_s(self) -> float:
-        """Return the seconds since the database last answered."""
+        """Return the seconds for which the database has not answered this process."""
         ...
 
     async def still_owner(self, fence: Fence) -> bool:
-        """Return True if the partition's term is still the fence's. The read begins after this call."""
+        """Return True if the partition's term was still the fence's when this was called: it has no later owner."""
         ...
 
     async def ready_queues(
         self, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
     ) -> Sequence[QueueRow]:
-        """Return up to `max_count` queues with something queued or waiting.
+        """Return up to `max_count` of a crawl's host queues in a partition that have URLs queued or waiting.
 
         Queues that may be visited by `soon_ms` come first: neither blocked nor waiting beyond it. Then the least
         recently served come first.
@@ -293,7 +304,7 @@ class Store(Protocol):
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
     async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-        """Move due WAITING URLs back to the queue, the longest due first. Return how many.
+        """Queue a host's WAITING URLs whose time has come, those due for longest first. Return how many.
 
         One transaction moves a bounded number; the rest stay due.
         """

@@ -1,8 +1,8 @@
-"""A bound on the connections of a listening port. They are accepted and counted here.
+"""Accept and count the connections of a listening port, and bound their number.
 
 Up to `max_count` connections may stay. Beyond them `spare` are accepted for one request each, so that a flood does not
-shut out health checks. If those are taken too, the longest silent one of them is closed for the next. So a client that
-sends its request at once is served, and a silent one holds nothing. Connections in a TLS handshake count as well.
+shut out health checks. If those are taken too, the one that is silent for longest is closed for the next. So a client
+that sends its request at once is served, and a silent one holds nothing. Connections in a TLS handshake count as well.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Shut = Callable[[], object]
 
 
 class AcceptedConnection:
-    """A connection that `ConnectionLimit` counts, until `left`."""
+    """An open connection that `ConnectionLimit` counts, until its protocol calls `left`."""
 
     __slots__ = ("_all", "beyond", "shut")
 
@@ -43,11 +43,11 @@ class AcceptedConnection:
         """Ends it at once, in any state."""
 
     def requested(self) -> None:
-        """Record that its request came: it no longer loses its place to another."""
+        """Record that the client sent its request: the connection is no longer closed in favour of another one."""
         self._all.silent.pop(self, None)
 
     def left(self) -> None:
-        """Record that it is closed. A repeat is harmless."""
+        """Record that the connection is closed, so that it no longer counts. A repeat is harmless."""
         self._all.silent.pop(self, None)
         (self._all.beyond if self.beyond else self._all.within).discard(self)
 
@@ -56,7 +56,7 @@ class AcceptedConnection:
 
 
 class ConnectionLimit:
-    """The open connections: at most `max_count` and `spare` together. It does no I/O of its own."""
+    """Counts the open connections of a port: at most `max_count` that may stay, and `spare` for one request each."""
 
     def __init__(self, max_count: int, spare: int) -> None:
         if spare < 1:
@@ -74,7 +74,10 @@ class ConnectionLimit:
         return len(self.within) + len(self.beyond)
 
     def enter(self, shut: Shut) -> AcceptedConnection | None:
-        """Count one more connection, which `shut` ends. Return None if there is no place, not even a silent one's."""
+        """Count one more connection, which `shut` closes. Return None if there is no room for it.
+
+        If all spare places are taken, the connection in them that is silent for longest is closed to make room.
+        """
         if len(self.within) < self.limit:
             connection = AcceptedConnection(self, beyond=False, shut=shut)
             self.within.add(connection)
@@ -94,7 +97,7 @@ class ConnectionLimit:
         return connection
 
     def shut(self) -> None:
-        """End all connections at once."""
+        """Close all counted connections at once."""
         for connection in [*self.within, *self.beyond]:
             connection.shut()
 
@@ -103,7 +106,7 @@ class ConnectionLimit:
 
 
 def within_files(max_count: int, aside: int) -> int:
-    """Return how many of `max_count` connections the process may open, if it needs `aside` files for all else.
+    """Return how many of `max_count` connections the process may open, if it needs `aside` files besides them.
 
     Raise the process's limit of open files first, as far as the system allows.
     """
@@ -124,7 +127,7 @@ async def accepting(
     protocol: Callable[[AcceptedConnection], asyncio.Protocol],
     tls: ssl.SSLContext | None = None,
 ) -> NoReturn:
-    """Accept connections until cancelled. Those open then stay open.
+    """Accept connections of the port until cancelled. Those open then stay open.
 
     The protocol calls `requested` when the request of its connection came, and `left` when it is closed.
     """

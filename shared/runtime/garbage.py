@@ -1,8 +1,8 @@
-"""Full garbage collections at moments when the event loop is idle.
+"""Run full garbage collections at moments when the event loop is idle.
 
 A full collection looks at every container object and takes up to 150 ms in a busy worker. Python starts one by itself
-in the middle of the work, up to once a second. Here Python collects only the youngest generation by itself. A full
-collection runs when the loop is idle, or after a minute.
+in the middle of the work, up to once a second. With this module, Python collects only the youngest generation by
+itself. A full collection runs when the event loop is idle, or after a minute.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _NEVER: Final = 1 << 30
 
 
 def is_due(aged: int, since_s: float, share: float) -> bool:
-    """Decide on a full collection.
+    """Return True if a full garbage collection should run now.
 
     `aged` is the number of collections of the youngest generation since the last full one. `since_s` are the seconds
     since then. `share` is the part of a core that the thread used since the last check.
@@ -39,9 +39,10 @@ def is_due(aged: int, since_s: float, share: float) -> bool:
 
 @contextmanager
 def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
-    """Let full collections run only as `is_due` decides, for the block; enter it on the running loop.
+    """During the `with` block, run full garbage collections only as `is_due` decides. Enter it on the running event
+    loop.
 
-    What exists at the beginning is never looked at: most of it lives as long as the process.
+    Objects that exist at the beginning are never examined: most of them live as long as the process.
     """
     loop = asyncio.get_running_loop()
     thresholds = gc.get_threshold()

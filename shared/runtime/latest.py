@@ -1,4 +1,4 @@
-"""The newest snapshot of a watched prefix, and the wait for a newer one."""
+"""Hold the newest snapshot of a watched prefix of coordinator keys, and wait for a newer one."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from shared.ports.coordinator import Snapshot
 
 
 class Latest:
-    """The core of an adapter's view: the adapter calls `publish`, readers use `snapshot` and `changed`."""
+    """Holds the newest snapshot of a watched prefix: an adapter calls `publish`, readers wait with `changed`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -18,13 +18,13 @@ class Latest:
         return self._snapshot
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Replace the snapshot and wake every waiter."""
+        """Replace the snapshot and wake all tasks that wait in `changed`."""
         self._snapshot = snapshot
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
-        """See `View.changed`."""
+        """Wait until a snapshot is newer than `after`, at most `wait_s` seconds. Return the newest (`View.changed`)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while not self._snapshot.changed_since(after):

@@ -1,4 +1,4 @@
-"""The pressure monitor: checks every resource that may fill up, and reports when a member must take on no new work.
+"""Check every resource that may fill up, and report when a member must take on no new work (resource pressure).
 
 Each member decides for itself by its own gauges. Under pressure a master dispatches nothing from its partitions, and a
 worker takes no further visit. A member that cannot read a gauge keeps its last result.
@@ -20,13 +20,16 @@ log = structlog.get_logger(__name__)
 EVERY_S: Final = 2.0
 
 Gauge = Callable[[], Awaitable[FillLevel | None]]
-"""A function that reads how full a resource is. None if that cannot be measured; Transient if not now."""
+"""A function that reads how full a resource is.
+
+It returns None if the resource can never be measured, and raises Transient if it cannot be measured now.
+"""
 
 NO_GAUGES: Final[Mapping[Resource, Gauge]] = MappingProxyType({})
 
 
 def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
-    """Return a gauge that also marks the resource as refusing writes, at any level, while `refused` returns True."""
+    """Return a gauge that reads `gauge`, and marks the resource as refusing writes while `refused` returns True."""
 
     async def read() -> FillLevel | None:
         level = await gauge()
@@ -36,7 +39,7 @@ def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
 
 
 class PressureMonitor:
-    """Updates `shortages` by the gauges, and logs each change.
+    """Reads the gauges of a member's resources, keeps the result in `shortages`, and logs when pressure starts or ends.
 
     `marks` returns the present watermarks; memory has its own. `on_change` is called with the state and the resource
     whose pressure started or ended. It must neither wait nor raise.
@@ -61,22 +64,22 @@ class PressureMonitor:
 
     @property
     def reason(self) -> str | None:
-        """Why no new work should be taken on now; None without pressure."""
+        """A sentence on why the member should take on no new work now; None without pressure."""
         return self.shortages.reason
 
     @property
     def pressure(self) -> tuple[Pressure, ...]:
-        """The resources that are nearly full now."""
+        """The resources that are nearly full now, each with a sentence on it."""
         return self.shortages.pressure
 
     async def run(self) -> None:
-        """Check every `every_s` until cancelled."""
+        """Check every gauge each `every_s` seconds until cancelled."""
         while True:
             await self.once()
             await asyncio.sleep(self._every_s)
 
     async def once(self) -> None:
-        """Check every gauge once."""
+        """Read every gauge once, and update `shortages`."""
         for place, gauge in self._gauges.items():
             try:
                 level = await gauge()

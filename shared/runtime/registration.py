@@ -1,4 +1,4 @@
-"""A member's registration: its key under a session, and under a new session whenever that is lost."""
+"""Keep a member registered at the coordinator: its key exists under a session, and under a new one if that is lost."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ _AGAIN_S = 0.2
 
 
 class Registration:
-    """Keeps a key registered for as long as the process lives.
+    """Keeps a member's key registered at the coordinator for as long as the process lives.
 
     `on_error` is called with a sentence for each session that is lost or cannot be opened. `lost` counts the lost ones.
     """
@@ -29,17 +29,17 @@ class Registration:
         self._changed = asyncio.Event()
 
     def change(self, value: bytes) -> None:
-        """Set the key's value, on this session and later ones."""
+        """Set the key's value, in the present session and later ones."""
         self._value = value
         self._changed.set()
 
     def left_s(self, now: float) -> float:
-        """Return for how many more seconds others regard this member as alive without a renewal, 0 if they do not."""
+        """Return for how many seconds others will regard this member as alive without a renewal, 0 if not now."""
         session = self._session
         return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0
 
     async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
-        """Run until cancelled. Raise Unusable as the coordinator does.
+        """Keep a session open and the key registered, until cancelled. Raise Unusable as the coordinator does.
 
         `attached` runs once on each session, after the key is registered. When the session is lost it is cancelled, and
         has ended before the next session is opened.

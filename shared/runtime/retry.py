@@ -1,4 +1,4 @@
-"""Retries until an engine is back, or has space."""
+"""Repeat a call until the server it needs (such as the database) answers, or has space."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 async def until_answered(call: Callable[[], Awaitable[T]], waits: Callable[[Transient], None] | None = None) -> T:
-    """Return the call's result, retrying after every Transient without limit (cancel to stop).
+    """Return the call's result. Repeat the call after every Transient, without limit (cancel to stop).
 
-    `waits` is called with the first one.
+    `waits` is called with the first Transient.
     """
     while True:
         try:
@@ -25,9 +25,9 @@ async def until_answered(call: Callable[[], Awaitable[T]], waits: Callable[[Tran
 
 
 async def until_resource_available(call: Callable[[], Awaitable[T]]) -> T:
-    """Return the call's result, retrying after every ResourceFull without limit (cancel to stop).
+    """Return the call's result. Repeat the call after every ResourceFull, without limit (cancel to stop).
 
-    The store's adapter logs them.
+    Nothing is logged here: the store's adapter logs a full resource.
     """
     while True:
         try:

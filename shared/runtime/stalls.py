@@ -1,4 +1,4 @@
-"""A watch on the event loop from outside of it: a thread that checks whether the loop still runs callbacks.
+"""Watch the event loop from outside of it: a thread checks whether the loop still runs callbacks.
 
 The thread needs the interpreter's lock. A C call that holds the lock and never returns stops the thread as well. So
 kernel timers watch the thread itself (`Watchdog`).
@@ -25,8 +25,9 @@ log = structlog.get_logger(__name__)
 
 STALLED_S: Final = 5.0
 DEAD_S: Final = 60.0
-"""A member whose loop stalls for STALLED_S logs where. After DEAD_S more it ends as if by kill -9: its leases are lost
-by then, and it would neither work again nor react to a stop."""
+"""A member whose event loop stalls for STALLED_S logs where. After DEAD_S more it ends as if by kill -9: its leases are
+lost by then, and it would neither work again nor react to a stop.
+"""
 
 _LAST: Final = 16
 """The seconds between the watchdog's two timers, and the signal number of the first: SIGSTKFLT, which is otherwise
@@ -77,8 +78,8 @@ _THREAD_ID: Final = 4
 class Watchdog:
     """Ends the process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
 
-    No Python code runs for that. After `first_s` without `rearm` a kernel timer signals the thread, and the handler is
-    alarm() of the C library. `_LAST` seconds later SIGALRM comes, and its handler is _exit(). The process ends with
+    No Python code runs for that. After `first_s` without re-arming, a kernel timer signals the thread, and the handler
+    is alarm() of the C library. `_LAST` seconds later SIGALRM comes, and its handler is _exit(). The process ends with
     status 14. This also works for the first process of a container, which ignores signals without a handler. Before
     that, faulthandler writes the stack of each thread to stderr.
 
@@ -93,7 +94,7 @@ class Watchdog:
 
     @contextmanager
     def armed(self) -> Iterator[Callable[[], None]]:
-        """Arm the watchdog for the block, in the thread that runs the block. Yield `rearm`."""
+        """Arm the watchdog for the `with` block, in the thread that runs it. Yield the function that re-arms it."""
         libc = self._libc
         event = _Event(None, _LAST, _THREAD_ID, threading.get_native_id())
         if libc.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
@@ -143,7 +144,8 @@ def _dumping_at(number: int) -> Iterator[None]:
 
 
 class StallWatch:
-    """Logs where a stalled loop is blocked, during the stall. Then calls `on_stall` on the loop with its duration.
+    """Logs where a stalled event loop is blocked, during the stall. Then calls `on_stall` on the loop with the stall's
+    seconds.
 
     A delay below `least_s` is no stall. A process that was stopped as a whole stalled, too.
     """
@@ -179,7 +181,7 @@ class StallWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the running loop for the block."""
+        """Watch the running event loop during the `with` block."""
         loop, owner = asyncio.get_running_loop(), threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(loop, owner), name="stall-watch", daemon=True)
         self._over.clear()
@@ -228,7 +230,7 @@ class StallWatch:
 
 @contextmanager
 def ending_where_it_stands(clock: Clock) -> Iterator[None]:
-    """End this process if its loop stalls during the block for STALLED_S + DEAD_S.
+    """Kill this process if its event loop stalls for STALLED_S + DEAD_S during the `with` block.
 
     This also holds if the interpreter's lock is held all that time.
     """
@@ -242,7 +244,7 @@ def _stood(seconds: float) -> None:
 
 
 def unsaid(_: str) -> None:
-    """Ignore a loop's stack, since another watch logs it."""
+    """Do nothing with the stack of a stalled event loop: for a watch beside another one, which logs it."""
 
 
 def _where(thread: int) -> str:

@@ -1,7 +1,7 @@
 """Named background tasks, child processes and failpoints.
 
-Tasks end with their block and cannot fail unseen. Child processes, such as the bundled engines, do not outlive this
-process. Failpoints are for crash tests.
+Tasks end with their `with` block and cannot fail unseen. Child processes, such as the bundled NATS and etcd servers, do
+not outlive this process. Failpoints are for crash tests.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ between fork and exec could do the same, but is not safe in a process with threa
 
 
 class Tasks:
-    """`async with Tasks() as tasks: tasks.start("name", coroutine)`.
+    """Background tasks that end with their block: `async with Tasks() as tasks: tasks.start("name", coroutine)`.
 
-    When the block ends, the tasks still running are cancelled and awaited. The first task that fails cancels the block
-    and the other tasks, and its exception is raised from the block. Several failures are raised as one group. A
+    When the `with` block ends, the tasks still running are cancelled and awaited. The first task that fails cancels the
+    block and the other tasks, and its exception is raised from the block. Several failures are raised as one group. A
     cancellation of the task that runs the block prevails over any failure. Otherwise a caller that retries after a
     failure would never end.
     """
@@ -84,7 +84,7 @@ class Tasks:
             raise failed
 
     def start(self, name: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Start `work`. It runs until it ends or the block does."""
+        """Start `work` as a task of that name. It runs until it ends, or is cancelled when the `with` block ends."""
         try:
             task = self._group.create_task(work, name=name)
         except RuntimeError:  # the block is over
@@ -95,12 +95,12 @@ class Tasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel every running task. The block's end waits for them."""
+        """Cancel every running task. The end of the `with` block waits for them."""
         for task in self._running:
             task.cancel()
 
     async def ended(self) -> None:
-        """Wait until no task runs."""
+        """Wait until none of the tasks runs any more."""
         while self._running:
             await asyncio.wait(set(self._running))
 
@@ -118,9 +118,9 @@ def _cancels() -> int:
 
 
 async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up: asyncio.Event) -> None:
-    """Run `work`, which obeys `stop` by itself once it has set `up`.
+    """Run `work` until it ends. Once it has set `up`, it must itself end when `stop` is set.
 
-    If `stop` is set earlier, cancel `work`: it may be waiting for an engine that never answers.
+    If `stop` is set earlier, cancel `work`: it may be waiting for a server that never answers.
     """
     async with Tasks() as tasks:
         working, stopping = tasks.start("work", work), tasks.start("stop", stop.wait())
@@ -131,9 +131,10 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up
 
 
 def dying_with(parent: int) -> list[str]:
-    """Return the prefix that keeps a command from outliving its parent. It is empty on other systems than Linux.
+    """Return the start of a command line that makes the kernel kill the command when the process `parent` dies.
 
-    The kernel watches the *thread* that starts the command. Start it from one that lives as long as the process.
+    It is empty on other systems than Linux. The kernel watches the *thread* that starts the command. Start it from one
+    that lives as long as the process.
     """
     if not sys.platform.startswith("linux"):
         return []
@@ -141,7 +142,7 @@ def dying_with(parent: int) -> list[str]:
 
 
 def close_on_exec() -> None:
-    """Mark inherited descriptors (such as a lock's) so that child processes get them only if passed explicitly.
+    """Mark inherited file descriptors (such as a lock's) so that child processes get them only if passed explicitly.
 
     Standard input, output and error stay inheritable. Python marks descriptors opened later by itself.
     """
@@ -153,23 +154,23 @@ def close_on_exec() -> None:
 
 
 class Process(Protocol):
-    """A child of this process, such as a `subprocess.Popen`."""
+    """A child process of this one, such as a `subprocess.Popen`."""
 
     @property
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """Reap it if it has ended and return its exit status, negative for a signal. Else return None."""
+        """Return the child's exit status (negative for a signal) and reap it if it has ended, else return None."""
 
     def wait(self) -> int:
-        """Wait until it has ended. Return its exit status."""
+        """Wait until the child has ended. Return its exit status."""
 
     def send_signal(self, number: int, /) -> None:
-        """Send a signal, if it has not ended."""
+        """Send the child a signal, if it has not ended."""
 
 
 async def process_end(process: Process) -> int:
-    """Wait for a child's end. Return its exit status, negative for a signal."""
+    """Wait until a child process has ended. Return its exit status, negative for a signal."""
     if process.poll() is None:
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -189,7 +190,7 @@ async def process_end(process: Process) -> int:
 
 
 class BundledServer:
-    """The process of a bundled engine, with a folder of its own. It dies with this process.
+    """The process of a bundled server (NATS or etcd), with a folder of its own. It dies with this process.
 
     The kernel's parent-death signal is bound to the *thread* that started it, so start it from the main thread. It is
     not bound to an event loop. It has its own session, so that Ctrl-C at the terminal does not reach it.
@@ -208,24 +209,24 @@ class BundledServer:
 
     @property
     def folder(self) -> Path:
-        """The folder of everything it writes. Mode 0700."""
+        """The folder in which the server keeps all its files. Mode 0700."""
         return self._folder
 
     @property
     def output(self) -> Path:
-        """The file of its standard output. It appends, so the file may be truncated while it runs.
+        """The file of the server's standard output. The server appends, so the file may be truncated while it runs.
 
-        Its own log is another file, which it bounds by itself.
+        The server's own log is another file, which it bounds by itself.
         """
         return self._folder / f"{self.name}.out"
 
     @property
     def pid(self) -> int | None:
-        """The running server's process id."""
+        """The process id of the running server, None if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     async def stop(self) -> None:
-        """Terminate it gracefully, and by force after `stop_s`."""
+        """Ask the server to end (SIGTERM), and kill it if it has not ended after `stop_s` seconds."""
         process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -237,7 +238,7 @@ class BundledServer:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it by SIGKILL, and reap it."""
+        """Kill the server by SIGKILL, if it runs, and reap it."""
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
@@ -245,7 +246,7 @@ class BundledServer:
             process.wait()
 
     async def exited(self) -> int:
-        """Wait for its end. Return the exit status, negative for a signal."""
+        """Wait until the server has ended. Return its exit status, negative for a signal."""
         if self._process is None:
             raise Unusable(f"{self.name} was not started")
         return await process_end(self._process)
@@ -288,7 +289,7 @@ class BundledServer:
 
 
 def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
-    """Return the last lines of a log, from its last `within` bytes. Return none if there is no such file."""
+    """Return the last `lines` lines of a log file, read from its last `within` bytes; none if there is no such file."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - within))
@@ -298,13 +299,13 @@ def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
 
 
 def no_failpoint(name: str) -> None:
-    """Do nothing. This is the failpoint of every process that is not in a crash test."""
+    """Do nothing at the step `name`. This is the failpoint of every process that is not in a crash test."""
 
 
 def failpoint_of(environment: Mapping[str, str]) -> Failpoint:
-    """Return the failpoint of `ORB_FAILPOINT="name:count"`: SIGKILL to this process at the count-th pass of `name`.
+    """Return the failpoint that the variable `ORB_FAILPOINT="name:count"` sets, or `no_failpoint` if it is not set.
 
-    Raise ValueError if it is set to anything else.
+    It kills this process by SIGKILL at the count-th pass of the step `name`. Raise ValueError for any other text.
     """
     setting = environment.get(FAILPOINT)
     if not setting:

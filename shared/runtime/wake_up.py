@@ -1,12 +1,12 @@
-"""The one form of a wake-up: a revision that grows, and the wait for a newer one."""
+"""Wake waiting tasks: a revision number that grows, and the wait for a greater one."""
 
 import asyncio
 
 
 class WakeUp:
-    """A revision that grows with each `notify`.
+    """A revision number that grows with each `notify`, and the wait for that.
 
-    A loop reads `revision`, examines what it works on, and waits for a newer revision. So it misses no notification.
+    A task reads `revision`, examines what it works on, and waits for a greater one. So it misses no notification.
     """
 
     def __init__(self) -> None:
@@ -14,13 +14,13 @@ class WakeUp:
         self._grown = asyncio.Event()
 
     def notify(self) -> None:
-        """Raise the revision, and wake all that wait for it."""
+        """Raise the revision, and wake all tasks that wait for that."""
         self.revision += 1
         self._grown.set()
         self._grown.clear()
 
     async def changed(self, after: int, wait_s: float | None = None) -> bool:
-        """Wait until the revision is newer than `after`. Return False after `wait_s` seconds without that."""
+        """Wait until the revision differs from `after`. Return False if it does not within `wait_s` seconds."""
         try:
             async with asyncio.timeout(wait_s):
                 while self.revision == after:
