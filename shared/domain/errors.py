@@ -1,16 +1,19 @@
-"""Failures of our own, named for what the caller must do. What the web does is never an exception."""
+"""Exceptions for failures of the crawler and its servers, named for what the caller must do.
+
+What the web does is never an exception.
+"""
 
 
 class Permanent(Exception):
-    """A retry cannot help: give up this one thing and keep the evidence."""
+    """A retry cannot help: the caller gives up this one message or row, and keeps the evidence."""
 
 
 class TooLarge(Permanent):
-    """The broker accepts no message of this size: send less at once."""
+    """The message is larger than the broker accepts: send less in one message."""
 
 
 class Transient(Exception):
-    """A retry may succeed. `retry_in` is the seconds to wait first."""
+    """The call failed for now. A retry may succeed after `retry_in` seconds."""
 
     def __init__(self, message: str, *, retry_in: float = 1.0) -> None:
         super().__init__(message)
@@ -18,31 +21,31 @@ class Transient(Exception):
 
 
 class StreamReplaced(Transient):
-    """The stream is not the one that was read, or came back shorter: compare positions, and load anew."""
+    """The broker's stream is another one than was read before, or came back shorter: compare positions, load anew."""
 
 
 class Refused(Transient):
-    """A bounded queue is full: the producer keeps its messages and stops making more."""
+    """A bounded queue is full: the caller keeps its messages, retries later, and stops making more."""
 
 
 class DiskFull(Transient):
-    """A disk is full. It is unknown whether the data was written."""
+    """A disk is full. It is not known whether the data was written."""
 
 
 class ResourceFull(DiskFull):
-    """A resource is full, so the data was not written. Nothing has changed, and the write may be retried."""
+    """A disk or other resource is full. The data was not written, nothing has changed, and the write may be retried."""
 
 
 class OwnershipLost(Exception):
-    """Another process owns this now: stop, change nothing more, and release what is held."""
+    """Another process owns the partition, table or leadership now: stop, change nothing more, release what is held."""
 
 
 class Unusable(Exception):
-    """The environment does not allow us to run (disk full, an engine that does not start). The text has the remedy."""
+    """The environment does not allow the process to run, such as a server that does not start. The text has advice."""
 
 
 def single(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions of a group, and of the groups in it."""
+    """Return the single exceptions in a group, also those in groups within it."""
     errors: list[BaseException] = []
     for error in group.exceptions:
         errors += single(error) if isinstance(error, BaseExceptionGroup) else [error]

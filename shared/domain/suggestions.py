@@ -1,4 +1,4 @@
-"""Suggest the name that a user probably meant by an unknown name."""
+"""Suggest the name or URL that a user probably meant by a misspelt one."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ SUGGESTED: Final = 20
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name of `known` that is most similar to `name`, ignoring case, or None if none is close."""
+    """Return the name in `known` that is most similar to `name`, ignoring case, or None if none is similar enough."""
     spelt = {each.lower(): each for each in known}
     if len(name) > _LONGER * max(map(len, spelt), default=0):
         return None
@@ -26,14 +26,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the name that was probably meant, or else all known names."""
+    """Return a hint for messages: "did you mean X?" with the name of `known` close to `name`, else all known names."""
     known = list(known)
     meant = nearest(name, known)
     return f"did you mean {meant}?" if meant is not None else f"known: {', '.join(known)}"
 
 
 def url_meant(text: str) -> str | None:
-    """Return the URL that was probably meant by a slip in the scheme (`htp://`, `https:/`, `http//`), or None."""
+    """Return `text` with its misspelt scheme corrected (`htp://`, `https:/`, `http//`); None without such a slip."""
     slip = _SCHEME(text)
     scheme = None if slip is None else nearest(slip[1], ("http", "https"))
     if slip is None or scheme is None or slip[0].lower() == f"{scheme}://":
@@ -42,6 +42,9 @@ def url_meant(text: str) -> str | None:
 
 
 def label_meant(text: str) -> str:
-    """Return a hint: the nearest valid name of a crawl or pool. Empty if no character of `text` is valid in one."""
+    """Return "did you mean X?" with the valid name of a crawl or pool nearest to `text`.
+
+    It is empty if `text` has no character that is valid in a name.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:63].strip("-")
     return f"did you mean {name}?" if name else ""

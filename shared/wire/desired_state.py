@@ -1,4 +1,4 @@
-"""The members' desired state, as the leader publishes it and every member reads it (pure)."""
+"""The members' desired state as the leader publishes it through the coordinator, to and from the published records."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,7 +13,7 @@ from shared.wire.messages import Malformed
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """The hot configuration at its revision, and the members that are to drain."""
+    """The hot configuration with its revision, and the members that are to drain."""
 
     config: StoredConfig
     drains: Drains
@@ -24,10 +24,10 @@ NOTHING_SAID: Final = DesiredState(StoredConfig(0, AS_STARTED), Drains())
 
 
 def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) -> tuple[DesiredState, list[str]]:
-    """Return the desired state now, and complaints about unreadable records.
+    """Return the desired state by the published records in `snapshot`, and sentences on records that cannot be read.
 
-    An absent or unreadable record leaves its part as `before`. So a coordinator that lost everything, or a record of an
-    unsupported version, reverts nothing.
+    An absent or unreadable record leaves its part as in `before`. So a coordinator that lost everything, or a record of
+    an unsupported version, reverts nothing.
     """
     state, complaints = before, []
     try:
@@ -44,19 +44,19 @@ def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) ->
 
 
 def config_record(stored: StoredConfig) -> bytes:
-    """Return the value under `SETTINGS`."""
+    """Return the hot configuration as the bytes published under the key `SETTINGS`."""
     return encode_record(
         ConfigRecord(msgspec.Raw(stored.text.encode()), stored.changed_at_ms, stored.changed_by, stored.revision)
     )
 
 
 def drains_record(drains: Drains) -> bytes:
-    """Return the value under `DRAINS`."""
+    """Return the members to drain as the bytes published under the key `DRAINS`."""
     return encode_record(ConfigRecord(msgspec.Raw(msgspec.json.encode(drains))))
 
 
 def config_of(entry: Entry) -> StoredConfig:
-    """Return the configuration in an entry. Raise Malformed."""
+    """Return the hot configuration in the coordinator's entry. Raise Malformed if it holds none."""
     record = decode_record(ConfigRecord, entry.value)
     try:
         config = decode_config(bytes(record.value))
@@ -66,7 +66,7 @@ def config_of(entry: Entry) -> StoredConfig:
 
 
 def drains_of(entry: Entry) -> Drains:
-    """Return the drains in an entry. Raise Malformed."""
+    """Return the members to drain in the coordinator's entry. Raise Malformed if it holds none."""
     record = decode_record(ConfigRecord, entry.value)
     try:
         return msgspec.json.decode(bytes(record.value), type=Drains)

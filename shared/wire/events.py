@@ -1,7 +1,7 @@
-"""Events: what happened in the cluster, published on `events.<kind>.<id>`.
+"""Events that happened in the cluster, published on `events.<kind>.<id>` as JSON, since users read the stream as well.
 
-They are JSON, since users' own consumers read the stream as well. Unknown fields are ignored and unknown kinds may
-come. An event is published at most once and may be missing: the facts are in SQL, or in the coordinator.
+Unknown fields are ignored and unknown kinds may come. An event is published at most once and may be missing: the facts
+are in the database, or in the coordinator.
 """
 
 import re
@@ -19,8 +19,11 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class EventKind(StrEnum):
-    """The subject of an event. Its `about` is the id of a crawl (the first three), a partition, a member (the next
-    four) or a key."""
+    """The kind of an event. Each kind has subjects of its own.
+
+    An event's `about` is the id of a crawl (the first three kinds), a partition (ALARM), a member (the next four) or a
+    key.
+    """
 
     CRAWL = "crawl"
     PROGRESS = "progress"
@@ -37,7 +40,10 @@ OF_A_CRAWL: Final = (EventKind.CRAWL, EventKind.PROGRESS, EventKind.DEAD_LETTER)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_defaults=True):
-    """An event. `at_ms`: when the master `member` noticed it. `crawl`: the crawl's name, if it concerns one."""
+    """Something that happened in the cluster. `about`: the id of what it concerns (EventKind).
+
+    `at_ms`: when the master `member` noticed it. `crawl`: the crawl's name, if it concerns one.
+    """
 
     kind: str
     about: str
@@ -53,22 +59,25 @@ _event = msgspec.json.Decoder(Event)
 
 
 def event_subject(kind: str, about: str) -> str:
-    """Return an event's subject. A character not allowed in a subject is written as `=` and its code point."""
+    """Return the subject on which an event is published.
+
+    A character not allowed in a subject is written as `=` and its code point.
+    """
     return f"events.{kind}.{_UNFIT.sub(lambda match: f'={ord(match[0]):X}', about)}"
 
 
 def events_of(kind: EventKind) -> str:
-    """Return the filter of every event of a kind."""
+    """Return the pattern that matches the subjects of all events of a kind."""
     return f"events.{kind}.*"
 
 
 def encode_event(event: Event) -> bytes:
-    """Return the event's bytes."""
+    """Return the event as JSON."""
     return _encode(event)
 
 
 def decode_event(data: bytes) -> Event:
-    """Decode a message of the stream. Raise Malformed."""
+    """Return the event in a message of the stream of events. Raise Malformed if it holds none."""
     try:
         return _event.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

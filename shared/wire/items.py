@@ -3,7 +3,7 @@
 They are JSON, as events are, since users read them too. Unknown fields are ignored. A field may only be added with a
 default. A message holds whole pages: the items of a page are never divided between two messages. A message may come
 twice, and a page that is fetched again comes again. Of several entries of a page the one with the greatest `fetch`
-applies; an item it does not list is gone. The ids of items stay the same.
+applies; an item that it does not list is deleted. The ids of items stay the same.
 """
 
 import re
@@ -30,7 +30,7 @@ _MOST: Final = 2**63 - 1
 
 
 class ItemEntry(msgspec.Struct, frozen=True):
-    """An item. `id`: 32 hex digits, unique in the crawl. `data`: its rule's fields, each a value, null or a list."""
+    """An item in a message. `id`: 32 hex digits, unique in the crawl. `data`: field -> a value, null or a list."""
 
     id: str
     rule: str
@@ -38,7 +38,7 @@ class ItemEntry(msgspec.Struct, frozen=True):
 
 
 class PageEntry(msgspec.Struct, frozen=True):
-    """A page's items. `page` is its id in the API.
+    """The items of one fetched page in a message. `page` is the page's id in the API.
 
     `fetch` identifies the fetch as `lease-grant`, two numbers that grow with later fetches. `at_ms` (Unix) is when it
     was fetched, by the worker's clock.
@@ -52,7 +52,7 @@ class PageEntry(msgspec.Struct, frozen=True):
 
 
 class Items(msgspec.Struct, frozen=True, tag_field="type", tag="items/1", omit_defaults=True):
-    """Items of pages of one crawl. `name` is the crawl's name."""
+    """A message with the items of some pages of one crawl. `name` is the crawl's name."""
 
     crawl: int
     name: str
@@ -65,12 +65,12 @@ _object: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def items_subject(crawl_id: CrawlId) -> str:
-    """Return the subject of a crawl's items."""
+    """Return the subject of messages with a crawl's items."""
     return f"items.{crawl_id}"
 
 
 def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> Iterator[bytes]:
-    """Yield the pages as messages, in their order, each at most `MAX_BYTES` or of one page."""
+    """Yield messages with these pages' items, in their order. Each is of one page, or at most `MAX_BYTES` long."""
     entries: list[PageEntry] = []
     size = 0
     for page in pages:
@@ -85,7 +85,7 @@ def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> It
 
 
 def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
-    """Return the crawl and the pages of a message of the stream. Raise Malformed."""
+    """Return the crawl and the pages of a message of the stream of items. Raise Malformed if it is not valid."""
     message = decode_message(data)
     if not 0 < message.crawl <= _MOST:
         raise Malformed(f"there is no crawl {message.crawl}")
@@ -96,7 +96,7 @@ def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
 
 
 def decode_message(data: bytes) -> Items:
-    """Decode a message of the stream, unchecked. Raise Malformed."""
+    """Return a message of the stream of items. Ids in it are not checked (see decode_items). Raise Malformed."""
     try:
         return _items.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -104,7 +104,7 @@ def decode_message(data: bytes) -> Items:
 
 
 def crawl_of(data: bytes) -> CrawlId:
-    """Return the crawl of a message, 0 if it cannot be read."""
+    """Return the crawl that a message of items names, 0 if the message cannot be read."""
     try:
         return decode_items(data)[0]
     except Malformed:

@@ -1,4 +1,4 @@
-"""The keys of a cluster in the coordinator, and the records in them.
+"""The keys of a cluster in the coordinator (etcd), and the records in them.
 
 Records are JSON, so that an operator can read them with the coordinator's own tools. Unknown fields are ignored. A
 field may only be added with a default. No record carries a deadline. `*_at_ms` dates an event, in Unix milliseconds by
@@ -17,14 +17,14 @@ from shared.wire.messages import Malformed
 
 SETTINGS: Final = "settings"
 DRAINS: Final = "drains"
-"""The two names under `Keys.configuration`."""
+"""SETTINGS and DRAINS are the two names below `Keys.configuration`."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one cluster. Prefixes end in a slash.
+    """Makes and reads the coordinator's keys of one cluster. Prefixes end in a slash.
 
     A name is 1 to 64 of `A-Za-z0-9._-`, beginning and ending with a letter or digit; else ValueError.
     """
@@ -40,42 +40,42 @@ class Keys:
 
     @property
     def leader(self) -> str:
-        """The leader (LeaderRecord)."""
+        """The key of the leader (LeaderRecord)."""
         return f"{self.root}leader"
 
     @property
     def epoch(self) -> str:
-        """The epoch: how often the coordinator was replaced (EpochRecord)."""
+        """The key of the epoch: how often the coordinator was replaced (EpochRecord)."""
         return f"{self.root}epoch"
 
     @property
     def public_suffixes(self) -> str:
-        """The public suffix list that assigns hosts to partitions (`encode_suffixes`)."""
+        """The key of the public suffix list, which assigns hosts to partitions (`encode_suffixes`)."""
         return f"{self.root}public_suffixes"
 
     @property
     def masters(self) -> str:
-        """Prefix of the live masters (MemberRecord)."""
+        """The prefix of the keys of live masters (MemberRecord)."""
         return f"{self.root}masters/"
 
     @property
     def workers(self) -> str:
-        """Prefix of the live workers (MemberRecord)."""
+        """The prefix of the keys of live workers (MemberRecord)."""
         return f"{self.root}workers/"
 
     @property
     def partitions(self) -> str:
-        """Prefix of the partitions' owners (PartitionRecord)."""
+        """The prefix of the keys of partitions' owners (PartitionRecord)."""
         return f"{self.root}partitions/"
 
     @property
     def crawls(self) -> str:
-        """Prefix of the published specs (CrawlRecord)."""
+        """The prefix of the keys of published specs (CrawlRecord)."""
         return f"{self.root}crawls/"
 
     @property
     def configuration(self) -> str:
-        """Prefix of the hot configuration (ConfigRecord)."""
+        """The prefix of the keys of the members' desired state (ConfigRecord)."""
         return f"{self.root}config/"
 
     def master(self, member: str) -> str:
@@ -94,7 +94,7 @@ class Keys:
         return self.configuration + _named("setting", name)
 
     def master_of(self, key: str) -> str | None:
-        """Return the master whose key this is, None for any other key. The methods below do the same."""
+        """Return the name of the master whose key this is, None for any other key. The methods below do the same."""
         return _after(self.masters, key)
 
     def worker_of(self, key: str) -> str | None:
@@ -110,7 +110,7 @@ class Keys:
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The leader, and where the other masters reach its HTTP API."""
+    """The leader's id, and the address of its HTTP API for the other masters."""
 
     id: str
     address: str
@@ -120,8 +120,8 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live master or worker.
 
     Workers have `pool`, `capacity` (visits at once) and `allow_net` (networks it opens to crawls that name them).
-    Masters have `address`. `endpoints`: `host:port` of its own servers and of the engines it uses, which no crawl may
-    reach.
+    Masters have `address`. `endpoints`: `host:port` of its own servers and of those that it uses (such as the
+    database), which no crawl may reach.
     """
 
     id: str
@@ -136,10 +136,10 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The owner of a partition. Its term is (epoch, revision of this record).
+    """The owner of a partition. Its term is (epoch, coordinator's revision of this record).
 
-    Each write begins a new term, so the record is written only to assign an owner. `started_at_ms` is that of the
-    owner. A process restarted under the same id is another owner, since a term is claimed once.
+    Each write begins a new term, so the record is written only to assign an owner. `started_at_ms`: when the owner's
+    process started. A process restarted under the same id is another owner, since a term is claimed once.
     """
 
     owner: str
@@ -147,18 +147,18 @@ class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at_ms: int
 
     def term(self, revision: int) -> Term:
-        """Return the owner's term; `revision` is that of the entry."""
+        """Return the owner's term. `revision` is the coordinator's revision of this record."""
         return term_of(self.epoch, revision)
 
 
 class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The epoch of this coordinator's history. A leader raises it if it is missing or below the database's."""
+    """The epoch of this coordinator: a leader raises it if it is missing or below the database's."""
 
     epoch: int
 
 
 class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What workers need of a crawl: its active spec at a revision, or that it is gone.
+    """What workers need of a crawl: its active spec at a revision, and whether it is paused or deleted (`gone`).
 
     `partitions` is the cluster's number of partitions, which determines the owner of a link.
     """
@@ -171,9 +171,10 @@ class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The members' desired state: under `SETTINGS` a shared.domain.ops.config.HotConfig, under `DRAINS` a Drains.
+    """A part of the members' desired state: under `SETTINGS` a shared.domain.ops.config.HotConfig, under `DRAINS` a
+    Drains.
 
-    `revision` is the database's own, which outlives a coordinator. Drains have none.
+    `revision` is the database's number of the configuration, which outlives a coordinator. Drains have none.
     """
 
     value: msgspec.Raw
@@ -193,12 +194,12 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the value to store."""
+    """Return the record as the JSON to store under its key."""
     return _encoder.encode(record)
 
 
 def decode_record(kind: type[R], value: bytes) -> R:
-    """Return the record in a value. Raise Malformed if it holds none."""
+    """Return the record of this kind in the value of a key. Raise Malformed if it holds none."""
     try:
         record: R = _decoders[kind].decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -207,12 +208,12 @@ def decode_record(kind: type[R], value: bytes) -> R:
 
 
 def encode_suffixes(text: str) -> bytes:
-    """Return a public suffix list (the published file's text) as a value, compressed since values should be small."""
+    """Return a public suffix list (the published file's text) as the compressed value of its key."""
     return zlib.compress(text.encode(), 9)
 
 
 def decode_suffixes(value: bytes) -> str:
-    """Return the list in a value. Raise Malformed if it holds none."""
+    """Return the public suffix list's text from the value of its key. Raise Malformed if it holds none."""
     try:
         return zlib.decompress(value).decode()
     except (zlib.error, UnicodeDecodeError) as error:

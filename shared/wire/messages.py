@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Malformed(ValueError):
-    """The bytes are no valid message. The reader makes them a dead letter and continues."""
+    """The bytes are no valid message. A reader makes them a dead letter and continues."""
 
 
 # --- visits: owner -> worker ------------------------------------------------------------------------------------------
@@ -34,10 +34,11 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
-    """URLs of one host of one crawl, leased together: at most 500.
+    """URLs of one host of one crawl, leased together and sent to a worker: at most 500.
 
-    `spec` is the revision the shard was made under. A worker whose view is older waits or asks. It never takes "absent"
-    for "deleted". `delay_ms` is the wait between the end of a response and the start of the next request.
+    `spec` is the spec's revision that the shard was made under. A worker that knows only an older one waits. It never
+    takes "absent" for "deleted". `delay_ms` is the wait between the end of a response and the start of the next
+    request.
     """
 
     lease: int
@@ -54,7 +55,7 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_defaults=True):
-    """A request to fetch what is left of a lease. `holder` names the visit; a repeat with the same is harmless."""
+    """A worker's request for a grant to fetch the rest of a lease. `holder` names the visit; a repeat is harmless."""
 
     lease: int
     delivery: int
@@ -62,7 +63,7 @@ class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_d
 
 
 class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit_defaults=True):
-    """A request to extend a grant. The answer is `Gone`, or `Go` without `remaining` and `not_before_ms`."""
+    """A worker's request to prolong a grant. The answer is `Gone`, or `Go` without `remaining` and `not_before_ms`."""
 
     lease: int
     grant: int
@@ -70,7 +71,7 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 
 
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
-    """A grant to fetch the URLs at these positions of the shard.
+    """An owner's answer: a grant to fetch the URLs at the positions `remaining` of the shard.
 
     The first request may start `not_before_ms` after this answer arrived. None may start later than `expires_ms` after
     the *question was sent*, by the worker's clock that counts suspended time. `delay_ms` is the host's present delay;
@@ -86,24 +87,24 @@ class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_default
 
 
 class Wait(msgspec.Struct, frozen=True, tag_field="type", tag="wait/1", omit_defaults=True):
-    """No grant yet. The worker hands the message back, to be delivered again after `ms`."""
+    """An owner's answer: no grant yet. The worker hands the shard back, so that it is delivered again after `ms`."""
 
     ms: int
 
 
 class Gone(msgspec.Struct, frozen=True, tag_field="type", tag="gone/1", omit_defaults=True):
-    """The lease is over. The worker acknowledges the message and drops it."""
+    """An owner's answer: the lease is over. The worker acknowledges the shard to the broker and drops it."""
 
 
 class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/1", omit_defaults=True):
-    """A later delivery holds this lease. The worker neither acknowledges nor naks the message."""
+    """An owner's answer: a later delivery of the shard has its lease. The worker neither acks nor naks this one."""
 
 
 # --- reports: worker, seeder, operator -> owner -----------------------------------------------------------------------
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """The location of the response record: segment name, offset and length in bytes."""
+    """Where the archive has a stored response: segment (WARC file) name, offset and length in bytes."""
 
     segment: str
     offset: int
@@ -122,7 +123,7 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """The result of one URL.
+    """What became of one URL of a shard.
 
     - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status or 0.
     - `reason`: a failure kind, an exclusion reason or empty.
@@ -156,11 +157,10 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a visit measured of its host.
+    """What a visit measured of its host. `crawl_delay_ms` is that of robots.txt (-1: none).
 
-    `crawl_delay_ms` is that of robots.txt (-1: none). `failure` is set if the host itself could not be visited (robots
-    unreachable, resolution, connection, 429, 503). It is a FailureKind or text like `http_503`. No URL's attempt is
-    used up.
+    `failure` is set if the host itself could not be visited (robots.txt unreachable, name resolution, connection, 429,
+    503). It is a FailureKind or text like `http_503`. No URL's attempt is used up by it.
     """
 
     crawl_delay_ms: int = -1
@@ -172,11 +172,11 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", omit_defaults=True):
-    """Results of one lease, partial or complete (`final`). `not_attempted` return to the queue.
+    """A worker's report on one lease: what became of its URLs, of some of them or of all (`final`).
 
-    `quiet_ms` is the time from the end of the last response to the making of this message (-1: no request was made).
-    It is a lower bound of the host's idle time, whenever the message is applied. `failed`: the visit ended by an error
-    of the worker's own. Its grant ends now, and counts as expired.
+    The URLs in `not_attempted` (fingerprints) return to the queue. `quiet_ms` is the time from the end of the last
+    response to the making of this message (-1: no request was made): a lower bound of the host's idle time. `failed`:
+    the visit ended by an error of the worker's own. Its grant ends now, and counts as expired.
     """
 
     lease: int
@@ -192,7 +192,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True):
-    """A discovered URL. `hops` > 0: found as a redirect's target."""
+    """A discovered URL. `hops`: how many redirects in a row led to it (0: an ordinary link or a seed)."""
 
     url: str
     depth: int
@@ -201,7 +201,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
-    """Links found on one page (`fingerprint` empty: seeds)."""
+    """The links found on one page, which `host_id` and `fingerprint` name. Seeds have an empty `fingerprint`."""
 
     host_id: int
     fingerprint: bytes
@@ -209,7 +209,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoveries/1", omit_defaults=True):
-    """URLs found or seeded, all of one partition and one crawl.
+    """URLs found or seeded, all of one crawl and one partition, for the partition's owner.
 
     A `producer` numbers its messages per (crawl, partition) from 1 (`n`) and publishes n + 1 only after n was
     acknowledged. `total` is its running count of URLs, this message included. So the owner can drop a repeat, detect a
@@ -225,11 +225,11 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
 
 
 KEPT_BYTES: Final = 64 * 1024
-"""The bytes of an unreadable shard that are kept as evidence."""
+"""How many bytes of an unreadable shard are kept as evidence."""
 
 
 class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
-    """A shard that its worker could not read, and acknowledges once this is stored.
+    """A report that a worker could not read a shard. It acknowledges the shard once this report is stored.
 
     `pool`, `host_id` and `slot` name its place, `sequence` its number in the pool's stream. `reason` describes the
     defect. `data` is the beginning of its `size` bytes.
@@ -246,10 +246,7 @@ class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unread
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", omit_defaults=True):
-    """An operator's verb, applied in order and once per partition.
-
-    `id` is unique; kinds are in shared.domain.frontier.commands.
-    """
+    """An operator's command to a partition's owner (shared.domain.frontier.commands), applied in order and once."""
 
     id: str
     crawl: int
@@ -261,10 +258,11 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", om
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1", omit_defaults=True):
-    """A worker's load, sent about every second: the visits it can hold and holds, and whether it still pulls.
+    """A worker's load and state, sent about every second: how many `visits` it can hold, and how many it holds.
 
-    `in_flight`: requests under way. `config`: the revision of the hot configuration it runs. `pressure`: the resources
-    that are nearly full, so that it takes no visit. `saturated`: its requests use every slot, and as many wait for one.
+    `pulling`: it takes further visits. `in_flight`: requests under way. `config`: the revision of its hot
+    configuration. `pressure`: the resources that are nearly full, so that it takes no visit. `saturated`: its requests
+    use every slot, and as many wait for one.
     """
 
     worker: str
@@ -285,15 +283,15 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
 
     @property
     def free(self) -> int:
-        """The number of further visits the worker can take now."""
+        """The number of further visits that the worker can take now, 0 while it takes none."""
         return max(0, self.visits - self.busy) if self.pulling and not self.saturated else 0
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1", omit_defaults=True):
-    """A master's load, sent about every second and when it changes.
+    """A master's load and state, sent about every second and when it changes.
 
-    `partitions`: those it believes to own. `shards`: the URL shards leased from them. `config`: the revision of the hot
-    configuration it runs. `pressure`: the resources that are nearly full, so that it dispatches nothing.
+    `partitions`: how many it believes to own. `shards`: how many URL shards are leased from them. `config`: the
+    revision of its hot configuration. `pressure`: the resources that are nearly full, so that it dispatches nothing.
     """
 
     master: str
@@ -307,7 +305,7 @@ class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1"
 
 
 class HostProgress(msgspec.Struct, frozen=True, array_like=True):
-    """An active host: its name, the latency of its last fetch, its queued URLs, and how long it is still blocked."""
+    """A host of a crawl in work: the latency of its last fetch, its queued URLs, and how long it is still blocked."""
 
     host: str
     latency_ms: int
@@ -316,7 +314,7 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
-    """A host that waits `wait_ms`: shared.domain.explain.waits.HostWait, with times in ms."""
+    """A host that is not asked for `wait_ms` more: shared.domain.explain.waits.HostWait, with times in ms."""
 
     host: str
     reason: str
@@ -392,47 +390,47 @@ _master = msgspec.msgpack.Decoder(MasterStatus)
 
 
 def encode(message: Message) -> bytes:
-    """Return the message's bytes."""
+    """Return the message as MessagePack bytes, with its type tag."""
     return _encode(message)
 
 
 def decode_shard(data: bytes) -> UrlShard:
-    """Decode a message of a visits stream. Raise Malformed."""
+    """Return the URL shard in a message of a visits stream. Raise Malformed if it holds none."""
     return _decoded(_shard, data)
 
 
 def decode_question(data: bytes) -> Question:
-    """Decode a worker's question to an owner. Raise Malformed."""
+    """Return a worker's question to an owner. Raise Malformed if `data` holds none."""
     return _decoded(_question, data)
 
 
 def decode_answer(data: bytes) -> Answer:
-    """Decode an owner's answer. Raise Malformed."""
+    """Return an owner's answer to a question. Raise Malformed if `data` holds none."""
     return _decoded(_answer, data)
 
 
 def decode_report(data: bytes) -> Report:
-    """Decode a message of an outcome subject. Raise Malformed."""
+    """Return the report in a message of an outcome subject. Raise Malformed if it holds none."""
     return _decoded(_report, data)
 
 
 def decode_discoveries(data: bytes) -> Discoveries:
-    """Decode a message of a discovery subject. Raise Malformed."""
+    """Return the discoveries in a message of a discovery subject. Raise Malformed if it holds none."""
     return _decoded(_discoveries, data)
 
 
 def decode_status(data: bytes) -> WorkerStatus:
-    """Decode a worker's status. Raise Malformed."""
+    """Return a worker's status. Raise Malformed if `data` holds none."""
     return _decoded(_status, data)
 
 
 def decode_master_status(data: bytes) -> MasterStatus:
-    """Decode a master's status. Raise Malformed."""
+    """Return a master's status. Raise Malformed if `data` holds none."""
     return _decoded(_master, data)
 
 
 def decode_progress(data: bytes) -> Progress:
-    """Decode a crawl's progress. Raise Malformed."""
+    """Return a crawl's progress. Raise Malformed if `data` holds none."""
     return _decoded(_progress, data)
 
 

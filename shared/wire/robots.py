@@ -1,4 +1,4 @@
-"""Records of robots.txt as workers share them: their keys and their encoding."""
+"""The results of fetching robots.txt that workers share through the broker: their keys and their encoding."""
 
 import msgspec
 from blake3 import blake3
@@ -11,17 +11,17 @@ _decode = msgspec.msgpack.Decoder(RobotsRecord).decode
 
 
 def robots_key(origin: str) -> str:
-    """Return the key of an origin's record, 32 characters for an origin of any length."""
+    """Return the key under which workers share an origin's robots.txt: 32 characters for an origin of any length."""
     return blake3(origin.encode()).hexdigest(length=16)
 
 
 def encode_robots(record: RobotsRecord) -> bytes:
-    """Return the record's bytes."""
+    """Return the record of a robots.txt as MessagePack bytes."""
     return _encode(record)
 
 
 def decode_robots(data: bytes) -> RobotsRecord:
-    """Decode a shared record. Raise Malformed."""
+    """Return the record of a robots.txt in `data`. Raise Malformed if it holds none."""
     try:
         return _decode(data)
     except msgspec.MsgspecError as error:

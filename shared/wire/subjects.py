@@ -1,4 +1,4 @@
-"""Names of streams, subjects and buckets (architecture: JetStream)."""
+"""The names of streams, subjects and buckets in NATS."""
 
 from shared.domain.ids import HostId, Partition
 from shared.ports.broker import QueuedVisit, ReportKind, VisitOrigin
@@ -15,27 +15,27 @@ PROGRESS = "status.progress"
 
 
 def visits_stream(pool: str) -> str:
-    """Return the name of a pool's work-queue stream."""
+    """Return the name of the stream that holds a pool's queue of URL shards."""
     return f"VISITS_{pool}"
 
 
 def visits_filter(pool: str) -> str:
-    """Return the filter of every visit subject of a pool."""
+    """Return the pattern that matches the subjects of all URL shards of a pool."""
     return f"visits.{pool}.>"
 
 
 def visit(pool: str, partition: Partition, host_id: int, slot: int) -> str:
-    """Return the subject of a shard. It holds one message at a time, so a host's slot is filled once."""
+    """Return the subject of a URL shard. It holds one message at a time, so a host's slot is filled once."""
     return f"visits.{pool}.{partition}.{host_id}.{slot}"
 
 
 def visits_of(partition: Partition) -> str:
-    """Return the filter of every visit subject of a partition, in any pool."""
+    """Return the pattern that matches the subjects of all URL shards of a partition, in any pool."""
     return f"visits.*.{partition}.>"
 
 
 def queued_visit(subject: str) -> QueuedVisit | None:
-    """Return the place that a visit subject names, None for any other subject."""
+    """Return the place in a pool's queue that the subject of a URL shard names, None for any other subject."""
     match subject.split("."):
         case ["visits", pool, _, host_id, slot] if host_id.isdecimal() and slot.isdecimal():
             return QueuedVisit(pool, HostId(int(host_id)), int(slot))
@@ -44,23 +44,23 @@ def queued_visit(subject: str) -> QueuedVisit | None:
 
 
 def visit_origin(subject: str, sequence: int) -> VisitOrigin | None:
-    """Return the origin of a shard by its visit subject and sequence, None for any other subject."""
+    """Return where the URL shard with this subject and sequence is queued, None if it is not the subject of a shard."""
     place = queued_visit(subject)
     partition = subject.split(".")[2] if place is not None else ""
     return VisitOrigin(Partition(int(partition)), place, sequence) if place and partition.isdecimal() else None
 
 
 def report(partition: Partition, kind: ReportKind) -> str:
-    """Return the subject of a partition's reports of that kind."""
+    """Return the subject of a partition's reports of one kind."""
     return f"reports.{partition}.{kind}"
 
 
 def reported(subject: str) -> tuple[Partition, ReportKind]:
-    """Return the partition and kind of a report's subject."""
+    """Return the partition and the kind that a report's subject names."""
     _, partition, kind = subject.split(".")
     return Partition(int(partition)), "outcome" if kind == "outcome" else "discovery"
 
 
 def owner(partition: Partition) -> str:
-    """Return the subject on which a partition's owner answers Begin and Extend."""
+    """Return the subject on which a partition's owner answers workers' questions (Begin and Extend)."""
     return f"owner.{partition}"

@@ -1,4 +1,7 @@
-"""Lines of a CDXJ index: sort key, 14-digit timestamp, and a JSON object with the fields that pywb reads."""
+"""Build lines of a CDXJ index, by which replay tools find stored pages.
+
+A line has a sort key, a 14-digit timestamp, and a JSON object with the fields that pywb reads.
+"""
 
 import base64
 import json
@@ -20,7 +23,7 @@ _MAX_UNESCAPES: Final = 16
 
 
 def surt(canonical: str) -> str:
-    """Return the key of a canonical URL: printable ASCII without spaces."""
+    """Return the sort key of a canonical URL in a CDXJ index, such as `org,example)/a?b=1`: ASCII without spaces."""
     rest = canonical[canonical.index("/", 8) :]
     path, _, query = rest.partition("?")
     return f"{_reversed_host(host_of(canonical))}){_path(path)}{_query(query)}"
@@ -56,10 +59,11 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """One capture as the index lists it.
+    """One stored fetch (capture) as the CDXJ index lists it.
 
-    `surt` is the sort key of the URL, `mime` the media type without parameters, `digest` the payload's SHA-1. A revisit
-    is listed under the media type `warc/revisit`, so that replay tools look for the payload elsewhere.
+    `surt` is the sort key of the URL, `mime` the media type without parameters, `digest` the payload's SHA-1.
+    `revisit`: the record has no body of its own. It is listed with the media type `warc/revisit`, so that replay tools
+    look for the payload elsewhere.
     """
 
     surt: str
@@ -73,7 +77,10 @@ class IndexRow:
 
 
 def cdxj_line(row: IndexRow) -> bytes:
-    """Return the row's line without a line end. Raise ValueError for a key with a space, which would split wrongly."""
+    """Return the line of the CDXJ index for `row`, without a line end.
+
+    Raise ValueError for a sort key with a space, which would split the line wrongly.
+    """
     if not row.surt or any(character.isspace() for character in row.surt):
         raise ValueError(f"not an index key: {row.surt!r}")
     fields = {
@@ -89,5 +96,5 @@ def cdxj_line(row: IndexRow) -> bytes:
 
 
 def timestamp14(ms: int) -> str:
-    """Return yyyymmddhhmmss in UTC, from milliseconds since 1970."""
+    """Return a time in Unix ms as yyyymmddhhmmss in UTC."""
     return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y%m%d%H%M%S")

@@ -1,4 +1,4 @@
-"""The archive's vocabulary: what is stored of a fetch, and the location of a stored record."""
+"""Values of the archive: everything stored of a fetched URL, and where a stored record is."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ from shared.domain.web.fetch import Answer
 
 @dataclass(frozen=True, slots=True)
 class RecordLocation:
-    """The location of one compressed WARC record: a segment's final name, the offset of its gzip member, its length in
+    """Where one compressed WARC record is: its WARC file's (segment's) final name, the offset in it, the length in
     bytes.
 
     It is valid while the segment is being written, and after it was finished.
@@ -24,7 +24,7 @@ class RecordLocation:
 
 
 class RevisitProfile(StrEnum):
-    """Why a capture needs no second copy of its payload (WARC/1.1, section 6.7)."""
+    """Why a fetched page is stored without its payload, which an earlier record has (WARC/1.1, section 6.7)."""
 
     IDENTICAL_PAYLOAD = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
     NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -32,7 +32,7 @@ class RevisitProfile(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revisit:
-    """The earlier capture that has the payload of this one: its URL, its fetch time, its payload digest if known."""
+    """The earlier stored fetch that has the payload of this one: its URL, its time, its payload digest if known."""
 
     profile: RevisitProfile
     url: str
@@ -42,7 +42,7 @@ class Revisit:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Everything the archive keeps of one fetched URL.
+    """Everything that the archive stores of one fetched URL.
 
     `depth` counts links from a seed (None: it is no URL of the crawl). `seed`: it is a seed. `via` is the URL that led
     to it, if known. `fetched_at_ms` is the UTC wall clock at the start of the request, in ms since 1970.
@@ -66,9 +66,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The part of an outcome about a stored page: the location of the response (or revisit) record, and the payload's
-    digest.
-    """
+    """What storing a page adds to its outcome: the response (or revisit) record's location, the payload's digest."""
 
     location: RecordLocation
     digest: bytes
@@ -76,7 +74,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedCrawl:
-    """The crawl's description in its segments, and the size at which they rotate.
+    """What a crawl's WARC files (segments) say about it, and their greatest size.
 
     `robots` is the policy in force ("obey", "ignore"). A segment is closed before it would exceed `segment_bytes`,
     unless a single page is larger.
@@ -90,10 +88,10 @@ class ArchivedCrawl:
 
 
 def labelled_sha1(sha1: bytes) -> str:
-    """Return a SHA-1 in WARC's form: `sha1:` and 32 characters of base32."""
+    """Return a SHA-1 as WARC writes it: `sha1:` and 32 characters of base32."""
     return "sha1:" + base64.b32encode(sha1).decode("ascii")
 
 
 def payload_digest(body: bytes) -> bytes:
-    """Return the SHA-1 (20 bytes) of a body with its content coding, which the index and revisits compare."""
+    """Return the SHA-1 (20 bytes) of a response body as received, with its content coding: the digest in WARC files."""
     return hashlib.sha1(body, usedforsecurity=False).digest()

@@ -1,6 +1,6 @@
-"""Read a stored page in pieces: first its heads, then its body, in bounded memory.
+"""Read a stored page in pieces: first its headers, then its body, in bounded memory.
 
-This module keeps only the heads and a piece of each stage, so a body of any size can be passed on as it is read.
+Only the headers and a piece of each decoding stage are kept, so a body of any size can be passed on as it is read.
 """
 
 import zlib
@@ -13,7 +13,7 @@ RECORD_LIMIT: Final = 1 << 28
 DECODED_LIMIT: Final = 1 << 26
 
 Member = Callable[[], Iterator[bytes]]
-"""Start to read one compressed record, in pieces. It may be called more than once."""
+"""A function that starts to read one compressed record, and returns its pieces. It may be called more than once."""
 
 _BLANK: Final = b"\r\n\r\n"
 _PIECE: Final = 256 * 1024
@@ -23,24 +23,24 @@ _HEAD_BYTES: Final = 1 << 20
 
 
 class NotARecord(ValueError):
-    """The bytes are not one whole record of a stored HTTP answer."""
+    """The bytes are not one whole WARC record of a stored HTTP response."""
 
 
 class StoredBody:
-    """A `response` or `revisit` record. Iterate once for the body.
+    """A stored page, read from its `response` or `revisit` record. Iterate over it once for the body.
 
     `head` is the stored HTTP head. `headers` have lower-cased names, in order, duplicates kept. A revisit has no body
-    of its own: `refers_to` is the URL and WARC-Date of the capture that has it. `truncated` is why the body was cut
-    when it was fetched, or None.
+    of its own: `refers_to` is the URL and WARC-Date of the record that has it. `truncated` is why the body was cut when
+    it was fetched, or None.
 
     The body comes without content coding, cut at the limit or where it became unreadable. If no byte of it can be
-    decoded, it comes as received. Afterwards `incomplete` is None if the body is complete, else `truncated` (cut, here
+    decoded, it comes as received. Afterwards `incomplete` is None if the body is complete, else `truncated` (cut, now
     or when it was fetched) or `undecodable`. The iteration raises NotARecord if the record is damaged after the bytes
     that came.
     """
 
     def __init__(self, member: Member, *, record_limit: int = RECORD_LIMIT, decoded_limit: int = DECODED_LIMIT) -> None:
-        """Read the heads. Raise NotARecord if they are invalid."""
+        """Read the WARC and HTTP headers from `member`. Raise NotARecord if they are invalid."""
         self._member = member
         self._record_limit = record_limit
         self._decoded_limit = decoded_limit
@@ -159,7 +159,7 @@ def _inflated(member: Iterator[bytes], limit: int) -> Iterator[bytes]:
 
 
 def status_of(head: bytes) -> int:
-    """Return the status of an HTTP head. Raise NotARecord if there is none."""
+    """Return the status code in the first line of a stored HTTP response's head. Raise NotARecord if there is none."""
     parts = head.split(b"\r\n", 1)[0].split(None, 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
         raise NotARecord("the stored message does not begin with an HTTP status line")
@@ -167,7 +167,9 @@ def status_of(head: bytes) -> int:
 
 
 def fields_of(head: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a header block after its first line, with continuation lines joined."""
+    """Return the fields (lower-case name, value) of an HTTP or WARC head below its first line. Folded lines
+    are joined.
+    """
     fields: list[tuple[str, str]] = []
     for line in head.split(b"\r\n")[1:]:
         if line[:1] in (b" ", b"\t") and fields:
@@ -187,5 +189,5 @@ def _text(value: bytes) -> str:
 
 
 def first_of(fields: tuple[tuple[str, str], ...], name: str) -> str | None:
-    """Return the first value of the field `name` (in lower case), or None."""
+    """Return the value of the first of `fields` with this name (in lower case), or None."""
     return next((value for key, value in fields if key == name), None)

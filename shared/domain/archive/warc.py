@@ -27,7 +27,7 @@ _CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160), 0x2028, 0x2029],
 
 @dataclass(frozen=True, slots=True)
 class PageRecords:
-    """The uncompressed records of one page in the order they are written, and the payload digest of the first."""
+    """The uncompressed WARC records of one page, in the order they are written, and the response's payload digest."""
 
     response: bytes
     request: bytes
@@ -36,7 +36,7 @@ class PageRecords:
 
 
 def page_records(exchange: Exchange, ids: tuple[str, str, str]) -> PageRecords:
-    """Return the records of one exchange. `ids` are the UUIDs of response, request and metadata."""
+    """Return the WARC records of one fetched URL. `ids` are the UUIDs of the response, request and metadata records."""
     answer = exchange.answer
     date = warc_date(exchange.fetched_at_ms)
     digest = _payload_digest_of(exchange)
@@ -59,7 +59,7 @@ def page_records(exchange: Exchange, ids: tuple[str, str, str]) -> PageRecords:
 
 
 def warcinfo_record(crawl: ArchivedCrawl, segment: str, software: str, record_id: str, now_ms: int) -> bytes:
-    """Return the first record of a segment: which software wrote it, for which crawl, under which robots policy."""
+    """Return the first record of a WARC file: which software wrote it, for which crawl, under which robots policy."""
     fields = [
         ("software", software),
         ("format", "WARC File Format 1.1"),
@@ -74,7 +74,10 @@ def warcinfo_record(crawl: ArchivedCrawl, segment: str, software: str, record_id
 
 
 def stored_response_head(answer: Answer) -> bytes:
-    """Return the answer's head as stored: well-formed lines in HTTP/1.1 form. Its framing fits the stored body."""
+    """Return the response's status line and headers as stored: well-formed lines in HTTP/1.1 form.
+
+    A Transfer-Encoding or a wrong Content-Length is renamed to X-Crawler-..., and a correct length is added.
+    """
     head = _well_formed(answer.response_head, answer.http_version)
     framing = [(name.lower(), value.strip()) for name, value in _FRAMING.findall(head)]
     if not framing:
@@ -89,12 +92,12 @@ def stored_response_head(answer: Answer) -> bytes:
 
 
 def stored_request_head(answer: Answer) -> bytes:
-    """Return the request's head as stored: as sent, with an HTTP/2 start line written as HTTP/1.1."""
+    """Return the request line and headers as stored: as sent, with an HTTP/2 start line written as HTTP/1.1."""
     return _well_formed(answer.request_head, answer.http_version)
 
 
 def warc_date(ms: int) -> str:
-    """Return the time in UTC with microseconds, from milliseconds since 1970."""
+    """Return a time in Unix ms as WARC-Date writes it: ISO 8601 in UTC with microseconds."""
     seconds, rest = divmod(ms, 1000)
     return f"{_second(seconds)}.{rest:03d}000Z"
 

@@ -3,5 +3,5 @@
 `spec` has every field with its default and bound. `spec_parse` reads what a user wrote, and reports every problem.
 `spec_rules` checks rules between fields and refuses what a spec must not contain. `spec_diff` compares revisions.
 `state` has the verbs allowed in each state. `scope`, `patterns` and `traps` decide whether a URL belongs to the crawl.
-`item_rules` and `selectors` describe items.
+`item_rules` and `selectors` define and check the rules that extract items.
 """

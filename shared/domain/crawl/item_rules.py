@@ -127,7 +127,7 @@ ItemRules = Annotated[tuple[ItemRule, ...], Meta(max_length=50)]
 
 
 class ItemLimits(msgspec.Struct, frozen=True):
-    """The limits on the items of one page."""
+    """The limits on the items of one page: how many, the bytes of one, and the bytes of all together."""
 
     items: int
     item_bytes: int
@@ -135,7 +135,7 @@ class ItemLimits(msgspec.Struct, frozen=True):
 
 
 def item_id(crawl_id: CrawlId, rule: str, page: Fingerprint, key: str) -> bytes:
-    """Return the item's id in its crawl, which is the same whenever the page is fetched.
+    """Return the id of an item in its crawl. It is the same each time the page is fetched.
 
     `key`: the value of the rule's key field, or the item's index among those of the rule.
     """

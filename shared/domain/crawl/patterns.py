@@ -6,10 +6,10 @@ to the text's length times the pattern's compiled size, so that size is bounded 
 A pattern is refused if RE2 cannot express it: lookaround, backreferences, possessive and atomic groups, `\Z`, `\u`. It
 is also refused if RE2 reads it differently than Python's `re`, in which specs were once written, because a pattern must
 not change its meaning silently. These are `{,n}`, `[[:alpha:]]`, and a backslash before the digits 1 to 9. `\C` and
-`\Q` are refused because they have no use here. `\d`, `\s`, `\w` and `\b` mean ASCII, as canonical URLs are. In a
+`\Q` are refused because they have no use in a spec. `\d`, `\s`, `\w` and `\b` mean ASCII, as canonical URLs are. In a
 pattern for text of every script (`unicode`), `\w` and `\b` would split words at accents and are refused.
 
-This is the only module that imports the engine.
+This is the only module that imports RE2.
 """
 
 import re
@@ -53,11 +53,11 @@ _POSSESSIVE: Final = re.compile(r"(?:[*+?]|\})\+")
 
 
 class PatternRefused(ValueError):
-    """A pattern that cannot be used. The text has the reason, and what to write instead."""
+    """The regular expression cannot be used. The text has the reason, and what to write instead."""
 
 
 def pattern_problem(pattern: str, *, unicode: bool = False) -> str | None:
-    """Return why `pattern` cannot be used, or None. `unicode`: the searched text is not only ASCII."""
+    """Return why the regular expression `pattern` cannot be used, or None. `unicode`: it is used on more than ASCII."""
     try:
         program_size(pattern, unicode=unicode)
     except PatternRefused as refused:
@@ -86,7 +86,7 @@ def _checked(pattern: str, unicode: bool) -> int | PatternRefused:
 
 
 def program_size(pattern: str, *, unicode: bool = False) -> int:
-    """Return the compiled size of `pattern` in instructions. Raise PatternRefused if it cannot be used."""
+    """Return the number of instructions that `pattern` compiles to. Raise PatternRefused if it cannot be used."""
     checked = _checked(pattern, unicode)
     if isinstance(checked, PatternRefused):
         raise PatternRefused(str(checked))
@@ -94,7 +94,7 @@ def program_size(pattern: str, *, unicode: bool = False) -> int:
 
 
 def size_problem(patterns: Iterable[str]) -> str | None:
-    """Return why usable patterns are too large together, or None."""
+    """Return why these patterns, each usable by itself, are too large together; None if they are not."""
     size = sum(program_size(pattern) for pattern in patterns)
     if size <= MAX_PROGRAM:
         return None
@@ -102,7 +102,7 @@ def size_problem(patterns: Iterable[str]) -> str | None:
 
 
 class Patterns:
-    """Several patterns that one pass over a text searches for."""
+    """Searches a text for several regular expressions in one pass. `size`: their compiled size in instructions."""
 
     __slots__ = ("_all", "_patterns", "size")
 
@@ -125,7 +125,7 @@ class Patterns:
         return f"<Patterns {len(self._patterns)}>"
 
     def matching(self, text: str) -> list[int]:
-        """Return the indexes of the patterns that occur in `text`, in order."""
+        """Return the indexes of the patterns that match somewhere in `text`, in order."""
         if not self._patterns:
             return []
         indexes = self._all.Match(text)
@@ -134,15 +134,16 @@ class Patterns:
         return sorted(indexes)[:-1]
 
     def first(self, text: str) -> str | None:
-        """Return the first pattern that occurs in `text`, or None."""
+        """Return the first pattern that matches somewhere in `text`, or None if none does."""
         indexes = self.matching(text)
         return self._patterns[indexes[0]] if indexes else None
 
 
 def value_in(pattern: str, text: str) -> str | None:
-    """Return what the first group of `pattern`, or all of it if it has none, matches in `text`; None without a match.
+    """Return the text that the first group of `pattern` matches in `text`; without a group, what the whole pattern
+    matches.
 
-    Raise PatternRefused if the pattern cannot be used.
+    Return None without a match. Raise PatternRefused if the pattern cannot be used.
     """
     program_size(pattern, unicode=True)
     compiled = _compiled(pattern)

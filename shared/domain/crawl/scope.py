@@ -4,9 +4,9 @@ Outlinks are judged relative to the page that has them. So seeds need not be in 
 million), and a worker needs only the page. A seed is in scope by definition; only `schemes`, `max_url_length` and
 `exclude` apply to it.
 
-The target of a seed's redirect takes the seed's place. Another host of the same registrable domain (example.org ->
-www.example.org) is in scope, in mode prefix below a seed's path. Neither `include` nor the traps apply to it. Mode
-prefix uses only the seeds of the spec.
+The target of a seed's redirect takes the seed's place. It may be on another host of the same registrable domain
+(example.org -> www.example.org); in mode prefix it must lie below a seed's path. Neither `include` nor the traps apply
+to it. Mode prefix uses only the seeds of the spec.
 """
 
 import re
@@ -36,7 +36,7 @@ _CACHE: Final = 8192
 
 
 class ExclusionReason(StrEnum):
-    """Why a URL is excluded.
+    """Why a URL is excluded from a crawl (see the glossary).
 
     ROBOTS comes from the site and is judged at the visit, the others come from the spec. SCHEME is also the reason of
     links with a scheme that no spec allows (`mailto:`).
@@ -58,7 +58,7 @@ class ExclusionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScopeRule:
-    """The rule that excludes a URL, with the evidence."""
+    """The rule of the scope that excludes a URL: its name, and how it applies to the URL in words."""
 
     name: ExclusionReason
     detail: str
@@ -66,7 +66,7 @@ class ScopeRule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of one rule for a URL: `allowed`, and why or under which limit."""
+    """The result of one rule of the scope for a URL: `allowed`, and why or under which limit."""
 
     rule: ExclusionReason
     allowed: bool
@@ -74,7 +74,7 @@ class Verdict:
 
 
 class CompiledScope:
-    """A spec's scope, ready to judge. It is pure: the same input gives the same result for the life of the spec.
+    """Decides by a spec's scope whether URLs belong to the crawl. The same URL always gets the same result.
 
     `problem`: why a pattern of a stored spec cannot be used, None for every spec that `parse_spec` made. With a
     problem, `judge` raises PatternRefused, and `explain` reports the problem.
@@ -115,7 +115,7 @@ class CompiledScope:
         """Return the first rule that excludes `url` (canonical, on `host`), or None if it belongs to the crawl.
 
         `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
-        led here, None for a seed. `via_seed_redirect`: only redirects lie between a seed and this URL.
+        led to the URL, None for a seed. `via_seed_redirect`: only redirects lie between a seed and the URL.
         """
         if via_host is None:
             return self._alone(url, True)
@@ -141,8 +141,9 @@ class CompiledScope:
         via_seed_redirect: bool = False,
         hops: int = 0,
     ) -> list[Verdict]:
-        """Return the verdict of every rule, in the order in which `judge` checks them. Its result is the first not
-        allowed.
+        """Return the result of every rule for `url`, in the order in which `judge` checks them.
+
+        The first that is not allowed is the one that `judge` returns. The arguments are those of `judge`.
         """
         verdicts = []
         if via_host is not None:
@@ -227,7 +228,7 @@ def _name(host: str) -> str:
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
-    """Return the path prefixes in scope, by the hosts of seeds.
+    """Return the paths that are in scope in mode prefix: for each host of a seed, how a path may begin.
 
     A seed that names a file (`/docs/index.html`) includes its folder, `/docs/`. Any other seed includes itself and
     everything below it: `/docs` includes `/docs`, also with a query, and `/docs/`.

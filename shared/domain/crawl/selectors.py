@@ -1,12 +1,12 @@
-"""Check CSS selectors that users write in rules: the part of Selectors Level 4 that locates an element.
+"""Check CSS selectors that users write in item rules: the part of Selectors Level 4 that locates an element.
 
 A selector consists of compounds of a type or `*`, `#id`, `.class`, `[attribute]` (with `=`, `~=`, `|=`, `^=`, `$=`,
 `*=`, and ` i`) and the pseudo-classes below. They are combined with ` `, `>`, `+`, `~`, and listed with commas. Names
 are letters, digits, `_`, `-` and characters beyond ASCII; other names are written in an attribute's quotes.
 
-A selector is checked here, in Python, and never by the parser that later runs it. So a user who declares a crawl gets
-an answer, and cannot crash the process that gives it. That parser accepts every selector that this module accepts; a
-test checks both.
+A selector is checked in Python, and never by the parser that later runs it. So a user who declares a crawl gets an
+answer, and cannot crash the process that gives it. That parser accepts every selector that this module accepts; a test
+checks both.
 """
 
 import re
@@ -42,7 +42,7 @@ class _Unfit(Exception):
 
 
 def selector_problem(selector: str) -> str | None:
-    """Return why `selector` cannot be used, or None."""
+    """Return why the CSS selector cannot be used, in words, or None if it can be."""
     try:
         end = _list(selector, 0, 0, relative=False)
         if end != len(selector):

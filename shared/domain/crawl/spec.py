@@ -16,7 +16,10 @@ from shared.domain.web.fetch import FetchLimits
 
 DAY_S: Final = 86_400.0
 SLOTS_WITHOUT_DELAY: Final = 8
-"""The default number of slots of a host whose delay is 0. Several slots hide the round trip between URL shards."""
+"""The default number of URL shards of one host that may be leased at once, if its delay is 0.
+
+Several hide the round trip between URL shards.
+"""
 
 Natural = Annotated[int, Meta(ge=1, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=DAY_S)]
@@ -196,7 +199,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bounded(self) -> bool:
-        """True if the crawl has a page or byte limit, so that dispatch has to count."""
+        """True if the crawl has a limit of pages or bytes, so that dispatch must count what it leases."""
         return self.max_pages is not None or self.max_bytes is not None
 
 
@@ -267,7 +270,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def limits(self) -> FetchLimits:
-        """Return the limits of each request."""
+        """Return the limits of each request, as the fetcher takes them."""
         return FetchLimits(
             connect_s=self.connect_timeout_s,
             first_byte_s=self.first_byte_timeout_s,
@@ -309,7 +312,7 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     ] = 256 * 1024
 
     def item_limits(self) -> ItemLimits:
-        """Return the limits on the items of one page."""
+        """Return the limits on the items of one page, as the extraction takes them."""
         return ItemLimits(self.max_items_per_page, self.max_item_bytes, self.max_page_bytes)
 
 
@@ -417,28 +420,27 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_spec(spec: CrawlSpec) -> bytes:
-    """Return the spec as JSON with every field and a fixed order: equal specs give equal bytes."""
+    """Return the spec as JSON with every field in a fixed order: equal specs give equal bytes."""
     return msgspec.json.encode(spec, order="deterministic")
 
 
 def decode_spec(data: bytes | str) -> CrawlSpec:
-    """Return the spec that `encode_spec` wrote. Unknown fields are ignored. Raise msgspec.DecodeError if `data` is
-    invalid.
+    """Return the spec in JSON that `encode_spec` made. Unknown fields are ignored.
+
+    Raise msgspec.DecodeError if `data` is invalid.
     """
     return msgspec.json.decode(data, type=CrawlSpec)
 
 
 def user_agent(spec: CrawlSpec, version: str) -> str:
-    """Return the User-Agent to send: the spec's own, or `orb/<version> (+<contact>)`. The default never names a
-    browser.
-    """
+    """Return the User-Agent header of the crawl's requests: the spec's own, or `orb/<version> (+<contact>)`."""
     if spec.fetch.user_agent is not None:
         return spec.fetch.user_agent
     return f"orb/{version}" + (f" (+{spec.fetch.contact})" if spec.fetch.contact else "")
 
 
 def host_slots(politeness: Politeness, effective_delay_s: float) -> int:
-    """Return how many URL shards of one host may be out at once: always 1 if there is a delay."""
+    """Return how many URL shards of one host may be leased at once: always 1 if the host's delay is above 0."""
     if effective_delay_s > 0:
         return 1
     return politeness.host_slots or SLOTS_WITHOUT_DELAY

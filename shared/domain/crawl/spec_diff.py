@@ -1,4 +1,4 @@
-"""Compare two specs, field by field."""
+"""Compare two specs field by field, and apply merge patches to specs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that differs. `before` is None if the field was added, `after` is None if it was removed."""
+    """A field that differs between two specs. `before` is None if it was added, `after` is None if it was removed."""
 
     path: str
     before: Any
@@ -34,9 +34,9 @@ def _differing(path: str, before: Any, after: Any) -> Iterator[Difference]:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Return `target` with a JSON merge patch (RFC 7396) applied.
+    """Return the JSON value `target` with a merge patch (RFC 7396) applied.
 
-    Null removes, mappings merge, anything else replaces.
+    In a patch, null removes a field, mappings are merged, and anything else replaces.
     """
     if not isinstance(patch, Mapping):
         return patch

@@ -50,7 +50,7 @@ class SpecError(ValueError):
 
 
 def parse_spec(data: Mapping[str, Any]) -> CrawlSpec:
-    """Return the spec that `data` (plain JSON or YAML values) declares. Raise SpecError with as many problems as can be
+    """Return the spec that `data` (plain JSON or YAML values) declares. Raise SpecError with all problems that can be
     found.
 
     A seed may be written as its URL alone, and a single seed without a list. Seed URLs become canonical. An empty
@@ -172,7 +172,7 @@ def _join(path: str, name: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a wrong value as shown in messages: at most 60 characters of it."""
+    """Return a wrong value as messages show it: its Python form, cut to 60 characters, or "nothing" for None."""
     if value is None:
         return "nothing"
     text = repr(value)

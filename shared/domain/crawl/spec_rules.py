@@ -40,7 +40,8 @@ _COMPATIBLE: Final = re.compile(r"\(compatible;\s*[^\s;)/]+/", re.IGNORECASE)
 
 
 def impersonated(user_agent: str) -> str | None:
-    """Return the problem of a User-Agent that names another crawler or a browser, or None if it names neither.
+    """Return how a User-Agent names another crawler or a browser, such as "names a browser (Chrome)"; None if it does
+    not.
 
     `Mozilla/5.0 (compatible; NAME/1.0)` is not a browser: crawlers have always named themselves so.
     """
@@ -77,10 +78,10 @@ _OURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SpecProblem:
-    """One problem of a spec.
+    """One problem of a spec, for its author.
 
-    `path` is its place (`scope.include[2]`, empty for the whole spec), `message` the problem, `hint` what to do if
-    known.
+    `path` is its place (`scope.include[2]`, empty for the whole spec), `message` the problem, `hint` what to do (empty
+    if unknown).
     """
 
     path: str
@@ -93,7 +94,10 @@ class SpecProblem:
 
 
 def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
-    """Yield the problems of one part of a spec whose fields have the right types. Paths are relative to the part."""
+    """Yield the problems of a spec or of one of its sections, whose fields have the right types.
+
+    Their paths are relative to `part`.
+    """
     match part:
         case Seed():
             yield from _seed(part)
@@ -133,7 +137,7 @@ def _seed(seed: Seed) -> Iterator[SpecProblem]:
 
 
 def refused_pattern(scope: Scope, extract: Extract) -> str | None:
-    """Return why a pattern of a spec's sections cannot be used, with its place, or None.
+    """Return why a regular expression in these sections of a spec cannot be used, with its place. None if all can be.
 
     `parse_spec` refuses such a spec. A stored spec may come from another version, which accepts more.
     """

@@ -12,15 +12,15 @@ from typing import Final
 from shared.domain.frontier.states import CrawlState
 
 CANCELLED: Final = "cancelled"
-"""The `finished_reason` of a crawl that an operator ended."""
+"""The finish reason of a crawl that an operator cancelled."""
 
 
 COMPLETE: Final = "complete"
-"""The `finished_reason` of a crawl that had nothing left to do."""
+"""The finish reason of a crawl that had nothing left to fetch."""
 
 
 class Verb(StrEnum):
-    """A request that an operator can make of a crawl."""
+    """What an operator can ask of a crawl by one request."""
 
     START = "start"
     PAUSE = "pause"
@@ -32,7 +32,7 @@ class Verb(StrEnum):
 
 
 class IllegalTransition(Exception):
-    """`verb` is not allowed in `state`; `legal` has the allowed verbs."""
+    """The verb is not allowed in the crawl's state; `legal` has the verbs that are."""
 
     def __init__(self, verb: Verb, state: CrawlState) -> None:
         self.verb, self.state, self.legal = verb, state, allowed_verbs(state)
@@ -41,7 +41,7 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CrawlStatus:
-    """A crawl's state as far as verbs are concerned. `resumes_as`: the state before the pause, None unless PAUSED."""
+    """A crawl's state, its finish reason, and for a paused crawl the state that `resume` leads to."""
 
     state: CrawlState
     resumes_as: CrawlState | None = None
@@ -59,12 +59,12 @@ _LEGAL: Final[dict[CrawlState, tuple[Verb, ...]]] = {
 
 
 def allowed_verbs(state: CrawlState) -> tuple[Verb, ...]:
-    """Return the verbs that are allowed in `state`."""
+    """Return the verbs that an operator may use on a crawl in `state`."""
     return _LEGAL[state]
 
 
 def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
-    """Return the status that `verb` leads to. Raise IllegalTransition if the verb is not allowed.
+    """Return the status that `verb` leads to from `now`. Raise IllegalTransition if the verb is not allowed.
 
     RESET and DELETE end this crawl id, so both lead to DELETED.
     """
@@ -86,7 +86,7 @@ def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
 
 
 def takes_seeds(now: CrawlStatus) -> bool:
-    """Return True if seeds may be added.
+    """Return True if seeds may be added to a crawl with this status.
 
     A complete crawl runs again with new seeds. A crawl that was cancelled or has spent its budget refuses them: they
     would wait for a `start` that may never come.
@@ -95,9 +95,9 @@ def takes_seeds(now: CrawlStatus) -> bool:
 
 
 def status_after_new_spec(now: CrawlStatus) -> CrawlStatus:
-    """Return the status after a new revision.
+    """Return the status that a new revision of the spec leads to from `now`.
 
-    Its seeds are published again, unless the crawl has not begun or is over.
+    Its seeds are published again (SEEDING), unless the crawl has not begun or is over.
     """
     match now.state:
         case CrawlState.RUNNING:

@@ -2,7 +2,7 @@
 
 The rules come from other crawlers (StormCrawler's basic URL filter, Heritrix' pathological path rule). They find a path
 segment that repeats too often, a path of ten or more segments of which two or more cycle, and a parameter repeated with
-the same value. They depend on the URL alone, so a URL has the same verdict wherever it was found.
+the same value. They depend on the URL alone, so a URL has the same result wherever it was found.
 """
 
 from collections import Counter
@@ -16,8 +16,9 @@ CYCLE_TIMES: Final = 3
 
 
 def repeated_segment(path: str, max_count: int) -> str | None:
-    """Return the path segment that occurs more than `max_count` times in `path`, or None. Empty segments (`//`) count
-    alike.
+    """Return the most frequent segment of `path` if it occurs more than `max_count` times, else None.
+
+    An empty segment (`//`) counts as a segment, too.
     """
     segments = path.split("/")
     if len(segments) - len(set(segments)) < max_count:
@@ -27,9 +28,9 @@ def repeated_segment(path: str, max_count: int) -> str | None:
 
 
 def cycling_segments(path: str) -> tuple[str, ...]:
-    """Return the segments that cycle, or an empty tuple.
+    """Return the segments of `path` that repeat as in an endless URL space; an empty tuple if there are none.
 
-    They cycle if at least `CYCLE_DISTINCT` segments occur `CYCLE_TIMES` times or more, in a path of at least
+    They are at least `CYCLE_DISTINCT` segments that each occur `CYCLE_TIMES` times or more, in a path of at least
     `CYCLE_SEGMENTS` segments.
     """
     if path.count("/") < CYCLE_SEGMENTS:
@@ -39,7 +40,7 @@ def cycling_segments(path: str) -> tuple[str, ...]:
 
 
 def repeated_parameter(query: str, max_count: int) -> str | None:
-    """Return the `key=value` that occurs more than `max_count` times in `query` (no leading `?`), or None."""
+    """Return the most frequent `key=value` of `query` (no leading `?`) if it occurs over `max_count` times, or None."""
     if query.count("&") < max_count:
         return None
     counts = Counter(part for part in query.split("&") if part)
@@ -48,7 +49,7 @@ def repeated_parameter(query: str, max_count: int) -> str | None:
 
 
 def trap(canonical: str, traps: Traps) -> str | None:
-    """Return why the canonical URL looks like a trap under the limits of `traps`, or None."""
+    """Return why the canonical URL looks like part of an endless URL space, under these limits; None if it does not."""
     rest = canonical[canonical.index("/", 8) :]
     path, _, query = rest.partition("?")
     if (max_count := traps.max_segment_repeats) is not None and (

@@ -1,4 +1,4 @@
-"""Links of pages that a crawl's rules excluded: counts by reason, and a bounded number of examples."""
+"""Links of pages that a crawl's rules excluded: their counts by reason, and a bounded number of examples."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ INVALID: Final = "invalid"
 """Reasons besides those of the scope (shared.domain.crawl.scope.ExclusionReason)."""
 
 MAX_EXAMPLES: Final = 20
-"""The most links that a crawl keeps per reason and partition, that a page reports, and that are shown."""
+"""The most examples of one reason that a crawl keeps per partition, that a page reports, and that are shown."""
 
 MAX_URL: Final = 300
 """Characters of an example that are kept. CUT marks a longer one."""
@@ -28,7 +28,7 @@ _UNSEEN: Final = re.compile(r"[\x00-\x20\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud80
 
 @dataclass(frozen=True, slots=True)
 class ExcludedLink:
-    """An example to store: a link of the page (`host_id`, `fingerprint`) that was excluded for this reason."""
+    """An example to store: a link that was excluded for `reason`, and the page with it (`host_id`, `fingerprint`)."""
 
     crawl_id: CrawlId
     reason: str
@@ -39,38 +39,42 @@ class ExcludedLink:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedLinkExample:
-    """An example for display. `page` has the link."""
+    """An example of an excluded link for display: its URL, and the URL of the `page` that has the link."""
 
     url: str
     page: str
 
     def is_of(self, url: str) -> bool:
-        """Return True if this is an example of the link `url`. Of long URLs only the beginning is compared."""
+        """Return True if this example was stored for the link `url`. Only the beginning of a long URL is compared."""
         return self.url == kept(url)
 
 
 def kept(url: str) -> str:
-    """Return a URL in the form in which an example stores it."""
+    """Return a URL as an example stores it: cut to MAX_URL characters, with CUT at the end if it was longer."""
     return url if len(url) <= MAX_URL else url[:MAX_URL] + CUT
 
 
 def written(reference: str) -> str:
-    """Return a reference as an example, without characters that control a terminal."""
+    """Return a link as written in a page in the form of a stored example, without characters that steer a terminal."""
     return kept(_UNSEEN.sub(" ", reference[: MAX_URL + 1]).strip())
 
 
 def shown(url: str) -> str:
-    """Return a URL in the form in which a line of text shows it."""
+    """Return a URL as a line of text shows it: cut to 100 characters, with CUT at the end if it was longer."""
     return url if len(url) <= _SHOWN else url[:_SHOWN] + CUT
 
 
 def encoded(counts: Mapping[str, int]) -> str | None:
-    """Return the counts of a page in the form in which its row stores them, or None if there are none."""
+    """Return a page's counts of excluded links by reason as stored text, such as `depth 3;scheme 1`. None if empty."""
     return ";".join([f"{reason} {n}" for reason, n in counts.items()]) or None
 
 
 def losses(page: bool, truncated: str | None, left_out: str | None) -> Sequence[tuple[str, str, int]]:
-    """Return what a fetch adds to the tallies: kind, key and number. An incomplete body counts only for a page."""
+    """Return what a fetch adds to its crawl's tallies of losses, as (kind, key, number): excluded links by reason, and
+    the cause of an incomplete body.
+
+    An incomplete body counts only for a page. `left_out`: as `encoded` returns it.
+    """
     counts = [("left_out", reason, n) for reason, n in decoded(left_out).items()] if left_out else []
     if page and truncated:
         counts.append(("truncated", truncated, 1))
@@ -78,7 +82,7 @@ def losses(page: bool, truncated: str | None, left_out: str | None) -> Sequence[
 
 
 def decoded(row: str | None) -> dict[str, int]:
-    """Return the counts stored in a page's row."""
+    """Return a page's counts of excluded links by reason from the stored text (see `encoded`)."""
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):
         reason, _, n = entry.partition(" ")

@@ -49,14 +49,18 @@ _PAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """`left_out` and `truncated` are the tallies of these kinds, `examples` some links of each reason."""
+    """What a crawl lacks: the numbers of excluded links (`left_out`) and of incomplete bodies (`truncated`) by reason.
+
+    `examples` has some excluded links of each reason.
+    """
 
     left_out: Mapping[str, int]
     truncated: Mapping[str, int]
     examples: Mapping[str, Sequence[ExcludedLinkExample]]
 
     def links(self, spec: CrawlSpec) -> list[str]:
-        """Return a line for each reason: the links, an example, and the setting that follows them.
+        """Return a line of text for each reason of excluded links: their number, an example, and the setting that
+        follows them.
 
         The most frequent reason comes first. Reasons that no setting changes come last.
         """
@@ -72,22 +76,22 @@ class Losses:
         return lines
 
     def pages(self, spec: CrawlSpec) -> list[str]:
-        """Return a line for each reason of incomplete bodies, the most frequent first."""
+        """Return a line of text for each reason of incomplete bodies, most frequent first: the number, and a remedy."""
         return [
             f"{_counted(n, 'page')} {_PAGES.get(reason, reason).format(spec=spec)} brings the rest"
             for reason, n in _ranked(self.truncated)
         ]
 
     def hide_urls(self) -> bool:
-        """Return True if URLs in scope may have been missed, because some links were not read."""
+        """Return True if the crawl may have missed URLs in scope, because some links of its pages were not read."""
         return bool(self.left_out.get(LINKS_PER_PAGE)) or any(self.truncated.values())
 
     def can_follow(self, spec: CrawlSpec) -> bool:
-        """Return True if another spec would follow some of the links."""
+        """Return True if another spec would follow some of the excluded links."""
         return any(self.remedy(reason, spec) for reason, _ in _ranked(self.left_out))
 
     def too_narrow(self, spec: CrawlSpec) -> str:
-        """Return why a crawl ended with one page although that page has links. Empty if no rule is the reason."""
+        """Return a sentence on why a crawl ended with one page although that has links. Empty: no rule is the cause."""
         counts = {reason: n for reason, n in self.left_out.items() if not _without_page(reason, spec)}
         reason, _ = next(_ranked(counts), ("", 0))
         if not reason:
@@ -101,7 +105,7 @@ class Losses:
         )
 
     def remedy(self, reason: str, spec: CrawlSpec) -> str:
-        """Return the flag or field that allows the links that this reason excludes; empty if there is none."""
+        """Return the flag or field of the spec that allows the links excluded for this reason; empty if none does."""
         if _without_page(reason, spec):
             return ""
         _, remedy = _LINKS.get(reason, ("", ""))

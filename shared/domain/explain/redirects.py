@@ -9,7 +9,10 @@ COOKIES: Final = "the site may need cookies, which are not sent back"
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """An answer with a 3xx status. `target`: the canonical URL that it names, or None if it names no usable one."""
+    """A response with a 3xx status, as one step of a chain of redirects.
+
+    `target`: the canonical URL that it names, or None if it names no usable one.
+    """
 
     url: str
     status: int
@@ -17,10 +20,10 @@ class Hop:
 
 
 def redirects_end(hops: Sequence[Hop], refused: str) -> str:
-    """Return where the hops end. Each hop is the target of the one before.
+    """Return a sentence on why a chain of redirects ended without a page; empty if the chain does not explain it.
 
-    `refused`: why the last target was not followed, empty if no rule refuses it. The result is empty if the hops
-    explain nothing.
+    Each hop has the URL that the hop before names as its target. `refused`: why the last target was not followed, empty
+    if no rule refuses it.
     """
     if not hops:
         return ""

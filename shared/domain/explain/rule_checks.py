@@ -1,4 +1,4 @@
-"""Every rule that applies to a URL now, in the order of their use, and the result of each. Pure.
+"""Check every rule that applies to a URL now, in the order of their use. Pure.
 
 The first rule that does not allow the URL is why it is not fetched now. Rules that exclude a URL permanently (scope,
 robots, already fetched) come before rules that only make it wait.
@@ -24,7 +24,7 @@ from shared.domain.web.url import Location, host_of
 
 @dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """The result of one rule. If not `allowed`, it keeps the URL from being fetched now, or permanently."""
+    """The result of one rule for a URL. If not `allowed`, the rule keeps the URL from being fetched now, or ever."""
 
     rule: str
     allowed: bool
@@ -33,13 +33,13 @@ class RuleCheck:
 
 @dataclass(frozen=True, slots=True)
 class ExplainContext:
-    """The circumstances of a URL.
+    """What `rule_checks` must know besides the URL and the spec.
 
-    `standing`, `active_ms`, `counters`: of its crawl. `host`: None if the crawl has no URL of it. `robots`: the shared
-    record of its robots.txt, None if no worker has fetched it lately. `workers`: live workers of the crawl's pool that
-    accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`: seconds after
-    which the URLs of a dead worker are dispatched again. `others`: other crawls with URLs of the host out. `visits`,
-    `busy`: how many visits the pool's workers can hold, and hold now.
+    `standing`, `active_ms`, `counters`: of the URL's crawl. `host`: None if the crawl has no URL of it. `robots`: the
+    shared record of its robots.txt, None if no worker has fetched it lately. `workers`: how many live workers of the
+    crawl's pool accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`:
+    seconds after which the URLs of a dead worker are dispatched again. `others`: other crawls whose URLs of the host
+    workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now.
     """
 
     standing: CrawlStatus
@@ -58,7 +58,10 @@ class ExplainContext:
 def rule_checks(
     asked: str, location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext, now_ms: int
 ) -> list[RuleCheck]:
-    """Return the result of each rule for the URL at `location`. `asked` is the URL as the user wrote it."""
+    """Return the result of each rule for the URL at `location`. `asked` is the URL as the user wrote it.
+
+    `view`: everything known of the URL, None if the crawl does not know it.
+    """
     checks = [_canonical(asked, location), *_scope(location, view, spec, around)]
     if view is not None:
         checks.append(_state(view, now_ms))
@@ -80,7 +83,7 @@ def rule_checks(
 
 
 def blocking_reason(checks: list[RuleCheck]) -> str | None:
-    """Return the detail of the first rule that does not allow the URL, or None."""
+    """Return why the URL is not fetched now: the detail of the first rule that does not allow it. None if all do."""
     return next((check.detail for check in checks if not check.allowed), None)
 
 

@@ -1,4 +1,4 @@
-"""Explain the state of a URL in sentences, for the command and the API. Pure: from values and `now_ms`."""
+"""Explain the state of a URL in sentences, for `orb` and the API. Pure: from values and `now_ms`."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from shared.domain.web.url import canonicalize, host_of
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A failure or exclusion for display: its short name, its meaning, and advice (empty if there is none)."""
+    """A failure or exclusion reason for display: its short name, a sentence on it, and advice (or empty text)."""
 
     short: str
     text: str
@@ -104,10 +104,10 @@ HELD: Final = {
     CrawlState.FINISHED: "queued URLs wait for `start`",
     CrawlState.DELETED: "its rows are being removed",
 }
-"""The states in which a crawl dispatches nothing, and what would change that."""
+"""For each state in which a crawl dispatches nothing: a phrase on what would change that."""
 
 REOPENS: Final = "it runs again by itself as soon as a URL is queued"
-"""What changes that for a crawl that was complete."""
+"""The phrase on what makes a crawl dispatch again that finished as `complete`."""
 
 
 NEEDS_SCRIPTS: Final = "the page has scripts but neither text nor links, and scripts are not run"
@@ -115,17 +115,17 @@ NEEDS_SCRIPTS: Final = "the page has scripts but neither text nor links, and scr
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun: `1 failure`, `2 failures`."""
+    """Return a number with its noun, in the plural unless it is 1: `1 failure`, `2 failures`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def given_again(regained_s: float) -> str:
-    """Return when the URLs of a worker are dispatched again if it dies. A dead worker is not detected sooner."""
+    """Return a sentence on when a worker's URLs are dispatched again if it dies: within `regained_s` seconds."""
     return f"if a worker dies, its URLs are dispatched again within about {regained_s:g} s"
 
 
 def meaning(reason: str) -> Meaning:
-    """Return the meaning of a failure kind, an exclusion reason, or a reason such as `http_404`."""
+    """Return the text for display of a failure kind, an exclusion reason, or a failure reason such as `http_404`."""
     entry = _MEANINGS.get(reason)
     if entry is not None:
         return entry
@@ -139,7 +139,7 @@ def meaning(reason: str) -> Meaning:
 
 
 def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: float | None = None) -> list[str]:
-    """Return sentences on the URL's state, its reason, and what applies to it now.
+    """Return sentences on a URL: its state, the reason for it, and what applies to it now.
 
     `retry`: the command that tries the crawl's failed URLs again. `regained_s`: seconds after which the URLs of a dead
     worker are dispatched again, if known.
@@ -189,9 +189,10 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 
 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
-    """Return a host, and each scope rule's verdict on an unknown URL that is one link below a page on that host.
+    """Return how the scope judges an unknown URL: the host of an assumed page that links to it, and each rule's
+    verdict.
 
-    The host is the URL's own if the crawl knows it, else the first seed's.
+    The host is the URL's own if the crawl knows it (`host_known`), else the first seed's.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)
@@ -199,7 +200,7 @@ def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, li
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
-    """Return why a finished crawl has no page: the most frequent end of its URLs, its meaning, and advice.
+    """Return a sentence on why a finished crawl has no page: what became of most of its URLs, and advice.
 
     `last_failures` counts the hosts' last failures, for URLs that failed because their host was given up. `redirected`:
     where redirects ended (shared.domain.explain.redirects).
@@ -228,7 +229,7 @@ def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], r
 
 
 def moment(ms: int) -> str:
-    """Return the time as ISO 8601 in UTC, to the second."""
+    """Return a time in Unix ms as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,7 +1,4 @@
-"""Explain why a host of a crawl is not asked now, until when, and what changes that.
-
-Pure; for displays and summaries.
-"""
+"""Explain why a host of a crawl gets no request now, until when, and what changes that. Pure; for displays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +18,7 @@ _STATUS: Final = {"http_429": "429 (too many requests)", "http_503": "503 (unava
 
 
 class WaitReason(StrEnum):
-    """Why a host waits."""
+    """Why a host gets no request now."""
 
     REFUSES = "refuses"
     """The host answered 429 or 503."""
@@ -39,11 +36,11 @@ class WaitReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host and its queue of one crawl.
+    """What is known of a host and its queue of one crawl, to explain why it waits.
 
-    `rest_s`: seconds until its delay has passed. `due_s`: seconds until the first URL of the queue is due. `retry_s`:
-    seconds until the next failed URL is tried again, 0 if there is none. `gave_pages`: it gave pages of this crawl.
-    `busy`: requests to it are under way.
+    `urls`: how many of its URLs are left. `rest_s`: seconds until its delay has passed. `due_s`: seconds until the
+    first URL of the queue is due. `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
+    `gave_pages`: it gave pages of this crawl. `busy`: requests to it are under way.
     """
 
     host: str
@@ -62,7 +59,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class HostWait:
-    """A host that waits `wait_s` seconds from now, for a reason.
+    """A host that gets no request for the next `wait_s` seconds, and why.
 
     `delay_s`: the delay between its requests. `cause`: the name of the last failure. `given_up_s`: seconds until the
     host is given up, -1 if unknown. `asked`: the host itself named the time.
@@ -80,10 +77,10 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The waiting hosts of a crawl, the shortest waits first, and their number. `standing`: no host is asked now.
+    """The waiting hosts of a crawl, the shortest waits first, and their number. `standing`: no host gets requests now.
 
-    `left_s`: the time that the slowest host needs for its present URLs at the present pace. It is -1 if no host has
-    any, or one does not answer.
+    `left_s`: the seconds that the slowest host needs for its present URLs at the present pace. It is -1 if no host has
+    any URLs, or one does not answer.
     """
 
     hosts: tuple[HostWait, ...] = ()
@@ -93,7 +90,7 @@ class Waits:
 
 
 def delay_of(state: HostState, spec: CrawlSpec) -> float:
-    """Return the seconds between two requests to the host."""
+    """Return the seconds from the end of a response of the host to the next request to it, under this spec."""
     return host_delay(
         spec.politeness,
         crawl_delay_s=state.crawl_delay_s or None,
@@ -104,15 +101,14 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 
 
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
-    """Return the state with the host's delay added to its `rest_s`, which counted from the last visit."""
+    """Return `state` with the host's delay added to `rest_s`, which was counted from the last visit."""
     return replace(state, rest_s=state.rest_s + delay_of(state, spec))
 
 
 def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
-    """Return the sentence on `hosts` (name -> last failure) that were given up with so many URLs; empty if there are
-    none.
+    """Return a sentence on hosts that were given up, and `urls` URLs with them. Empty if there are none.
 
-    `retry`: the command that tries them again.
+    `hosts` maps a host to its last failure. `retry`: the command that tries them again.
     """
     if not hosts or not urls:
         return ""
@@ -131,7 +127,7 @@ def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
 
 
 def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
-    """Return why the host is not asked now, or None if it is asked now or soon."""
+    """Return why the host gets no request now, or None if it gets one now or within LEAST_S seconds."""
     health, delay_s = state.health, delay_of(state, spec)
     blocked_s = (health.blocked_until_ms - now_ms) / 1000
     wait_s = max(blocked_s, state.due_s, 0.0 if state.busy else state.rest_s)
@@ -156,7 +152,7 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
 
 
 def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_count: int = 5) -> Waits:
-    """Return the waits of the hosts of a crawl that have URLs left."""
+    """Return which of a crawl's hosts with URLs left wait, and why: their number, and at most `max_count` of them."""
     waits, left_s, moving, silent = [], -1.0, False, False
     for state in states:
         wait = wait_of(state, spec, now_ms)
@@ -175,7 +171,7 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_c
 
 
 def cause_of(wait: HostWait, clock: str) -> str:
-    """Return in words why the host waits. `clock` is the time it waits."""
+    """Return a phrase on why the host waits. It begins with `clock`, the waiting time in words."""
     text = f"{clock} for {wait.host}: "
     match wait.reason:
         case WaitReason.REFUSES:
@@ -198,7 +194,10 @@ def cause_of(wait: HostWait, clock: str) -> str:
 
 
 def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
-    """Return what changes the wait. `unblock`: the command that ends it. `given_up`: `given_up_s` in words."""
+    """Return a phrase on what ends or shortens the host's wait.
+
+    `unblock`: the command that ends it. `given_up`: in words, the time until the host is given up (empty: unknown).
+    """
     match wait.reason:
         case WaitReason.REFUSES | WaitReason.RETRY:
             return f"to ask at once: {unblock}"

@@ -3,5 +3,5 @@
 `states` has the states of URLs and crawls, positions and fences. The rows and change sets of SQL are in `store_model`.
 The one table of outcomes and retries is in `failure`; delays and back-off are in `politeness`. Assigning partitions to
 masters is in `placement`. Operators' commands are described in `commands` and `command_progress`. A backup's holds on
-purging are in `purge_holds`, and `lag` describes what waits.
+deleting reports are in `purge_holds`. How much work waits is described in `lag`.
 """

@@ -1,6 +1,7 @@
-"""Represent the progress of a command as one number, and bound what its next chunk may examine.
+"""Represent up to where a command is applied as one number, and bound what its next chunk may examine.
 
-Each chunk continues where the chunk before it ended. Otherwise it would walk again over everything that is done.
+A command is applied host by host, in chunks. Each chunk continues where the chunk before it ended. Otherwise it would
+walk again over everything that is done.
 """
 
 from collections.abc import Mapping
@@ -17,28 +18,31 @@ _BITS: Final = 128
 
 
 def behind(host_id: int, fingerprint: bytes) -> int:
-    """Return the progress at which all earlier hosts are done, and this host up to and including `fingerprint`."""
+    """Return the progress number for: all earlier hosts are done, and this host up to and including `fingerprint`."""
     return host_id << _BITS | int.from_bytes(fingerprint, "big")
 
 
 def behind_host(host_id: int) -> int:
-    """Return the progress at which this host is done, too."""
+    """Return the progress number for: all hosts up to and including this one are done."""
     return behind(host_id + 1, b"")
 
 
 def place_of(after: int) -> tuple[int, bytes]:
-    """Return the host to continue with, and the fingerprint after which to continue there (empty: at the start)."""
+    """Return the host to continue with, and the fingerprint after which to continue there (empty: at the start).
+
+    `after` is the progress number of what is done.
+    """
     host_id, fingerprint = divmod(after, 1 << _BITS)
     return host_id, fingerprint.to_bytes(_BITS // 8, "big") if fingerprint else b""
 
 
 def deletes_by_host(run: CommandRun) -> bool:
-    """Return True if a deletion of seeds goes over the hosts, False if it goes over the seeds that it names."""
+    """Return True if a command that deletes seeds goes over the hosts, False if it goes over seeds that it names."""
     return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args["all"])
 
 
 def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
-    """Return the seeds that the next chunk of a deletion processes, among those that the deletion names."""
+    """Return the seeds, as (host, fingerprint), that the next chunk of a deletion of named seeds processes."""
     places = run.args["places"]
     assert isinstance(places, list)
     return places[run.after : run.after + PLACES_A_CHUNK]
@@ -47,8 +51,8 @@ def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
 def hosts_of_chunk(run: CommandRun, hosts: Mapping[HostId, str]) -> set[HostId]:
     """Return which of `hosts` (names by id) the next chunk of a deletion of seeds may examine.
 
-    The result contains every host of `hosts` that the chunk reaches. It has at most HOSTS_A_CHUNK hosts, or as many as
-    the deletion names.
+    No other of `hosts` is reached by the chunk. The result has at most HOSTS_A_CHUNK hosts, or as many as the chunk's
+    named seeds have.
     """
     if not deletes_by_host(run):
         named = {host for host, _ in places_of_chunk(run)}

@@ -17,8 +17,9 @@ class CommandKind(StrEnum):
     """The kinds of command.
 
     RETRY_FAILED queues a crawl's failed URLs again. RETRY_UNANSWERED queues only those that failed without an HTTP
-    status: no connection, refused by our own rules, or given up with their host. DELETE removes every row of a crawl.
-    BLOCK_HOST (`host`, `until_ms`, 0 to unblock) and HOST_DELAY (`host`, `delay_ms`) act on a host for all crawls.
+    status: no connection, refused by the egress rules, or given up with their host. DELETE removes every row of a
+    crawl. BLOCK_HOST (`host`, `until_ms`, 0 to unblock) and HOST_DELAY (`host`, `delay_ms`) act on a host for all
+    crawls.
 
     DELETE_SEEDS removes seeds that were never fetched from the queue: those at `places`, each (host, fingerprint). With
     `all` it removes every seed except those. Seeds that were sent out, but that no worker has begun, are recalled
@@ -53,7 +54,7 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
 
 
 def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
-    """Return the kind if `args` are its arguments. Raise ValueError with the reason if they are not."""
+    """Return `kind` as a CommandKind if `args` are its arguments. Raise ValueError with the reason if they are not."""
     if kind not in CommandKind.__members__.values():
         raise ValueError(f"no command {kind!r}; there are {', '.join(CommandKind)}")
     known = CommandKind(kind)
@@ -70,5 +71,5 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
 
 
 def collection_of(crawl_id: CrawlId) -> str:
-    """Return the id of the command that removes a deleted crawl's rows. Every sender uses the same id."""
+    """Return the id of the command that removes a deleted crawl's rows. It is the same for every sender."""
     return f"delete-{crawl_id}"

@@ -32,7 +32,7 @@ HOST_UNREACHABLE: Final = "host_unreachable"
 
 
 class Category(StrEnum):
-    """The name of an outcome in counters and displays."""
+    """The kinds of results of a fetch, as counters and displays name them."""
 
     PAGE = "page"
     NOT_MODIFIED = "not_modified"
@@ -47,7 +47,7 @@ class Category(StrEnum):
 
 
 class HostEffect(Enum):
-    """What an outcome means for its host (shared/domain/frontier/politeness.py)."""
+    """What the result of a fetch means for the host (shared/domain/frontier/politeness.py)."""
 
     THROTTLED = 1
     """The host asks for a slower pace: it is blocked for a while, and its delay doubles."""
@@ -58,11 +58,11 @@ class HostEffect(Enum):
 
 
 THROTTLED_TIMES: Final = 3
-"""A URL may be answered 429 this many times `retry.attempts`."""
+"""A URL fails by 429 only after this many times `retry.attempts` attempts."""
 
 
 class Disposition(Enum):
-    """What happens to the URL (module docstring)."""
+    """What happens to a URL after a fetch: it ends, it is tried again, or it waits for its host (see the module)."""
 
     FINAL = 1
     RETRY = 2
@@ -71,10 +71,10 @@ class Disposition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A row of the table.
+    """A row of the table of outcomes: what one kind of result means for the URL and its host.
 
-    `host` is the effect on the host, None if the host is not to blame. `failed`: a final outcome of this kind counts as
-    failed.
+    `host` is the effect on the host, None if the host is not to blame. `failed`: a URL that ends this way is FAILED,
+    else DONE.
     """
 
     category: Category
@@ -88,7 +88,7 @@ class Decision:
     """What the frontier does with a URL after a fetch.
 
     `state` is DONE, FAILED or WAITING. `wait_s` applies to WAITING and may be 0. `attempt_used`: the attempt counts
-    against the URL's limit. `host` is the effect on the host.
+    against the URL's limit. `host` is the effect on the host, None if there is none.
     """
 
     category: Category
@@ -147,7 +147,7 @@ BY_KIND: Final[Mapping[FailureKind, Policy]] = MappingProxyType(
 
 
 def policy_for(end: FailureKind | int) -> Policy:
-    """Return the row for a failure or an HTTP status."""
+    """Return the row of the table of outcomes for a failure kind or an HTTP status."""
     if isinstance(end, FailureKind):
         return BY_KIND[end]
     return BY_STATUS.get(end) or BY_CLASS.get(end // 100, OTHER_STATUS)
@@ -162,7 +162,7 @@ def decide(
     retry_after_s: float | None = None,
     host_refuses: bool = False,
 ) -> Decision:
-    """Return what follows from the `attempt`-th try (from 1), which ended with `end`.
+    """Return what to do with a URL whose `attempt`-th try (from 1) ended with a failure kind or an HTTP status.
 
     `rng01` in 0..1 spreads waits by +-10 %. The server's `retry_after_s` is obeyed wherever the URL is tried again.
     `host_refuses`: a 429 or 503 comes from the host as a whole, not from the URL.
@@ -181,9 +181,9 @@ def decide(
 
 
 def retry_wait_s(retry: Retry, attempt: int, rng01: float) -> float:
-    """Return the seconds to wait after the `attempt`-th try (from 1).
+    """Return the seconds to wait after a URL's `attempt`-th try (from 1).
 
-    They are base_s x 2^(attempt - 1), +-10 %, at most max_s.
+    They are base_s x 2^(attempt - 1), +-10 % by `rng01` in 0..1, at most max_s.
     """
     return min(retry.base_s * 2.0 ** (attempt - 1) * (0.9 + 0.2 * rng01), retry.max_s)
 

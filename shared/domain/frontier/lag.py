@@ -1,4 +1,4 @@
-"""Lag: how much work waits, and for how long."""
+"""Lag: how much work waits in the frontier, and for how long."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from shared.domain.ids import Partition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A number of waiting things, and the age of the oldest in seconds (None if there are none).
+    """How many URLs, shards or messages wait, and the age of the oldest in seconds (None if there are none).
 
     `more`: there may be others, since only a bounded part was read.
     """
@@ -21,11 +21,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class FrontierLag:
-    """What waits in the frontier, in one snapshot.
+    """How much work waits in the frontier at each stage, in one snapshot.
 
     `due`: URLs that only politeness, budgets and worker capacity delay. Its age is that of the queue that was not
     served for the longest time. `pending`: shards that no worker has begun. `in_flight`: shards that a worker has
-    begun. Both ages count from the lease. `positions`: how far reports were applied at the snapshot.
+    begun. Both ages count from the lease. `positions`: up to where reports were applied at the snapshot.
     """
 
     due: Waiting

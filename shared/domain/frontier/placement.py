@@ -1,4 +1,4 @@
-"""Place partitions on masters. Each pass compares the present state with the goal, until nothing is left to change.
+"""Decide which master owns which partition, in passes: each compares the present owners with the goal.
 
 Safety does not depend on placement: the owner is the master with the newest term. Each move is a short pause for the
 hosts of a partition, so a plan moves as few as it can. Partitions without an owner are placed at once. Moves that only
@@ -15,7 +15,7 @@ from shared.domain.ids import Partition
 
 
 class StoreKind(StrEnum):
-    """Where the frontier is stored: a file that one process writes, or a server that many processes write."""
+    """The kind of database: a SQLite file, which one process writes, or a PostgreSQL server, which many write."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"
@@ -23,7 +23,10 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementMaster:
-    """A master that is alive. `seen_since`: when the leader first saw it, in seconds of the leader's own clock."""
+    """A live master, to which partitions may be given.
+
+    `seen_since`: when the leader first saw it, in seconds of the leader's own clock.
+    """
 
     id: str
     seen_since: float
@@ -32,7 +35,7 @@ class PlacementMaster:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """The limits of a pass.
+    """The limits of a pass of placement.
 
     `max_moves`: how many partitions a pass may take from live owners. `settle_s`: how many seconds ago a master must
     have been seen first before it is given any of those.
@@ -44,7 +47,7 @@ class PlacementRules:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """What a pass changes. The plan is empty if there is nothing to do.
+    """What a pass of placement changes. The plan is empty if there is nothing to do.
 
     `owners`: the new owner of each partition that changes hands. `moves`: how many of them are taken from a live owner.
     `deferred`: moves left for the next passes. `stranded`: partitions without an owner, because no master can own them.
@@ -69,11 +72,12 @@ def reconcile(
     now: float,
     rules: PlacementRules = _DEFAULT,
 ) -> PlacementPlan:
-    """Return the next pass towards the goal: every partition has a live owner that is not draining.
+    """Return which partitions to give to which masters in the next pass.
 
-    On PostgreSQL no two owners may differ by more than one partition. On SQLite one master owns all partitions, the
-    leader if possible. `owners` may name masters that are dead, and lack partitions that were never owned. A draining
-    master keeps its partitions while there is no other master.
+    The goal: every partition has a live owner that is not draining. On PostgreSQL no two owners may differ by more than
+    one partition. On SQLite one master owns all partitions, the leader if possible. `owners` may name masters that are
+    dead, and lack partitions that were never owned. A draining master keeps its partitions while there is no other
+    master.
     """
     alive = {master.id: master for master in masters}
     able = {name: master for name, master in alive.items() if not master.draining}

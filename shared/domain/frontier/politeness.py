@@ -22,7 +22,8 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause before a host that could not be reached is probed again; it doubles."""
 
 PROBES: Final = 10
-"""A pause between probes is at most this fraction (1/PROBES) of `retry.outage_s`, so that an outage ends with a probe.
+"""A pause before the next try of an unreachable host is at most `retry.outage_s` / PROBES, so that an outage ends with
+one.
 """
 
 BUSY_DELAYS: Final = 10.0
@@ -69,7 +70,10 @@ def host_delay(
 
 
 def shard_size(delay_s: float, expected_fetch_s: float) -> int:
-    """Return the URLs of one shard: about `SHARD_WORK_S` of polite work, at least 1, at most `SHARD_MAX`."""
+    """Return the number of URLs for one shard: about `SHARD_WORK_S` seconds of fetching at the host's pace.
+
+    It is at least 1, at most `SHARD_MAX`.
+    """
     pace = max(delay_s, expected_fetch_s)
     if pace * SHARD_MAX <= SHARD_WORK_S:
         return SHARD_MAX
@@ -77,7 +81,7 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 
 
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
-    """Return the URLs of one shard where `slots` shards of one host may be out at once.
+    """Return the number of URLs for one shard if `slots` shards of its host may be leased at once.
 
     This is half an even part of the queue, so that no slot runs dry first. Each shard costs a lease, a grant and a
     report, so it is at least `PART_MIN` URLs. That minimum takes at most `PART_WORK_S`, so that slow hosts keep all
@@ -90,7 +94,7 @@ def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
 def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) -> float:
     """Return the seconds to wait after the `failures`-th failure (from 1).
 
-    They are base x 2^(n-1), +-10 % by `rng01` in 0..1, at most `max_s`.
+    They are `base_s` x 2^(failures - 1), +-10 % by `rng01` in 0..1, at most `max_s`.
     """
     doublings = min(max(failures, 1) - 1, _DOUBLINGS_MAX)
     return min(base_s * 2.0**doublings * (0.9 + 0.2 * rng01), max_s)
@@ -98,14 +102,14 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
 
 @dataclass(frozen=True, slots=True)
 class HostHealth:
-    """A host's record of trouble.
+    """How a host has answered lately, and until when it is left alone for that.
 
     `failures` in the present spell set the back-off; each success takes one back. `unreachable` counts failures in a
-    row to resolve or connect; any answer ends that row. No request is sent to the host before `blocked_until_ms`.
+    row to resolve or connect; any response ends that row. No request is sent to the host before `blocked_until_ms`.
 
-    `recent`: the last `WINDOW` answers as bits, the newest lowest, 1 for a 429 or 503. A bit above them marks how many
-    there are. `slowed_ms`: the delay that 429s raised. `asked_ms`: the longest Retry-After among the recent answers.
-    `silent_since_ms`: when the host became unreachable or refusing, 0 while it answers.
+    `recent`: the last `WINDOW` responses as bits, the newest lowest, 1 for a 429 or 503. A bit above them marks how
+    many there are. `slowed_ms`: the delay that 429s raised. `asked_ms`: the longest Retry-After among the recent
+    responses. `silent_since_ms`: when the host became unreachable or refusing, 0 while it answers.
     """
 
     failures: int = 0
@@ -119,36 +123,36 @@ class HostHealth:
 
     @property
     def refusing(self) -> bool:
-        """True if the host as a whole refuses, and not just one of its URLs."""
+        """True if the whole host refuses: over a quarter of its last 20 responses, or the last 3, were 429 or 503."""
         refused = self.recent.bit_count() - 1
         row = (1 << REFUSING_ROW) - 1
         return refused * REFUSING_SHARE > WINDOW or (self.recent > row + 1 and self.recent & row == row)
 
     def after(self, effect: HostEffect) -> bool:
-        """Return True if the host is refusing once `effect` is added."""
+        """Return True if one more response with this effect (a 429 or 503) makes the host count as refusing."""
         return effect is not HostEffect.UNREACHABLE and replace(self, recent=_shifted(self.recent, 1)).refusing
 
     def dead(self, now_ms: int, retry: Retry, *, gave_pages: bool) -> bool:
-        """Return True if the host is to be given up: its other URLs fail as `host_unreachable`.
+        """Return True if the host is to be given up: its remaining URLs then fail as `host_unreachable`.
 
-        A host that gave pages of the crawl is treated as an outage, and kept for `retry.outage_s`.
+        A host that gave pages of the crawl is given up only after `retry.outage_s` seconds without an answer.
         """
         if gave_pages:
             return bool(self.silent_since_ms) and now_ms - self.silent_since_ms > retry.outage_s * 1000
         return self.unreachable >= retry.host_attempts
 
     def blocked(self, now_ms: int) -> bool:
-        """Return True if no request may be sent to the host now."""
+        """Return True if no request may be sent to the host at `now_ms`, because it refused or failed lately."""
         return now_ms < self.blocked_until_ms
 
     def settled(self, now_ms: int) -> "HostHealth":
-        """Return the health with failures forgotten if the host was quiet for `QUIET_MS` since its block ended."""
+        """Return the health without failures if `QUIET_MS` passed since the last one and its block; else unchanged."""
         if self.failures and now_ms >= max(self.last_failure_ms, self.blocked_until_ms) + QUIET_MS:
             return replace(self, failures=0)
         return self
 
     def answered(self, now_ms: int) -> "HostHealth":
-        """Return the health after a usable answer: the number of failures and the added delay decrease."""
+        """Return the health after a usable response: the number of failures and the added delay decrease."""
         if self.recent == _ALL_WELL and not (
             self.failures or self.unreachable or self.slowed_ms or self.silent_since_ms
         ):
@@ -166,7 +170,7 @@ class HostHealth:
         )
 
     def connected(self) -> "HostHealth":
-        """Return the health after an exchange that broke: the host is reachable, and nothing else is known."""
+        """Return the health after a connection that broke before a response: the host is reachable, at least."""
         return replace(self, unreachable=0) if self.unreachable else self
 
     def refused(
@@ -180,11 +184,11 @@ class HostHealth:
         rng01: float,
         retry_after_s: float | None = None,
     ) -> "HostHealth":
-        """Return the health after a 429 (THROTTLED) or a 503 (BUSY); `delay_s` is the host's present delay.
+        """Return the health after a 429 (THROTTLED) or a 503 (BUSY). `delay_s` is the host's present delay.
 
         A 429 blocks the host for its Retry-After, or else for `retry.host_base_s`, and doubles the delay. A 503 blocks
         it for a few delays. If the host is refusing, it is blocked for the longest recent Retry-After, or else for a
-        back-off that doubles. A block never ends earlier than the one in force.
+        back-off that doubles. A new block never ends earlier than the present one.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
         health = replace(
@@ -215,8 +219,8 @@ class HostHealth:
     ) -> "HostHealth":
         """Return the health after the host could not be reached: not resolved, not connected to, or without robots.txt.
 
-        The block is the back-off, or the server's `retry_after_s` if that is longer. It never ends earlier than the one
-        in force. A failure during a block is not counted: requests of the host's other slots were under way and end the
+        It is blocked for the back-off, or for the server's `retry_after_s` if that is longer, and never less long than
+        before. A failure during a block is not counted: requests of the host's other slots were under way and end the
         same way. Otherwise one outage would give a host up at once.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)

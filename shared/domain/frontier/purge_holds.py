@@ -1,4 +1,4 @@
-"""Purge holds on the reports: while a hold is active, owners purge no reports that they apply.
+"""Purge holds on the reports: while a hold is active, owners do not delete (purge) the reports that they have applied.
 
 A backup of a running cluster takes a hold, then a snapshot of the tables. Then it copies the reports behind the
 positions in the snapshot. An owner notes how far it has applied, then looks for holds, then purges up to the noted
@@ -16,14 +16,14 @@ HOLD_S: Final = 60.0
 """Seconds after its last beat for which a hold counts. A holder that died delays purging for no longer than this."""
 
 BEAT_S: Final = 5.0
-"""Seconds between a holder's beats."""
+"""Seconds between two beats, by which a holder shows that it lives."""
 
 HOLDER_MARGIN_S: Final = 10.0
 """The holder itself treats its hold as lost this many seconds earlier."""
 
 
 class ObservedHolds:
-    """The holds as one owner has seen them."""
+    """The purge holds that one owner has seen, and when each last had a beat."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
@@ -32,7 +32,7 @@ class ObservedHolds:
         return f"<ObservedHolds {sorted(self._seen)}>"
 
     def standing(self, beats: Mapping[str, int], now: float) -> bool:
-        """Return True if a hold still counts at `now` (seconds). `beats` has the number of each existing hold."""
+        """Return True if a purge hold is active at `now` (seconds). `beats` has each hold's present beat number."""
         self._seen = {
             holder: seen if (seen := self._seen.get(holder)) is not None and seen[0] == beat else (beat, now)
             for holder, beat in beats.items()
@@ -41,5 +41,5 @@ class ObservedHolds:
 
 
 def held_until(beat_began: float) -> float:
-    """Return until when a holder may rely on its hold, if it began to write its last answered beat at `beat_began`."""
+    """Return until when a holder may rely on its purge hold. Its last acknowledged beat began at `beat_began`."""
     return beat_began + HOLD_S - HOLDER_MARGIN_S

@@ -1,4 +1,4 @@
-"""The frontier's vocabulary: states of a URL, what an owner may write, and the pure rules that decide between them."""
+"""States of URLs and crawls, up to where an owner has applied reports, and its fence against a later owner."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -8,7 +8,7 @@ from shared.domain.ids import Partition, Term
 
 
 class UrlState(IntEnum):
-    """A URL's state. QUEUED and WAITING together are `queued` in the identity; a dead letter is FAILED."""
+    """A URL's state in the frontier. The counter `queued` includes QUEUED and WAITING; a dead letter is FAILED."""
 
     QUEUED = 0
     WAITING = 1
@@ -19,7 +19,7 @@ class UrlState(IntEnum):
 
 
 class UrlEnd(IntEnum):
-    """A worker's result for a URL: the server answered, no answer came, or a rule forbade the request."""
+    """How a worker's attempt at a URL ended: the server answered, no response came, or a rule forbade the request."""
 
     ANSWERED = 1
     FAILED = 2
@@ -27,8 +27,9 @@ class UrlEnd(IntEnum):
 
 
 class CrawlState(StrEnum):
-    """A crawl's state. CREATED: declared, never started. SEEDING: not all of its first seeds are acknowledged, so it
-    cannot finish.
+    """A crawl's state.
+
+    CREATED: declared, never started. SEEDING: not all of its first seeds are acknowledged, so it cannot finish.
     """
 
     CREATED = "created"
@@ -40,7 +41,7 @@ class CrawlState(StrEnum):
 
 
 WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
-"""States in which a crawl may have moving rows in the frontier."""
+"""States in which URLs of a crawl may still change state."""
 
 USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
 """States in which a crawl uses up active time."""
@@ -65,7 +66,7 @@ LEVEL_MS: Final = 3_600_000
 
 
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
-    """Return the order in a host's queue, least first.
+    """Return the sort key of a URL in its host's queue: the least is fetched first.
 
     The order is breadth-first by depth, raised by priority, with ageing. Every URL ages at the same rate, so the order
     of two URLs never changes. The rank is therefore a constant that an index can hold.
@@ -75,8 +76,10 @@ def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a partition's two subjects are applied: the stream (by its creation, Unix ns), and the sequence and
-    broker time (Unix ns) of the last message of each subject.
+    """Up to where a partition's outcomes and discoveries are applied.
+
+    It has the stream's creation time (Unix ns), and for each of the two the sequence of the last applied message and
+    when the broker stored it (Unix ns).
     """
 
     stream_created_ns: int = 0
@@ -86,22 +89,22 @@ class Position:
     discovery_ns: int = 0
 
     def of(self, kind: str) -> int:
-        """Return the last applied sequence of a kind of report."""
+        """Return the sequence of the last applied report of this kind ("outcome" or "discovery")."""
         return self.outcome_seq if kind == "outcome" else self.discovery_seq
 
     def at_ns(self, kind: str) -> int:
-        """Return when the last applied message of a kind of report was stored."""
+        """Return when the broker stored the last applied report of this kind (Unix ns)."""
         return self.outcome_ns if kind == "outcome" else self.discovery_ns
 
     def moved(self, kind: str, sequence: int, at_ns: int) -> "Position":
-        """Return the position after applying the report at `sequence`."""
+        """Return the position after the report of this kind at `sequence`, stored at `at_ns`, is applied, too."""
         if kind == "outcome":
             return Position(self.stream_created_ns, sequence, at_ns, self.discovery_seq, self.discovery_ns)
         return Position(self.stream_created_ns, self.outcome_seq, self.outcome_ns, sequence, at_ns)
 
 
 def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool:
-    """Return True if `position` is still valid in the present stream.
+    """Return True if `position` belongs to the present stream of reports.
 
     False if the stream was created anew, or ends before the position (restored from a backup). Then everything in it is
     unread, and reading starts at 0. Sequences alone are not enough, since a new stream counts from 1 again.
@@ -115,19 +118,22 @@ def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The condition of every owner transaction: it commits only under this term and directly after this version."""
+    """The condition of every transaction of a partition's owner.
+
+    It commits only under this term and directly after this version, so an earlier owner can no longer write.
+    """
 
     partition: Partition
     term: Term
     version: int
 
     def next(self) -> "Fence":
-        """Return the fence after one committed transaction."""
+        """Return the fence for the transaction after this one has committed."""
         return Fence(self.partition, self.term, self.version + 1)
 
 
 class Merge(IntEnum):
-    """What a link to a known URL changes."""
+    """What a link to a URL that the crawl knows already changes."""
 
     NOTHING = 0
     LOWER_DEPTH = 1
@@ -135,10 +141,10 @@ class Merge(IntEnum):
 
 
 def merge_link(state: UrlState, known_depth: int, found_depth: int, max_depth: int | None) -> Merge:
-    """Return what a link changes. The least depth wins, so that the set of pages does not depend on timing.
+    """Return what a link found at `found_depth` changes of a URL known at `known_depth`. The lesser depth is kept.
 
-    A done page is queued again if a depth limit is set and a link reaches it at a lesser depth: its own links may now
-    be within the limit.
+    So the set of pages does not depend on timing. A done page is queued again if a depth limit is set and a link
+    reaches it at a lesser depth: its own links may now be within the limit.
     """
     if found_depth >= known_depth:
         return Merge.NOTHING

@@ -1,4 +1,4 @@
-"""What an owner reads from and writes to the frontier's tables, as values.
+"""What an owner reads from and writes to the frontier's tables, as values: rows, changes and results.
 
 Times are Unix ms unless a name has another unit.
 """
@@ -15,9 +15,9 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 
 @dataclass(frozen=True, slots=True)
 class CrawlRow:
-    """A crawl as stored; `spec` is its active revision's JSON, and `active_ms` its active time when it was read.
+    """A crawl as stored. `spec` is its active revision's JSON; `active_ms` the time it was worked on, when it was read.
 
-    While the crawl uses up time, its active time is the clock of `active_pool` less `active_zero_ms`.
+    While the crawl is worked on and not paused, that time is the clock of `active_pool` less `active_zero_ms`.
     """
 
     crawl_id: CrawlId
@@ -36,12 +36,15 @@ class CrawlRow:
 
     @property
     def version(self) -> "CrawlVersion":
-        """The present version."""
+        """A value that changes with the crawl's revision and state."""
         return CrawlVersion(self.change, self.revision, self.state)
 
 
 class CrawlVersion(NamedTuple):
-    """A value that changes with a crawl's revision and state. `change` is the number of the last such change."""
+    """A value that differs after each change of a crawl's revision or state.
+
+    `change` is the number of the last change, counted over all crawls.
+    """
 
     change: int
     revision: Revision
@@ -50,11 +53,11 @@ class CrawlVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangeMark:
-    """Up to where changes of crawls were read. The default is for the first read.
+    """Up to where a reader has read the changes of crawls. The default is for the first read.
 
-    - `change`: the greatest number of a change.
-    - `versions`: of each partition, whose counters may have changed if it differs.
-    - `compared`: the last crawl that was compared.
+    - `change`: the greatest number of a change that was read.
+    - `versions`: the version of each partition. If it is unchanged, so are the counters there.
+    - `compared`: the last crawl that was compared without regard to its number.
     """
 
     change: int = 0
@@ -64,14 +67,14 @@ class ChangeMark:
 
 @dataclass(frozen=True, slots=True)
 class CrawlChanges:
-    """What one snapshot has of the changes since a mark. `mark` is the next one.
+    """What changed in crawls since a mark, in one snapshot. Pass `mark` to the next read.
 
-    - `rows`: crawls in another version than the known one, None for deleted ones.
+    - `rows`: crawls whose version differs from the known one, None for deleted ones.
     - `recent`: the versions of the crawls that changed last.
     - `compared`: crawls that were compared without regard to their numbers.
     - `counted`: crawls whose counters changed.
-    - `clocks`: the time of each pool in ms.
-    - `positions`: how far each partition's subjects are applied.
+    - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
+    - `positions`: up to where each partition's reports are applied.
     """
 
     mark: ChangeMark
@@ -85,7 +88,7 @@ class CrawlChanges:
 
 @dataclass(slots=True)
 class LeasedUrl:
-    """A URL that is out. `least` is the least depth found since it was sent.
+    """A URL in a shard that was sent out. `least` is the least depth found since it was sent.
 
     `depth` is the depth that it was sent with. After a takeover it is only known to be at least `least`.
     """
@@ -102,7 +105,11 @@ class LeasedUrl:
 
 @dataclass(slots=True)
 class LeaseRow:
-    """A lease as stored. `order` has the shard's fingerprints in order, `urls` those URLs that are not settled yet."""
+    """A lease as stored: a URL shard that was sent out.
+
+    `order` has the shard's fingerprints in order, `urls` those URLs that are not settled yet. `grants` and `expired`
+    count its grants, and those that expired.
+    """
 
     lease_id: LeaseId
     crawl_id: CrawlId
@@ -121,7 +128,7 @@ class LeaseRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A host's queue of one crawl, with what is known of the host."""
+    """A host's queue of one crawl as stored, with what is stored of the host."""
 
     crawl_id: CrawlId
     host_id: HostId
@@ -148,7 +155,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A partition as read by a new owner after its claim committed."""
+    """What a new owner reads of its partition after its claim committed: fence, position, leases and commands."""
 
     fence: Fence
     position: Position
@@ -160,7 +167,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Lease up to `max_urls` URLs of a host's queue, best first."""
+    """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first."""
 
     lease_id: LeaseId
     crawl_id: CrawlId
@@ -175,7 +182,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class UrlChange:
-    """A URL's row after an outcome. `rank` is the queue order if QUEUED, the due time if WAITING, else unused."""
+    """The new values of a URL's row after an outcome. `rank`: the queue order if QUEUED, the due time if WAITING."""
 
     crawl_id: CrawlId
     host_id: HostId
@@ -189,7 +196,7 @@ class UrlChange:
 
 @dataclass(frozen=True, slots=True)
 class FetchRow:
-    """The last outcome of a URL that was tried. `page`: its record belongs in the index.
+    """A URL's last fetch, as stored. `page`: it stored a page, whose record belongs in the index.
 
     `truncated`: why the body is incomplete. `left_out`: as shared.domain.explain.excluded_links encodes it.
     """
@@ -221,7 +228,7 @@ class FetchRow:
 
 @dataclass(slots=True)
 class QueueDelta:
-    """A change of a queue row. None keeps a column's value."""
+    """What one transaction changes in a queue's row: numbers to add, and new values (None keeps the stored one)."""
 
     queued: int = 0
     waiting: int = 0
@@ -234,7 +241,7 @@ class QueueDelta:
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A host's new values."""
+    """The new values of a host's row."""
 
     host_id: HostId
     crawl_delay_ms: int
@@ -254,7 +261,7 @@ class HostChange:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """A URL or message given up, with the evidence."""
+    """A dead letter to store: a URL or message that is given up, with the evidence."""
 
     crawl_id: CrawlId | None
     kind: str
@@ -266,7 +273,7 @@ class DeadLetterRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageDeadLetter:
-    """A dead letter that is a whole message of that kind."""
+    """A dead letter that is a whole message: its number, the kind of message, and its bytes."""
 
     id: int
     kind: str
@@ -274,12 +281,12 @@ class MessageDeadLetter:
 
 
 QueueEnd = tuple[CrawlId, HostId, UrlState, str]
-"""A host's queue whose queued and waiting URLs all end, in FAILED or EXCLUDED, for this reason."""
+"""The end of a queue: crawl, host, final state (FAILED or EXCLUDED) and reason of all its queued and waiting URLs."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """Everything one owner transaction writes, besides the fence. Deltas add up; rows replace.
+    """Everything that one owner transaction writes, besides the fence. Deltas are added; rows replace stored ones.
 
     `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues that
     have more. `letters_sent`: dead letters whose messages were published again. `commands_given_up`: ids of commands in
@@ -304,11 +311,11 @@ class Changes:
     marks: Mapping[CrawlId, int] = field(default_factory=dict)
 
     def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
-        """Return the delta of this queue, created on first use."""
+        """Return the QueueDelta of this queue, to which the caller adds. It is empty at first."""
         return self.queues.setdefault((crawl_id, host_id), QueueDelta())
 
     def empty(self) -> bool:
-        """Return True if nothing would be written."""
+        """Return True if there is nothing to write."""
         return not (
             self.urls
             or self.fetches
@@ -327,7 +334,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredLink:
-    """A link to insert. Its host is known by name only. A seed has `via_host` 0 and an empty `via`."""
+    """A link or seed to insert, whose host is known by name only. `via_host` and `via` name the page that has the link.
+
+    A seed has `via_host` 0 and an empty `via`.
+    """
 
     crawl_id: CrawlId
     url: str
@@ -342,7 +352,10 @@ class DiscoveredLink:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """A producer's progress: the number of its message for a (crawl, partition), and its running total of URLs."""
+    """How far a sender of discoveries has come for a crawl and partition.
+
+    `n`: the number of its message. `total`: how many URLs it has sent so far, this message included.
+    """
 
     crawl_id: CrawlId
     producer: str
@@ -352,9 +365,9 @@ class ProducerMark:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryTransaction:
-    """Discoveries to apply in one transaction, in order of arrival.
+    """Messages with discoveries to apply in one transaction, in order of arrival.
 
-    Each message has the number of its links that could not be queued.
+    Each has its sender's mark, its links, and the number of its links that could not be queued.
     """
 
     messages: tuple[tuple[ProducerMark, tuple[DiscoveredLink, ...], int], ...]
@@ -365,8 +378,9 @@ class DiscoveryTransaction:
 class DiscoveryResult:
     """What applying a DiscoveryTransaction changed.
 
-    `queues` has the rows added to each queue, `lowered` the depths lowered in leases. The other numbers are counter
-    deltas.
+    `queues`: how many URLs were added to each queue. `lowered`: leased URLs that were found at a lesser depth, with it.
+    `new`, `known`, `refused`: what to add to these counters. `repeats`, `gaps`: messages that came twice, or are
+    missing.
     """
 
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
@@ -382,7 +396,7 @@ class DiscoveryResult:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A crawl's counters summed over partitions. `version` grows with every change of any of them."""
+    """A crawl's counters, summed over partitions. `version` grows with every change of any of them."""
 
     discovered: int = 0
     queued: int = 0
@@ -401,17 +415,17 @@ class Counters:
     version: int = 0
 
     def url_drift(self) -> int:
-        """Return 0 if discovered = queued + leased + done + failed + excluded, else the difference."""
+        """Return discovered - (queued + leased + done + failed + excluded). Anything but 0 is a defect."""
         return self.discovered - (self.queued + self.leased + self.done + self.failed + self.excluded)
 
     def link_drift(self) -> int:
-        """Return 0 if accepted = new + known + refused among the applied links, else the difference."""
+        """Return accepted - (new + known + refused), of the applied links. Anything but 0 is a defect."""
         return self.accepted - (self.new + self.known + self.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """A command to apply to one partition.
+    """A command as one partition applies it.
 
     `number` orders the commands of a partition and is never reused. `sequence` is the position of its message in the
     reports stream: messages with a smaller one were accepted before it. `through` is the newest dead letter that it

@@ -16,8 +16,10 @@ _KEY: Final = re.compile(r"orb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 
 
 class Role(StrEnum):
-    """What a key may do. Each role includes the ones before it: read; change crawls, seeds and hosts; issue and revoke
-    keys.
+    """What an API key may do. Each role may also do what the ones before it may.
+
+    VIEWER: read. OPERATOR: change crawls, seeds, hosts, members and the configuration. ADMIN: issue and revoke keys,
+    and read the audit log.
     """
 
     VIEWER = "viewer"
@@ -25,7 +27,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
     def covers(self, needed: "Role") -> bool:
-        """Return True if this role may do everything that `needed` may."""
+        """Return True if a key with this role may do everything that one with the role `needed` may."""
         return _ORDER.index(self) >= _ORDER.index(needed)
 
 
@@ -34,7 +36,7 @@ _ORDER: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as stored. `digest` is SHA-256 of the key."""
+    """An API key as stored: `digest` is the SHA-256 of the whole key, which itself is not stored."""
 
     key_id: str
     name: str
@@ -46,7 +48,7 @@ class ApiKey:
 
     @property
     def tag(self) -> str:
-        """The name of this version of the key's record."""
+        """The tag (HTTP ETag) of this version of the key's record. Revoking the key changes it."""
         return f"{self.key_id}-{self.revoked_at_ms or 0}"
 
     def __repr__(self) -> str:
@@ -54,22 +56,22 @@ class ApiKey:
 
 
 def new_key() -> tuple[str, str]:
-    """Return a key's id and the key itself, which is shown once and not stored."""
+    """Return a new API key's id and the key itself, which is shown once and not stored."""
     key_id = secrets.token_hex(8)
     return key_id, f"orb_{key_id}_{secrets.token_urlsafe(32)}"
 
 
 def key_id_of(key: str) -> str | None:
-    """Return the id in a key, or None if the key has the wrong form."""
+    """Return the id contained in an API key, or None if the key has the wrong form."""
     match = _KEY.fullmatch(key)
     return None if match is None else match[1]
 
 
 def digest_of(key: str) -> bytes:
-    """Return the digest of a key, which is all that is stored of it."""
+    """Return the SHA-256 of an API key, which is stored instead of the key."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def opens(key: str, kept: ApiKey) -> bool:
-    """Return True if `key` is the stored one and was not revoked. The comparison takes constant time."""
+    """Return True if `key` is the API key stored as `kept`, and was not revoked. The comparison takes constant time."""
     return hmac.compare_digest(digest_of(key), kept.digest) and kept.revoked_at_ms is None

@@ -1,12 +1,13 @@
-"""The audit log: which actor changed what, and when."""
+"""The audit log: who changed what, and when."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One change. `actor` is the key's name and id, `request` the request's id. `before` and `after` are as stored
-    then.
+    """One change in the audit log. `actor` is the key's name and id, `request` the request's id.
+
+    `before` and `after` are the changed object as it was stored then, None if there was none.
     """
 
     id: int
@@ -21,9 +22,10 @@ class AuditLine:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which changes to list, all conditions together. Times are Unix ms, `until_ms` is exclusive.
+    """Which lines of the audit log to list: those that meet all conditions. None: any.
 
-    `actor`: the name of a key, or its id. `action`: the exact action, or a prefix if it ends in a dot.
+    `actor`: the name of a key, or its id. `action`: the exact action, or a prefix if it ends in a dot. Times are Unix
+    ms, `until_ms` is exclusive.
     """
 
     actor: str | None = None

@@ -1,7 +1,7 @@
 """Hot configuration: what operators may change at run time, and the resulting values of a member (pure).
 
-A document is complete: for each field that it omits, every member uses its start-up value. So it overrides flags,
-environment and files, and removing a field restores the start-up value. Documents are written strictly (the API refuses
+A hot configuration is complete: for each field that it omits, every member uses its start-up value. So it overrides
+flags, environment and files, and removing a field restores the start-up value. It is written strictly (the API refuses
 unknown fields) and read tolerantly: a member of an earlier version uses the fields it knows.
 """
 
@@ -25,7 +25,7 @@ Strikes = Annotated[int, Meta(ge=1, le=100)]
 ReportSeconds = Annotated[float, Meta(ge=0.01, le=60.0)]
 
 MAX_AHEAD: Final = 2.0
-"""The most shards out per free visit. More would wait at workers instead of in SQL (architecture: dispatched)."""
+"""The most shards dispatched per free visit. More would wait at workers instead of in the database."""
 
 MAX_POOLS: Final = 256
 MAX_HEADROOM: Final = 1 << 50
@@ -105,7 +105,7 @@ class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole document. For the workers of a pool, `pools` overrides `worker`."""
+    """The hot configuration. For the workers of a pool, `pools` overrides `worker`."""
 
     log_level: LogLevel | None = None
     worker: WorkerPart = WorkerPart()
@@ -121,18 +121,18 @@ _decoder: Final = msgspec.json.Decoder(HotConfig)
 
 
 def encode_config(config: HotConfig) -> bytes:
-    """Return the document as stored and published, without the fields that are not set."""
+    """Return the hot configuration as JSON, without the fields that are not set."""
     return msgspec.json.encode(config)
 
 
 def decode_config(data: bytes | str) -> HotConfig:
-    """Return the stored document. Raise MsgspecError if it is invalid."""
+    """Return the hot configuration in stored JSON; unknown fields are ignored. Raise MsgspecError if it is invalid."""
     return _decoder.decode(data)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """The document at a revision. Revision 0 is the empty document that no operator wrote.
+    """A revision of the hot configuration. Revision 0 is the empty one that no operator wrote.
 
     `document` is the text as stored, if there is one. It includes fields of a later version, which `config` lacks.
     """
@@ -145,12 +145,12 @@ class StoredConfig:
 
     @property
     def text(self) -> str:
-        """The document as published."""
+        """The hot configuration as published: the stored text if there is one, else `config` as JSON."""
         return encode_config(self.config).decode() if self.document is None else self.document
 
     @property
     def tag(self) -> str:
-        """The name of this revision."""
+        """The tag (HTTP ETag) of this revision: its number as text."""
         return str(self.revision)
 
 
@@ -159,7 +159,7 @@ class StoredConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTuning:
-    """The values a worker runs with."""
+    """The values that a worker runs with, after the hot configuration was applied to its start-up settings."""
 
     max_visits: int
     report_s: float
@@ -169,8 +169,9 @@ class WorkerTuning:
 
 @dataclass(frozen=True, slots=True)
 class MasterTuning:
-    """The values a master runs with. Those with a default have no start-up setting; only hot configuration changes
-    them.
+    """The values that a master runs with, after the hot configuration was applied to its start-up settings.
+
+    Most have no start-up setting: only the hot configuration changes them from their defaults.
     """
 
     grant_s: float = 30.0
@@ -189,7 +190,7 @@ class MasterTuning:
 
 
 def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning) -> WorkerTuning:
-    """Return the values of a worker of `pool` that was started with `started`.
+    """Return the values for a worker of `pool` by the hot configuration; `started` has its start-up values.
 
     A value comes from its pool's settings, else from those of all workers, else from its start.
     """
@@ -203,7 +204,7 @@ def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning) -> Worker
 
 
 def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
-    """Return the values of a master that was started with `started`."""
+    """Return the values for a master by the hot configuration; `started` has its start-up values."""
     values = _set_fields(config.master)
     if config.log_level is not None:
         values["log_level"] = config.log_level
@@ -214,7 +215,7 @@ def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
 
 
 def watermarks(part: StoragePart) -> Watermarks:
-    """Return the watermarks for these settings. A low watermark above the high one counts as equal to it."""
+    """Return the watermarks by these settings, or the default ones. A low one above the high one is lowered to it."""
     default = OF_STORAGE
     high = _first(part.high_watermark_ratio, None, default.high)
     low = _first(part.low_watermark_ratio, None, default.low)
@@ -222,7 +223,7 @@ def watermarks(part: StoragePart) -> Watermarks:
 
 
 def changed_values(before: WorkerTuning | MasterTuning, after: WorkerTuning | MasterTuning) -> Mapping[str, str]:
-    """Return the values that differ, as `old -> new`, by name."""
+    """Return the values that differ between two tunings: a mapping from name to the text `old -> new`."""
     old, new = asdict(before), asdict(after)
     return {name: f"{old[name]} -> {value}" for name, value in new.items() if old.get(name) != value}
 
@@ -239,18 +240,18 @@ def _first(narrow: T | None, wide: T | None, started: T) -> T:
 
 
 class MemberRole(StrEnum):
-    """The role of a member of a cluster."""
+    """Whether a member of a cluster is a master or a worker."""
 
     MASTER = "master"
     WORKER = "worker"
 
 
 class Drains(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The members, by id, that accept no new work. Sorted."""
+    """The ids of the members that are to drain. Sorted."""
 
     masters: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
 
     def of(self, role: MemberRole) -> tuple[str, ...]:
-        """Return the drained members of a role."""
+        """Return the ids of the masters, or of the workers, that are to drain."""
         return self.masters if role is MemberRole.MASTER else self.workers

@@ -1,7 +1,7 @@
-"""Counters of a process, cheap enough for hot paths. Metrics are read from them later.
+"""Counters of a process for its metrics, cheap enough to be used for every page.
 
-They are pure: they use no clock, and do not depend on the reader. Counts only grow, from the start of the process, and
-their number is bounded.
+They use no clock, and do not depend on who reads them. Counts only grow, from the start of the process, and the number
+of counters is bounded.
 """
 
 from bisect import bisect_left
@@ -22,10 +22,7 @@ _IDLE_S: Final = 600.0
 
 
 class Histogram:
-    """The number of values up to each bound (`bounds` ascend).
-
-    Values above the last bound have a bucket of their own.
-    """
+    """Counts values by size: those up to each of `bounds` (ascending), and those above the last. `total`: their sum."""
 
     __slots__ = ("_counts", "bounds", "total")
 
@@ -35,17 +32,17 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count `value` `times` times."""
+        """Count `value` as if it came `times` times."""
         self._counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
     @property
     def count(self) -> int:
-        """The number of counted values."""
+        """The number of values that were counted."""
         return sum(self._counts)
 
     def cumulative(self) -> list[int]:
-        """Return how many values were at most each bound. The last entry is the number of all values."""
+        """Return, for each bound, how many values were at most the bound. The last entry counts all values."""
         seen, counts = 0, []
         for n in self._counts:
             seen += n
@@ -68,8 +65,7 @@ class _Counted:
 
 
 class CrawlCounts:
-    """Counts by crawl. At most `max_count` crawls at once are counted under their own names, the others together as
-    OTHER.
+    """Counts by crawl, for metrics. At most `max_count` crawls have a name of their own; the others share OTHER.
 
     A crawl that has a name keeps it until it was idle for ten minutes, so that no count moves from one name to another.
     Times are monotonic seconds.
@@ -82,7 +78,7 @@ class CrawlCounts:
         self._others: Counter[Key] = Counter()
 
     def of(self, crawl_id: CrawlId, name: str, now: float) -> Counter[Key]:
-        """Return the counter of a crawl. The caller may use it for some minutes, and must then ask again."""
+        """Return the counter to which a crawl's counts are added. Use it for some minutes at most, then ask again."""
         counted = self._crawls.get(crawl_id)
         if counted is None:
             if len(self._crawls) >= self._max_crawls:
@@ -94,29 +90,32 @@ class CrawlCounts:
         return counted.counts
 
     def others(self) -> Counter[Key]:
-        """Return the counter for crawls that are not known any more."""
+        """Return the counter for crawls that have no name here, such as deleted ones."""
         return self._others
 
     def name(self, crawl_id: CrawlId) -> str:
-        """Return the name under which a crawl is counted."""
+        """Return the metric label of a crawl: its name, or OTHER."""
         counted = self._crawls.get(crawl_id)
         return OTHER if counted is None else counted.name
 
     def forget_idle(self, now: float) -> None:
-        """Drop crawls that were idle for long, with their counts."""
+        """Drop the crawls that were idle for ten minutes (`idle_s`), with their counts."""
         for crawl_id, counted in list(self._crawls.items()):
             if now - counted.used_at > self._idle_s:
                 del self._crawls[crawl_id]
 
     def named(self) -> dict[str, Counter[Key]]:
-        """Return the counts by name. A crawl that was deleted and created again continues under its name."""
+        """Return the counts of each crawl by its name, and those of all others by OTHER.
+
+        A crawl that was deleted and created again continues under its name.
+        """
         counts: dict[str, Counter[Key]] = {OTHER: Counter(self._others)}
         for counted in self._crawls.values():
             counts.setdefault(counted.name, Counter()).update(counted.counts)
         return counts
 
     def __iter__(self) -> Iterator[CrawlId]:
-        """Iterate over the crawls that are counted under their own names."""
+        """Iterate over the ids of the crawls that are counted under their own names."""
         return iter(list(self._crawls))
 
     def __repr__(self) -> str:
@@ -124,5 +123,5 @@ class CrawlCounts:
 
 
 def status_class(status: int) -> str:
-    """Return the class of a status, such as `2xx` for 204, or OTHER outside 100..599."""
+    """Return the class of an HTTP status, such as `2xx` for 204, or OTHER outside 100..599."""
     return f"{status // 100}xx" if 100 <= status < 600 else OTHER

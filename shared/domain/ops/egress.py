@@ -1,4 +1,4 @@
-"""What crawls may connect to, as operators write it: networks that workers open, and endpoints of the cluster. Pure."""
+"""What crawls may connect to, as operators write it: networks that workers open, and servers that stay closed. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ _LOOPBACK: Final = re.compile(r"(?:127\.[\d.]+|::1|localhost|)", re.IGNORECASE)
 
 
 class Networks(str):
-    """Networks in CIDR notation, separated by commas. Empty: none."""
+    """A list of networks as text: in CIDR notation, separated by commas. Empty: no network."""
 
     __slots__ = ()
 
     @classmethod
     def read(cls, text: str) -> "Networks":
-        """Return the networks in `text`. Raise ValueError for the first invalid one."""
+        """Return `text` as Networks. Raise ValueError for the first invalid one."""
         parts = [part for part in map(str.strip, text.split(",")) if part]
         for part in parts:
             if problem := network_problem(part):
@@ -43,7 +43,7 @@ class Networks(str):
 
 
 def network_problem(text: str) -> tuple[str, str] | None:
-    """Return what is wrong with a network and what to write instead, or None if it is valid."""
+    """Return what is wrong with a network in CIDR notation, and a hint what to write instead; None if it is valid."""
     try:
         ip_network(text)
     except ValueError as error:
@@ -80,10 +80,10 @@ def _opens(network: str, allowed: Sequence[str]) -> bool:
 
 
 def engine_endpoints(urls: Iterable[str], default_port: int) -> tuple[str, ...]:
-    """Return `host:port` of each engine's URL. Commas may separate several hosts of one URL.
+    """Return the `host:port` endpoints in the URLs of servers such as NATS, etcd or PostgreSQL.
 
-    An engine on a loopback address may listen on every address of its machine, so `0.0.0.0:port` is returned for it,
-    too. A Unix socket has no endpoint.
+    A URL may name several hosts, separated by commas. A server on a loopback address may listen on every address of its
+    machine, so `0.0.0.0:port` is returned for it, too. A Unix socket has no endpoint.
     """
     endpoints: dict[str, None] = {}
     for url in urls:

@@ -1,4 +1,4 @@
-"""The problems that a check of a cluster's tables can find."""
+"""The kinds of damage that a check of the database's tables can find, and the findings of a check."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ SHOWN: Final = 20
 
 
 class Damage(StrEnum):
-    """The violated invariants of the frontier."""
+    """The kinds of damage: each is a rule of the frontier's tables that is violated."""
 
     COUNTER = "counter"
     """A counter of a (crawl, partition) is not the number of rows that it counts."""
@@ -49,12 +49,12 @@ MEANINGS: Final = {
     Damage.UNFETCHED: "every done URL has a fetch",
     Damage.LEFTOVER: "no rows of removed crawls are left",
 }
-"""The checks, in the order of the report."""
+"""What is checked for each kind of damage, in the order of the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem: its place, and its description."""
+    """One place in the tables that is damaged: the kind of damage, the place (`where`), and a description."""
 
     damage: Damage
     where: str
@@ -63,7 +63,11 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """The problems found, in bounded memory. `looked_at`: how many rows of each table were checked."""
+    """What a check of the tables found, in bounded memory.
+
+    `shown`: the first findings of each kind. `counts`: all findings by kind. `looked_at`: how many rows of each table
+    were checked.
+    """
 
     shown: list[Finding] = field(default_factory=list)
     counts: Counter[Damage] = field(default_factory=Counter)
@@ -75,7 +79,7 @@ class Findings:
             self.shown.append(Finding(damage, where, text))
 
     def same(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
-        """Add the differences: `counted` has the numbers of rows, `kept` the numbers stored beside them."""
+        """Add a finding for each name whose two numbers differ: `counted` rows, and the number `kept` beside them."""
         for name in counted.keys() | kept.keys():
             rows, number = counted.get(name, 0), kept.get(name, 0)
             if rows != number:

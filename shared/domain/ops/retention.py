@@ -16,7 +16,7 @@ DAY_MS: Final = 24 * 3600 * 1000
 
 
 class RetainedKind(StrEnum):
-    """Data that grows with use.
+    """The kinds of data that grow with use, each kept for a time of its own.
 
     * AUDIT: lines of the audit log.
     * COMMANDS: commands to the owners, and which partitions have applied them.
@@ -24,8 +24,8 @@ class RetainedKind(StrEnum):
     * CONFIG: earlier hot configurations.
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.
-    * PRODUCERS: how far each numbering of discoveries was applied.
-    * UPLOADS: the same of uploads of seeds, whose names contain no week.
+    * PRODUCERS: for each sender of discoveries, the number of its last message that was applied.
+    * UPLOADS: the same for uploads of seeds, whose names contain no week.
     * KEYS: revoked keys.
     * HOSTS: hosts without any row of a crawl.
     """
@@ -44,7 +44,7 @@ class RetainedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Days, except `revisions`: the newest that many of each crawl's specs and of the hot configuration are kept."""
+    """How long data is kept, in days. `revisions` is a number: of a crawl's specs, and of configurations, to keep."""
 
     audit_days: int = 365
     commands_days: int = 30
@@ -57,7 +57,7 @@ class Retention:
     hosts_days: int = 90
 
     def before_ms(self, what: RetainedKind, now_ms: int) -> int:
-        """Return the time before which data of this kind may be deleted."""
+        """Return the time (Unix ms) before which data of this kind may be deleted. REVISIONS and CONFIG have none."""
         days = {
             RetainedKind.AUDIT: self.audit_days,
             RetainedKind.COMMANDS: self.commands_days,
@@ -72,26 +72,23 @@ class Retention:
 
 
 def named_for(producer: str, week: int) -> str:
-    """Return the name under which a process numbers discoveries for one week only."""
+    """Return the name that a process uses, for one week only, as the producer of the discoveries that it numbers."""
     return f"{producer}.k{week}"
 
 
 def week_of(now_ms: int) -> int:
-    """Return the weeks since 1970."""
+    """Return the number of whole weeks from 1970 to `now_ms` (Unix ms)."""
     return now_ms // (7 * DAY_MS)
 
 
 def used_until_ms(name: str) -> int | None:
-    """Return until when new messages may come under a producer's name, or None if the name does not show it."""
+    """Return the time (Unix ms) until which a producer uses its name, or None if the name contains no week."""
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS
 
 
 def is_upload(name: str) -> bool:
-    """Return True if a producer numbers one upload of seeds, or one replayed letter.
-
-    Its name is then used only once.
-    """
+    """Return True if a producer's name is used only once: for one upload of seeds, or one replayed dead letter."""
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
 

@@ -42,7 +42,7 @@ _NAMES: Final[Mapping[Resource, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FillLevel:
-    """How full a resource is: `used` of `capacity` bytes.
+    """How full a resource is: `used` of `capacity` bytes (0 or less: no limit is known).
 
     `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: free bytes that do not
     count as free, because they may be written at any moment.
@@ -55,18 +55,18 @@ class FillLevel:
 
     @property
     def free(self) -> int:
-        """Free bytes; negative if more is used than allowed."""
+        """The number of free bytes, without claimed ones. Negative if more is used than allowed."""
         return self.capacity - self.used - self.claimed
 
     def claiming(self, more: int) -> "FillLevel":
-        """Return the level with `more` bytes claimed in addition."""
+        """Return this level with `more` bytes added to `claimed`, the free bytes that do not count as free."""
         return replace(self, claimed=self.claimed + more)
 
 
 class Pressure(msgspec.Struct, frozen=True, array_like=True):
     """A resource that is nearly full.
 
-    `resource`: the value of a Resource. `detail`: how full it is, and when work resumes, in a sentence.
+    `resource`: the value of a Resource. `detail`: a sentence on how full it is, and when work resumes.
     """
 
     resource: str
@@ -74,16 +74,17 @@ class Pressure(msgspec.Struct, frozen=True, array_like=True):
 
 
 def reason_of(pressure: Iterable[Pressure]) -> str | None:
-    """Return the details in one text, or None if there is no pressure."""
+    """Return the details of all nearly full resources in one text, or None if there are none."""
     return "; ".join(each.detail for each in pressure) or None
 
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Ratios of the capacity, 0 < `low` <= `high` <= 1, and `headroom` in bytes.
+    """When a resource counts as full and when as free again: ratios of its capacity, and `headroom` in bytes.
 
-    A resource is full if at most `1 - high` of it is free, or at most `headroom` if that is less. A fraction of a large
-    disk would be more than is needed. Work resumes at `1 - low` free, or twice the headroom if that is less.
+    0 < `low` <= `high` <= 1. A resource is full if at most `1 - high` of it is free, or at most `headroom` if that is
+    less. Work resumes at `1 - low` free, or twice the headroom if that is less. A fraction of a large disk alone would
+    be more than is needed.
     """
 
     high: float = 0.95
@@ -91,11 +92,11 @@ class Watermarks:
     headroom: int = 1 << 30
 
     def stops_at(self, max_count: int) -> int:
-        """Return the free bytes at or below which the resource counts as full."""
+        """Return the number of free bytes at or below which a resource of capacity `max_count` counts as full."""
         return round(min((1.0 - self.high) * max_count, self.headroom))
 
     def goes_on_at(self, max_count: int) -> int:
-        """Return the free bytes from which work resumes; always more than `stops_at`."""
+        """Return the number of free bytes, of a capacity `max_count`, at which work resumes: more than `stops_at`."""
         return max(self.stops_at(max_count) + 1, round(min((1.0 - self.low) * max_count, 2 * self.headroom)))
 
 
@@ -107,7 +108,10 @@ OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
 
 
 def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
-    """Return True if the resource counts as full now. A resource without a capacity is full only if it refuses."""
+    """Return True if a resource counts as full now. One without a known capacity is full only if it refuses writes.
+
+    `was_full`: it counted as full before. Then it stays so until the free bytes reach `Watermarks.goes_on_at`.
+    """
     if level.refused:
         return True
     if level.capacity <= 0:
@@ -116,7 +120,7 @@ def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
 
 
 class PressureState:
-    """The resources that are full now, and the last level of every observed resource."""
+    """Which resources of a member are full now, and the last level of each resource that was observed."""
 
     def __init__(self) -> None:
         self.levels: dict[Resource, FillLevel] = {}
@@ -126,7 +130,7 @@ class PressureState:
         return f"<PressureState {', '.join(self._full) or 'none'}>"
 
     def observe(self, place: Resource, level: FillLevel, marks: Watermarks) -> bool:
-        """Record a level. Return True if the resource became full or free again by it."""
+        """Record the level of a resource. Return True if the resource became full, or free again, by it."""
         was_full = place in self._full
         self.levels[place] = level
         if is_full(was_full, level, marks):
@@ -136,7 +140,7 @@ class PressureState:
         return was_full != (place in self._full)
 
     def full(self, place: Resource) -> bool:
-        """Return True if the resource is full."""
+        """Return True if the resource was full at its last level."""
         return place in self._full
 
     @property
@@ -146,12 +150,12 @@ class PressureState:
 
     @property
     def reason(self) -> str | None:
-        """What is full, and when work resumes, in words; None if nothing is full."""
+        """A sentence on which resources are full, and when work resumes; None if none is full."""
         return reason_of(self.pressure)
 
 
 def pressure_text(place: Resource, level: FillLevel, marks: Watermarks) -> str:
-    """Return how full a resource is, and when work resumes."""
+    """Return a sentence on how full a resource is, and when work resumes."""
     if level.refused and place is Resource.NATS:
         return "NATS answers and stores nothing: see that most of its servers are up, restart one whose disk was full"
     if level.refused:
@@ -168,7 +172,7 @@ def pressure_text(place: Resource, level: FillLevel, marks: Watermarks) -> str:
 
 
 def amount(size: int) -> str:
-    """Return a size in bytes, for people."""
+    """Return a number of bytes for people, such as `1.5 GiB`."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1

@@ -1,1 +1,1 @@
-"""Values that reads return: crawls, pages, URLs, hosts and items as they are shown and exported."""
+"""Values read from the database for display and export: crawls, pages, URLs, hosts and items."""

@@ -1,4 +1,4 @@
-"""A crawl as its operators declare and see it, and the values of requests to the catalog of crawls."""
+"""A crawl as its operators declare and see it, and the values that requests about crawls pass to the catalog."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,13 +19,13 @@ class _AnyTag(frozenset[str]):
 
 
 ANY_TAG: Final[frozenset[str]] = _AnyTag()
-"""The expectation that a resource exists, in any version."""
+"""As a condition on tags: the object must exist, in any version."""
 
 
 class Stamp(NamedTuple):
-    """A value that changes whenever anything shown of a crawl does.
+    """A value that changes whenever anything shown of a crawl does: equal stamps mean that the same is shown.
 
-    Equal stamps mean that the same is shown. The crawl's spec and labels change only together with its version.
+    The crawl's spec and labels change only together with its version.
     """
 
     crawl_id: CrawlId
@@ -59,13 +59,13 @@ _seeded: Final = msgspec.json.Decoder(_Seeded)
 
 
 def summary_of(spec: str) -> SpecSummary:
-    """Return the summary of a stored spec, or of a summary."""
+    """Return the summary of a spec, given as JSON. The summary of a summary is the same."""
     return _summary.decode(spec)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCrawl:
-    """A crawl as stored.
+    """A crawl as operators declared it, with its state.
 
     `version` grows with every change an operator makes, of the spec or not. `spec` is the active revision's JSON, or in
     a list perhaps its summary. `seeds`: how many seeds the spec names, if a list counted them.
@@ -88,29 +88,29 @@ class DeclaredCrawl:
 
     @property
     def tag(self) -> str:
-        """The name of this version of this crawl. A crawl that was deleted and created again has another."""
+        """The tag (HTTP ETag) of this version of this crawl. A crawl that was deleted and created again has another."""
         return f"{self.crawl_id}-{self.version}"
 
     @property
     def stamp(self) -> "Stamp":
-        """The present stamp."""
+        """The crawl's stamp: a value that changes whenever anything shown of the crawl does."""
         ends = (self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
         return Stamp(self.crawl_id, self.version, self.state, *ends)
 
 
 def summarized(crawl: DeclaredCrawl) -> DeclaredCrawl:
-    """Return the crawl with the summary of its spec instead of the whole spec."""
+    """Return the crawl with the number of its seeds, and with the summary of its spec instead of the whole spec."""
     return replace(counted(crawl), spec=msgspec.json.encode(summary_of(crawl.spec)).decode())
 
 
 def counted(crawl: DeclaredCrawl) -> DeclaredCrawl:
-    """Return the crawl with the number of its seeds."""
+    """Return the crawl with `seeds` set to the number of seeds in its spec."""
     return replace(crawl, seeds=len(_seeded.decode(crawl.spec).seeds))
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """An operator's declaration of a crawl: the spec as `encode_spec` writes it, and labels."""
+    """An operator's declaration of a crawl: its name, its spec as the JSON of `encode_spec`, and its labels."""
 
     name: str
     spec: str
@@ -119,7 +119,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class StoredRevision:
-    """An active or earlier spec of a crawl."""
+    """A revision of a crawl's spec, active or earlier: its number, the spec as JSON, and when it was stored."""
 
     revision: Revision
     spec: str
@@ -128,7 +128,7 @@ class StoredRevision:
 
 @dataclass(frozen=True, slots=True)
 class CrawlFilter:
-    """Which crawls to list, all conditions together."""
+    """Which crawls to list: those that meet all conditions."""
 
     state: CrawlState | None = None
     name_prefix: str = ""
@@ -137,7 +137,10 @@ class CrawlFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """Which pages to list, all conditions together. `mime` is a media type as stored: lower case, no parameters."""
+    """Which stored pages to list: those that meet all conditions. None: any.
+
+    `mime` is a media type as stored: lower case, no parameters.
+    """
 
     host: str | None = None
     status: int | None = None
@@ -146,7 +149,7 @@ class PageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The author of a request, and the request's id, as the audit log records them."""
+    """The author of a request (the API key's id and name) and the request's id, as the audit log records them."""
 
     key_id: str
     name: str
@@ -158,7 +161,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Repeatable:
-    """A create that may be repeated: the caller's own key, and a digest of the request."""
+    """Marks a create request that may be repeated: the client's Idempotency-Key, and a digest of the request."""
 
     key: str
     digest: bytes
@@ -166,7 +169,7 @@ class Repeatable:
 
 @dataclass(frozen=True, slots=True)
 class CommandProgress:
-    """How many of the partitions have applied a command."""
+    """A command, and how many of the cluster's partitions have applied it."""
 
     id: str
     kind: str
@@ -178,7 +181,7 @@ class CommandProgress:
 
 @dataclass(frozen=True, slots=True)
 class HostQueue:
-    """The work of a crawl on one host, with the crawl's name."""
+    """A crawl's queue on one host: the crawl's name, and the numbers of its URLs there by state and of its pages."""
 
     crawl: str
     queued: int
@@ -189,7 +192,7 @@ class HostQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter as stored. `url` is None if a whole message was given up."""
+    """A dead letter for display. `url` is None if a whole message was given up."""
 
     id: int
     partition: int
@@ -201,5 +204,5 @@ class DeadLetterView:
 
     @property
     def tag(self) -> str:
-        """The name of the letter, which never changes."""
+        """The tag (HTTP ETag) of the dead letter, which never changes."""
         return f"letter-{self.id}"

@@ -62,7 +62,7 @@ ReadLinks = Callable[[RecordLocation], Sequence[tuple[str, str]]]
 
 
 def page_row(page: Page) -> Row:
-    """Return the row of a stored page."""
+    """Return a stored page as a row of the export `pages`: a mapping from column to value."""
     return {
         "url": page.url,
         "status": page.status,
@@ -82,7 +82,7 @@ def page_row(page: Page) -> Row:
 
 
 def url_row(url: KnownUrl) -> Row:
-    """Return the row of a URL."""
+    """Return a known URL as a row of the export `urls`: a mapping from column to value."""
     return {
         "url": url.url,
         "host": url.host,
@@ -101,12 +101,12 @@ def url_row(url: KnownUrl) -> Row:
 
 
 def item_row(item: StoredItem) -> Row:
-    """Return the row of an item."""
+    """Return an item as a row of the export `items`: a mapping from column to value."""
     return {"id": item.id.hex(), "rule": item.rule, "url": item.url, "fetched_at": item.at_ms, "data": item.data}
 
 
 def link_rows(pages: Iterable[Page], read: ReadLinks, left_out: Callable[[Page, Exception], None]) -> Iterator[Row]:
-    """Yield the rows of the links of pages.
+    """Yield the outlinks of stored pages as rows of the export `links`. `read` gets a page's outlinks from the archive.
 
     If a record cannot be read, call `left_out`, which either raises or returns to skip the page.
     """

@@ -1,4 +1,4 @@
-"""Items in messages and in the table, and which of a page's several fetches counts."""
+"""Items as values in messages and in the table of items, and which of a page's several fetches counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
 
 
 class TakenItem(NamedTuple):
-    """An item: its id in the crawl (16 bytes), the rule that made it, its fields as a JSON object."""
+    """An item as extracted from a page: its id in the crawl (16 bytes), its rule, its fields as a JSON object."""
 
     id: bytes
     rule: str
@@ -16,7 +16,7 @@ class TakenItem(NamedTuple):
 
 
 class PageItems(NamedTuple):
-    """The items of one fetch of a page, perhaps none.
+    """The items extracted from one fetch of a page, perhaps none.
 
     The owner of a partition numbers a host's leases, and a lease's grants. So of two fetches of a page the one with the
     greater (lease, grant) was permitted later, whatever the clocks and the order of messages.
@@ -37,8 +37,9 @@ class PageItems(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ItemPosition:
-    """The position in the stream of items up to which the table is written: the stream (by its creation, Unix ns) and
-    the last sequence.
+    """The position in the stream of items up to which the table of items is written.
+
+    It is the stream's creation time (Unix ns), which identifies the stream, and the last sequence.
     """
 
     stream_created_ns: int = 0
@@ -47,7 +48,7 @@ class ItemPosition:
 
 @dataclass(frozen=True, slots=True)
 class ItemFence:
-    """The condition of every transaction of the table's only writer.
+    """The condition of every transaction of the only writer of the table of items.
 
     It commits only under this term and directly after this version.
     """
@@ -57,7 +58,7 @@ class ItemFence:
 
 
 class CrawlItems(NamedTuple):
-    """The pages of one message."""
+    """The pages with items of one message, all of one crawl."""
 
     crawl_id: CrawlId
     pages: tuple[PageItems, ...]
@@ -73,7 +74,7 @@ DROPPED: Final = ("unaccepted", "outdated", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class ItemChanges:
-    """The effect of a transaction on items. `stored`: by crawl. `dropped`: by the reasons in DROPPED."""
+    """How many items a transaction stored, by crawl, and dropped, by the reasons in DROPPED."""
 
     stored: Mapping[CrawlId, int]
     dropped: Mapping[str, int]
@@ -81,7 +82,7 @@ class ItemChanges:
 
 @dataclass(frozen=True, slots=True)
 class ItemLetter:
-    """A message that can never be applied, as a dead letter."""
+    """A dead letter for a message of items that can never be applied."""
 
     at_ms: int
     evidence: str
@@ -91,7 +92,7 @@ class ItemLetter:
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item in the table. `at_ms`: when its page was fetched."""
+    """An item in the table of items. `at_ms`: when its page was fetched (Unix ms)."""
 
     id: bytes
     rule: str
@@ -104,7 +105,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class ItemFilter:
-    """Which items of a crawl to list. None: any."""
+    """Which items of a crawl to list: those of this rule and this page. None: any."""
 
     rule: str | None = None
     page: Fingerprint | None = None

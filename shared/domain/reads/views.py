@@ -1,4 +1,4 @@
-"""Values read back of a crawl: rows of exports, and everything known of one URL. Times are Unix ms."""
+"""What is read back of a crawl for display and export: pages, URLs, hosts, fetches and seeds. Times are Unix ms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from shared.domain.ids import Fingerprint, HostId
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A stored page: its record is in the index. `digest` is the payload's SHA-1 (20 bytes, or empty).
+    """A stored page, for listings and exports. `digest` is the payload's SHA-1 (20 bytes, or empty).
 
-    `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` the accepted ones.
+    `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` those in scope.
     """
 
     host_id: HostId
@@ -34,7 +34,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class KnownUrl:
-    """A URL known to the crawl. `status` and the fields after it are None until it was fetched."""
+    """A URL that the crawl knows, for listings and exports. `status` and later fields are None until it was fetched."""
 
     url: str
     host: str
@@ -53,7 +53,7 @@ class KnownUrl:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """A host, and its queue of one crawl."""
+    """Everything stored of a host, with the numbers of its queue of one crawl."""
 
     host_id: HostId
     host: str
@@ -75,10 +75,10 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class FetchView:
-    """The fetch of a URL that counts: the last, or the last that stored a page.
+    """What is stored of the fetches of a URL: in full the last one, or the last that stored a page.
 
     `history` lists the others, the newest first, each `at_ms status reason`. One later than `at_ms` gave no page.
-    `links` counts the accepted outlinks, `links_found` all (None if not counted), `left_out` the others by reason.
+    `links` counts the outlinks in scope, `links_found` all (None if not counted), `left_out` the others by reason.
     """
 
     at_ms: int
@@ -104,7 +104,7 @@ class FetchView:
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """A stored page, and the whole fetch that stored it."""
+    """A stored page, with everything stored of the fetch that stored it."""
 
     page: Page
     fetch: FetchView
@@ -112,7 +112,7 @@ class PageView:
 
 @dataclass(frozen=True, slots=True)
 class SeedView:
-    """A URL that only its declaration led to. `status` and `fetched_at_ms` are None until it was fetched."""
+    """A seed, or another URL looked up as one. `status` and `fetched_at_ms` are None until it was fetched."""
 
     host_id: HostId
     fingerprint: Fingerprint

@@ -31,7 +31,10 @@ Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The data before the end, before the cap (`truncated`), or before an `error` (one line for people)."""
+    """A body without its content codings.
+
+    `data`: all of it, or what comes before the `cap` (`truncated`), or before an `error` (one line for people).
+    """
 
     data: bytes
     error: str | None = None
@@ -43,7 +46,7 @@ class _Broken(Exception):
 
 
 def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
-    """Return `body` without the codings in `content_encoding` (the header's value, in the order of application).
+    """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
     An unknown coding keeps the body as it is, with an error. Bytes after the end of the coded data are ignored, but
     after br data they are an error: its decoder does not report where the data ended.
@@ -56,7 +59,8 @@ def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
 
 
 class Decoding:
-    """`decode` for a body in pieces: iterate over it once.
+    """Removes content codings as `decode` does, of a body that comes in pieces: iterate over it once for the decoded
+    pieces.
 
     Afterwards `error` and `truncated` have the same meaning as in `Decoded`.
     """

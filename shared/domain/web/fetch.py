@@ -1,13 +1,11 @@
-"""A fetch's request and its result: values, never exceptions."""
+"""A fetch's request and its result. What the server does is a value, never an exception."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """Why a fetch gave no usable answer. The retry table (shared/domain/frontier/failure.py) has the consequence of
-    each.
-    """
+    """Why a fetch gave no usable response. shared/domain/frontier/failure.py has what follows from each."""
 
     DNS = "dns"
     CONNECT = "connect"
@@ -24,7 +22,7 @@ class FailureKind(StrEnum):
 
 
 class Truncation(StrEnum):
-    """Why a stored body is shorter than the server's (WARC-Truncated values)."""
+    """Why a stored body is shorter than what the server sent (WARC-Truncated values)."""
 
     LENGTH = "length"
     TIME = "time"
@@ -33,7 +31,10 @@ class Truncation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Limits of one request, in seconds and bytes. A body limit truncates and reports it; the others fail the fetch."""
+    """Limits of one request, in seconds and bytes.
+
+    A body beyond its limit is truncated, and the answer says so. Beyond any other limit the fetch fails.
+    """
 
     connect_s: float = 10.0
     first_byte_s: float = 20.0
@@ -45,7 +46,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """One HTTP request. The fetcher never follows redirects. `fresh`: use a new connection."""
+    """One HTTP request for the fetcher, which never follows redirects. `fresh`: use a new connection."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -59,8 +60,9 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds since the start of the request. Each is None if the phase was not reached or not needed (reused
-    connection).
+    """When each phase of a fetch ended, in seconds since its start.
+
+    None: the phase was not reached, or not needed (a reused connection).
     """
 
     dns_s: float | None = None
@@ -109,7 +111,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed:
-    """No usable answer. `detail` is one line for people. `sent`: a request may have reached the server.
+    """The result of a fetch without a usable response. `detail` is one line for people. `sent`: a request may have
+    reached the server.
 
     `stale`: the server had closed the reused connection, so no byte came back. This does not concern the URL: the
     request may be sent once more on a fresh connection, after the host's delay.

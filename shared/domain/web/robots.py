@@ -1,4 +1,4 @@
-"""robots.txt by RFC 9309: the result of fetching it, and what follows for the host. `robots_rules` has the rules."""
+"""robots.txt by RFC 9309: the result of fetching it, and what may be fetched then. `robots_rules` parses the rules."""
 
 import re
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class RobotsLine:
-    """The rule that decides: its line number from 1, the line itself, its group, and whether it allows."""
+    """The line of a robots.txt that decides about a URL: number from 1, text, group, and whether it allows."""
 
     number: int
     text: str
@@ -46,7 +46,7 @@ class RobotsLine:
 
 
 class RobotsRules:
-    """A robots.txt, parsed for each product token on first use.
+    """The text of a robots.txt, parsed for each product token (a crawler's name) on first use.
 
     Parsing costs far more than matching: keep the object.
     """
@@ -62,11 +62,11 @@ class RobotsRules:
         return len(self._body)
 
     def parsed(self, agent: str) -> bool:
-        """Return True if the rules for `agent` are parsed already."""
+        """Return True if the rules for the product token `agent` are parsed already."""
         return agent in self._parsed
 
     def of(self, agent: str) -> AgentRules:
-        """Return the rules for `agent` (a product token, see `product_token`)."""
+        """Return the rules for the product token `agent` (see `product_token`)."""
         rules = self._parsed.get(agent)
         if rules is None:
             if len(self._parsed) >= MAX_AGENTS:
@@ -75,15 +75,15 @@ class RobotsRules:
         return rules
 
     def allows(self, url: str, agent: str) -> bool:
-        """Return True if `agent` may fetch the canonical `url`."""
+        """Return True if the product token `agent` may fetch the canonical `url`."""
         return self.of(agent).allows(url)
 
     def crawl_delay(self, agent: str) -> float | None:
-        """Return the seconds between requests that the site asks of `agent`, or None."""
+        """Return the seconds between requests that the site asks of the product token `agent`, or None."""
         return self.of(agent).crawl_delay_s
 
     def deciding_line(self, url: str, agent: str) -> RobotsLine | None:
-        """Return the line that decides about the canonical `url` for `agent`, or None if no rule matches it."""
+        """Return the line of the file that decides about the canonical `url` for `agent`, or None if none matches."""
         rules = self.of(agent)
         rule = rules.deciding(url)
         if rule is None or rules.group is None:
@@ -95,8 +95,8 @@ class RobotsRules:
 class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of fetching a robots.txt, as workers share it.
 
-    `status` is that of the last answer (of the redirect, if the chain is too long). It is 0 if there was no usable
-    answer, and `detail` then has the reason. `body` is decoded content, at most `MAX_ROBOTS_BYTES`, empty unless the
+    `status` is that of the last response (of the redirect, if the chain is too long). It is 0 if there was no usable
+    response, and `detail` then has the reason. `body` is decoded content, at most `MAX_ROBOTS_BYTES`, empty unless the
     status is 2xx. `stale_until_ms` is set in an old copy that is used beyond its lifetime: the Unix ms until which it
     may be.
     """
@@ -109,7 +109,7 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     stale_until_ms: int = 0
 
     def fresh(self, now_ms: int) -> bool:
-        """Return True if the record may still be used.
+        """Return True if the record may still be used at `now_ms`: its lifetime has not passed.
 
         A record from the near future may be used (another machine's clock). One from further ahead may not: the clock
         was wrong, or has jumped back since, so its age is unknown.
@@ -120,21 +120,21 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True, slots=True)
 class AllowAll:
-    """There is no robots.txt: everything may be fetched."""
+    """The robots policy of a host without a robots.txt: everything may be fetched. `reason`: what came instead."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """There is a robots.txt: its rules apply."""
+    """The robots policy of a host with a robots.txt: its rules decide."""
 
     rules: RobotsRules
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The rules are unknown: no URL may be fetched now, and the host is deferred."""
+    """The robots policy of a host whose robots.txt cannot be read: no URL may be fetched now. The host is deferred."""
 
     reason: str
 
@@ -143,7 +143,7 @@ RobotsPolicy = AllowAll | Rules | Unreachable
 
 
 def product_token(user_agent: str) -> str:
-    """Return the name in a User-Agent that is matched with the groups of a robots.txt.
+    """Return the crawler's name in a User-Agent, which is matched with the groups of a robots.txt.
 
     It is the first token, or the one after `(compatible;`, or `*` if there is none.
     """
@@ -157,7 +157,7 @@ def product_token(user_agent: str) -> str:
 def robots_record(
     status: int, body: bytes, *, fetched_at_ms: int, max_age_s: float | None = None, detail: str = ""
 ) -> RobotsRecord:
-    """Return the record of an answer (`status` 0: none came).
+    """Return the record of a response to a request for robots.txt (`status` 0: none came).
 
     `max_age_s` is from Cache-Control; it counts up to 24 h.
     """
@@ -170,9 +170,9 @@ def robots_record(
 
 
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
-    """Return `new`, or the content of `old` if `new` is unreachable and `old` is not too old (RFC 9309 §2.3.1.4).
+    """Return `new`, or a copy of `old` if `new` is unreachable and `old` is not too old (RFC 9309 §2.3.1.4).
 
-    An old copy is used for as long as `new` would have been, repeatedly, up to `MAX_STALE_S` beyond its lifetime.
+    The old rules are used for as long as `new` would have been, repeatedly, up to `MAX_STALE_S` beyond their lifetime.
     """
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new
@@ -185,9 +185,7 @@ def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
 
 
 def policy_of(record: RobotsRecord) -> RobotsPolicy:
-    """Return the policy of a record: its rules if 2xx; defer the host if 5xx, 429 or no answer; otherwise allow
-    everything.
-    """
+    """Return what a robots.txt record allows: its rules for 2xx; nothing now for 5xx, 429 or no response; else all."""
     if _unreachable(record.status):
         return Unreachable(record.detail or (f"status {record.status}" if record.status else "no answer"))
     if 200 <= record.status < 300:

@@ -1,9 +1,9 @@
 """Parse a robots.txt and match URLs against it by RFC 9309, in time that a hostile file cannot increase.
 
-A file is read line by line for one product token. Only the groups that name the token are kept, or else those of `*`,
-so agents times rules never multiply. A group ends at the first `User-agent` line after a rule. Unknown records and
-`Crawl-delay` lines do not end it (RFC 9309 §2.2.4). Common sites need some tolerance: some misspelt fields and a
-missing colon are accepted, and `Allow: /x/index.html` also allows `/x/`.
+A file is read line by line for one product token (the crawler's name). Only the groups that name the token are kept, or
+else those of `*`, so agents times rules never multiply. A group ends at the first `User-agent` line after a rule.
+Unknown records and `Crawl-delay` lines do not end it (RFC 9309 §2.2.4). Common sites need some tolerance: some misspelt
+fields and a missing colon are accepted, and `Allow: /x/index.html` also allows `/x/`.
 
 The rule with the longest pattern decides, counted in octets, and allow wins a tie. Patterns and URLs are compared in
 one form: octets outside ASCII and unusual ones are percent-encoded, unreserved ones are not. A reserved octet equals
@@ -57,8 +57,9 @@ _INDEX_PAGE: Final = b"/index.html"
 
 
 class RobotsRule(NamedTuple):
-    """A rule: the octets of its pattern, whether it allows, and its negated line number. The greatest of several
-    decides.
+    """A rule of a robots.txt: the length of its pattern in octets, whether it allows, and its negated line number.
+
+    Of several rules that match a URL, the greatest decides.
     """
 
     size: int
@@ -67,7 +68,7 @@ class RobotsRule(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line in the file, counting from 1."""
+        """The rule's line number in the file, counting from 1."""
         return -self.order
 
 
@@ -95,7 +96,11 @@ class _Wildcard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentRules:
-    """The rules of a robots.txt for one product token. `group`: the token or `*`, None if no group applies to it."""
+    """The rules of a robots.txt for one product token (a crawler's name).
+
+    `group`: the name of the group that applies, the token or `*`; None if none does. `too_costly`: matching could take
+    too long, so the file counts as unreadable.
+    """
 
     group: str | None = None
     crawl_delay_s: float | None = None
@@ -106,7 +111,7 @@ class AgentRules:
     _wild: dict[bytes, list[tuple[RobotsRule, _Wildcard]]] = field(default_factory=dict)
 
     def deciding(self, url: str) -> RobotsRule | None:
-        """Return the rule that decides about the canonical `url`, or None if no rule matches it."""
+        """Return the rule that decides whether the canonical `url` may be fetched, or None if no rule matches it."""
         target = _target(url)
         if target == b"/robots.txt":
             return None
@@ -122,7 +127,7 @@ class AgentRules:
         return best
 
     def allows(self, url: str) -> bool:
-        """Return True if the canonical `url` may be fetched."""
+        """Return True if these rules allow to fetch the canonical `url`, also if none matches it."""
         rule = self.deciding(url)
         return rule is None or rule.allows
 
@@ -137,7 +142,7 @@ class AgentRules:
 
 
 def rules_for(body: bytes, token: str) -> AgentRules:
-    """Return the rules of `body` for the product `token` (any case). Any bytes parse, in linear time."""
+    """Return the rules in `body`, a robots.txt, for a product token (in any case). Any bytes parse, in linear time."""
     own, anyone = _Group(), _Group()
     name = token.lower().encode()
     named: set[int] = set()  # The groups of the current lines, as indexes into `groups`.

@@ -63,7 +63,7 @@ _FREQUENT: Final = ("mailto:", "javascript:", "tel:", "data:")
 
 
 class Location(NamedTuple):
-    """A canonical URL with its host and fingerprint, which every stage of the crawl needs."""
+    """A canonical URL with its host (the politeness key) and fingerprint."""
 
     url: str
     host: str
@@ -115,7 +115,7 @@ def _normal_escape(match: re.Match[str]) -> str:
 
 
 def with_scheme(text: str) -> str:
-    """Return `text`, a URL without a scheme, with the scheme that it most likely has.
+    """Return `text`, which has no scheme, as a URL with the scheme that it most likely has.
 
     That is http for `localhost` and for addresses, which seldom have a certificate, unless they name port 443. It is
     https for all others. Text that looks like a command's option is returned unchanged. Text that is no URL does not
@@ -135,7 +135,7 @@ def with_scheme(text: str) -> str:
 
 
 def fingerprint(canonical: str) -> Fingerprint:
-    """Return the identity of a URL within a crawl: blake3 of the canonical URL, cut to 16 bytes."""
+    """Return the fingerprint of a canonical URL: its blake3 hash, cut to 16 bytes."""
     return Fingerprint(blake3(canonical.encode()).digest(length=16))
 
 
@@ -151,15 +151,16 @@ def names_other_scheme(reference: str) -> bool:
 
 
 def scheme_of(canonical: str) -> str:
-    """Return `http` or `https`."""
+    """Return the scheme of a canonical URL: `http` or `https`."""
     return canonical[: canonical.index(":")]
 
 
 def host_of(canonical: str) -> str:
-    """Return the politeness key: `name` or `name:port`, the port only if it is not the scheme's default.
+    """Return the host of a canonical URL, the unit of politeness: `name` or `name:port`, without the scheme's default
+    port.
 
-    http and https on their default ports share the key, because they are one machine for politeness. The trailing dot
-    of a fully qualified name is dropped for the same reason. IPv6 literals keep their brackets.
+    http and https on their default ports have the same host, because they are one machine for politeness. The trailing
+    dot of a fully qualified name is dropped for the same reason. IPv6 literals keep their brackets.
     """
     start = canonical.index("/") + 2
     return _host_key(canonical[start : canonical.index("/", start)])
@@ -172,12 +173,15 @@ def _host_key(authority: str) -> str:
 
 
 def origin_of(canonical: str) -> str:
-    """Return `scheme://host[:port]` as written in the URL, the range of a robots.txt (RFC 9309 §2.3)."""
+    """Return the origin of a canonical URL: `scheme://host[:port]`. Each has one robots.txt (RFC 9309 §2.3)."""
     return canonical[: canonical.index("/", canonical.index("/") + 2)]
 
 
 def locate(url: str, base: str | None = None) -> Location | None:
-    """Return the canonical form of `url` with its host and fingerprint, or None if there is no canonical form."""
+    """Return the canonical form of `url`, resolved against `base` if given, with its host and fingerprint.
+
+    Return None if it has no canonical form.
+    """
     parsed = _parse(url, base)
     if parsed is None:
         return None
@@ -190,14 +194,12 @@ _CACHED_CHARS: Final = 512
 
 
 class Resolver:
-    """Resolves the links of one page against `base`, a canonical URL.
+    """Resolves the links of one page against `base`: the page's canonical URL, or its `<base href>` made canonical.
 
-    The base is the page's own URL, or its `<base href>` made canonical. The result equals `locate(reference, base)` for
-    every reference, and is faster, since pages of a site repeat most of their links.
-
-    A result depends only on the directory of the base, unless the reference is empty, begins with `?`, or is a scheme
-    without `//`. So all pages of a directory share results through a bounded process-wide cache. Long references bypass
-    it.
+    The result equals `locate(reference, base)` for every reference, and is faster, since pages of a site repeat most of
+    their links. It depends only on the directory of the base, unless the reference is empty, begins with `?`, or is a
+    scheme without `//`. So all pages of a directory share results through a bounded process-wide cache. Long references
+    bypass it.
     """
 
     __slots__ = ("_base", "_cached", "_directory")
@@ -209,7 +211,7 @@ class Resolver:
         self._cached = len(self._directory) <= _CACHED_CHARS
 
     def resolve(self, reference: str) -> Location | None:
-        """Return the target of `reference` (an attribute's value, as written), or None if it has no canonical form."""
+        """Return the canonical target of `reference` (an attribute's value, as written), or None if there is none."""
         if not self._cached or len(reference) > _CACHED_CHARS:
             return locate(reference, self._base)
         if "#" in reference:
@@ -236,7 +238,7 @@ def _public_suffixes() -> PublicSuffixList:
 
 
 def fix_public_suffixes(text: str) -> None:
-    """Use this public suffix list (the published file's text) for domains from now on, in this process.
+    """Use this public suffix list (the published file's text) to find registrable domains in this process from now on.
 
     Partitions depend on the list. So every process of a cluster uses the list that the cluster was created with, even
     if a newer one is installed.
@@ -247,13 +249,13 @@ def fix_public_suffixes(text: str) -> None:
 
 
 def public_suffix_snapshot() -> str:
-    """Return the version of the installed public suffix list. A store records the one that it was created with."""
+    """Return the version of the public suffix list that is installed with this software."""
     return version("publicsuffixlist")
 
 
 @lru_cache(maxsize=HOST_CACHE)
 def registrable_domain(host: str) -> str:
-    """Return the public suffix plus one label of `host` (a `host_of` key, its port is ignored).
+    """Return the registrable domain of `host`: its public suffix plus one label. A port in `host` is ignored.
 
     IP literals are their own domain, and so is a name that is itself a public suffix or has a single label.
     """
@@ -267,9 +269,9 @@ def registrable_domain(host: str) -> str:
 
 @lru_cache(maxsize=HOST_CACHE)
 def partition_of(host: str, partitions: int) -> Partition:
-    """Return blake3(registrable domain or IP literal) mod `partitions`.
+    """Return the partition of `host`: blake3(registrable domain or IP literal) mod `partitions`.
 
-    Hosts of one domain share a partition's owner.
+    All hosts of one domain are in the same partition.
     """
     digest = blake3(registrable_domain(host).encode()).digest(length=8)
     return Partition(int.from_bytes(digest, "big") % partitions)
