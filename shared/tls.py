@@ -1,7 +1,7 @@
 """TLS of the connections between members, and to servers such as NATS and etcd: PEM files, and SSL contexts made of
 them.
 
-Certificates may be short-lived. `following` reads the files again when they have changed, and new connections use them.
+Certificates may be short-lived. `following` reads the PEM files again when they change, and new connections use them.
 Open connections continue.
 """
 
@@ -61,7 +61,7 @@ def server_context(files: TlsSettings) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """The TLS of a listening port, whose SSL context is `context`. New connections use the files as last read.
+    """The TLS of a listening port, whose SSL context is `context`. New connections use the PEM files as last read.
 
     `stamp` identifies the version of the files (inode, size, time) from before they were first read.
     """
@@ -77,7 +77,7 @@ class ServerTls:
         return f"<ServerTls {self.files.cert}>"
 
     def renew(self) -> None:
-        """Read the files again, for new connections. If they are invalid, change nothing and raise Unusable."""
+        """Read the PEM files again, for new connections. If they are invalid, change nothing and raise Unusable."""
         self._newest = server_context(self.files)
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -87,8 +87,8 @@ class ServerTls:
 class ClientTls:
     """The TLS of connections that this process opens, whose SSL context is `context`.
 
-    An authority that is removed from the files stays trusted until the process ends. `stamp` identifies the version of
-    the files (inode, size, time) from before they were first read.
+    An authority that is removed from the CA file stays trusted until the process ends. `stamp` identifies the version
+    of the files (inode, size, time) from before they were first read.
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -100,7 +100,7 @@ class ClientTls:
         return f"<ClientTls {self.files.cert}>"
 
     def renew(self) -> None:
-        """Read the files again, for new connections. If they are invalid, change nothing and raise Unusable."""
+        """Read the PEM files again, for new connections. If they are invalid, change nothing and raise Unusable."""
         client_context(self.files)
         if self.files.ca is not None:
             self.context.load_verify_locations(self.files.ca)
@@ -115,10 +115,10 @@ def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> S
 
 
 async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> NoReturn:
-    """Look at the files every `look_s` seconds, until cancelled, and reload those that changed since they were last
-    read.
+    """Look at the PEM files (certificate, key, CA) of `sides` every `look_s` seconds until cancelled. Reload those
+    that changed since they were last read.
 
-    If files are invalid, log that and try again at the next look.
+    If files are invalid, log that, keep the old ones in use, and try again at the next look.
     """
     seen = {side: side.stamp for side in sides}
     while True:

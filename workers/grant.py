@@ -53,7 +53,9 @@ class Grant:
             self._margin = min(max(MARGIN_S, _MARGIN_PART * expires_s), expires_s / 2)
 
     def may_send(self, now: float) -> bool:
-        """Return True if a request to the host may be sent at `now`. It may not shortly before the grant ends."""
+        """Return True if a request to the host may be sent at `now` (`Clock.elapsed`). It may not shortly before the
+        grant ends.
+        """
         return now < self._expires - self._margin
 
     @property

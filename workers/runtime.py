@@ -110,8 +110,8 @@ def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: fl
     """Return the crawls whose WARC files should be completed. None of them is in `busy`, the crawls that are being
     visited.
 
-    `visited` holds the end of each crawl's last visit. A crawl is due after IDLE_S. Beyond `max_open` crawls, the least
-    recently visited are due at once.
+    `visited` holds the end of each crawl's last visit (`Clock.elapsed`). A crawl is due after IDLE_S seconds.
+    Beyond `max_open` crawls, the least recently visited are due at once.
     """
     idle = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
     max_count = max(0, len(visited) - max_open)

@@ -57,7 +57,7 @@ class PoolCapacity:
                 self._count(held, -1, held.began + held.charged_s)
 
     def worker_reported(self, status: WorkerStatus, now: float) -> None:
-        """Store the status that a worker reported, in place of its earlier one."""
+        """Replace a worker's last status by `status`, which it reported at `now` (`Clock.elapsed`)."""
         free = status.free
         self._gone(status.worker)
         self._workers[status.worker] = _Worker(status.pool, free, now, status)
@@ -135,14 +135,14 @@ class BudgetReservation:
         return f"<BudgetReservation {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
 
     def pause_until(self, until: float) -> None:
-        """Stop dispatch of the crawl until `until`.
+        """Lease no URLs of the crawl before `until` (`Clock.elapsed`).
 
         SQL had no budget left, so the numbers in memory are out of date.
         """
         self._paused_until = until
 
     def paused(self, now: float) -> bool:
-        """Return True if the time given to `pause_until` is still ahead."""
+        """Return True if `now` (`Clock.elapsed`) is before the time given to `pause_until`."""
         return now < self._paused_until
 
     def restore(self, partition: Partition, spent: Spent) -> None:

@@ -56,7 +56,7 @@ class GrantTerms(NamedTuple):
 
 
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
-    """Return the waits that a lease's host requires at `now`.
+    """Return the waits that a lease's host requires at `now` (`Clock.elapsed`).
 
     `stop` is set if the shard was leased without a delay and the host has one now: other shards of it may be out.
     """

@@ -79,7 +79,7 @@ class HostQueues:
         return len(self.lines)
 
     def host(self, host_id: HostId) -> Host | None:
-        """Return the host if it is in memory."""
+        """Return the host, None if it is not in memory."""
         return self._hosts.get(host_id)
 
     def find(self, crawl_id: CrawlId, host_id: HostId) -> tuple[Host, CrawlQueue] | None:
@@ -166,7 +166,7 @@ class HostQueues:
         return True
 
     def wake(self, now: float) -> None:
-        """Put the hosts that are due by `now` into their crawls' lines."""
+        """Put the hosts that are due by `now` (`Clock.elapsed`) into their crawls' lines."""
         self._now = now
         while self._later and self._later[0][0] <= now:
             due, host_id = heapq.heappop(self._later)
@@ -199,7 +199,7 @@ class HostQueues:
         return None
 
     def defer(self, host: Host, queue: CrawlQueue, until: float) -> None:
-        """Put back a taken queue from which nothing was leased. It is examined again at `until`."""
+        """Put back a taken queue from which nothing was leased. It is examined again at `until` (`Clock.elapsed`)."""
         queue.not_before = until
         self._place(host, queue)
 
@@ -227,8 +227,8 @@ class HostQueues:
     def release(self, host: Host, slot: int, rested_from: float | None = None, delay_s: float = 0.0) -> None:
         """Free a slot of the host. Without `rested_from` nothing was leased in it.
 
-        Otherwise its lease is over. The host rests `delay_s` seconds from `rested_from`, or until the end of an earlier
-        lease's delay if that is later.
+        Otherwise its lease is over. The host rests `delay_s` seconds from `rested_from` (`Clock.elapsed`), or until the
+        end of an earlier lease's delay if that is later.
         """
         shard = host.taken.pop(slot, None)
         if rested_from is not None:
@@ -251,12 +251,12 @@ class HostQueues:
         host.taken[slot] = ReservedSlot(1 if delay_s > 0 else slots, queue, self._claimed_at)
 
     def block(self, host: Host, until: float) -> None:
-        """Block the host: no shard of it starts before `until`."""
+        """Block the host: no shard of it starts before `until` (`Clock.elapsed`)."""
         host.blocked_until = until
         self._arm(host)
 
     def reschedule(self, host: Host, queue: CrawlQueue) -> None:
-        """Order a queue among the others again, after the caller changed its counters or times."""
+        """Order a queue among the host's queues again, after the caller changed its counters or times."""
         self._place(host, queue)
 
     def drop_crawl(self, crawl_id: CrawlId) -> None:
@@ -285,7 +285,7 @@ class HostQueues:
         return self._forget([host for host in idle if host.blocked_until <= now], now, delay_s)
 
     def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
-        """Remove hosts from memory that can start no shard before `soon`. Return the number of removed hosts.
+        """Remove hosts from memory that can start no shard before `soon` (`Clock.elapsed`). Return their number.
 
         A call examines at most `LOOKED_AT` hosts, those first that were examined longest ago.
         """
@@ -313,7 +313,7 @@ class HostQueues:
         return forgotten
 
     def next_wake(self) -> float:
-        """Return the time at which the next waiting host becomes due, or infinity if none waits."""
+        """Return the time (`Clock.elapsed`) at which the next waiting host becomes due, or infinity if none waits."""
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:

@@ -25,7 +25,7 @@ _SPARE: Final = 8
 class CrawlQueue:
     """A host's queue of one crawl. `delay_s` is the host's delay for this crawl, `slots` how many shards may be out.
 
-    - `not_before`: when a deferred queue is examined again.
+    - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
     - `virtual`: its virtual time on the host.
     - `in_line`: it is in its crawl's line of due hosts.
     - `idle`: it was empty when it was last placed.
@@ -56,14 +56,14 @@ class CrawlQueue:
         return self.queued == 0 and self.waiting == 0
 
     def content_at(self) -> float:
-        """Return the time from which the queue has URLs to fetch. It is 0 or past if it has them now."""
+        """Return the time (`Clock.elapsed`) from which the queue has URLs to fetch: 0 or past if it has them now."""
         return max(0.0 if self.queued > 0 else self.next_due, self.not_before)
 
 
 class HostShares:
     """The order of one host's queues.
 
-    Those with URLs to fetch are ordered by virtual time, the others by when they have some.
+    Queues with URLs to fetch are ordered by virtual time, queues without by when they have some.
 
     An entry that was replaced is removed when it comes first, or when there are too many: more than about twice as many
     entries as queues.
@@ -94,7 +94,7 @@ class HostShares:
         self._push(self._later if at > 0 else self._ready, key, queue)
 
     def next(self, queues: Mapping[CrawlId, CrawlQueue], now: float, virtual: float) -> CrawlQueue | None:
-        """Return the queue with the least virtual time among those with URLs to fetch at `now`; None without any."""
+        """Return the queue with the least virtual time that has URLs to fetch at `now`, or None."""
         while self._later and self._later[0][0] <= now:
             queue = _current(queues, heapq.heappop(self._later))
             if queue is not None:
@@ -112,7 +112,7 @@ class HostShares:
         return None
 
     def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
-        """Return the earliest time at which a queue that has no URL to fetch now has one; infinity if there is none."""
+        """Return the earliest time (`Clock.elapsed`) at which a queue without URLs to fetch has one, or infinity."""
         while self._later and _current(queues, self._later[0]) is None:
             heapq.heappop(self._later)
         if len(self) > 2 * len(queues) + _SPARE:

@@ -26,7 +26,7 @@ class HostFacts:
 
 @dataclass(slots=True)
 class ReservedSlot:
-    """A slot of a host that is in use.
+    """A slot of a host that is in use. Times are `Clock.elapsed` seconds.
 
     - `slots`: how many shards of the host may be out while this one is out.
     - `queue`: the queue of its shard, None while the slot has no lease.
@@ -43,6 +43,8 @@ class ReservedSlot:
 @dataclass(slots=True)
 class Host:
     """A host in memory, with its queues and slots. Its delay counts from `rested_from`.
+
+    Times are `Clock.elapsed` seconds.
 
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
@@ -65,14 +67,14 @@ class Host:
     turn_until: float = 0.0
 
     def rested_at(self, queue: CrawlQueue) -> float:
-        """Return the time at which the host's delay is over for this queue.
+        """Return the time (`Clock.elapsed`) at which the host's delay is over for this queue.
 
         A crawl never shortens the delay of another.
         """
         return self.rested_from + max(queue.delay_s, self.last_delay_s)
 
     def due(self, queue: CrawlQueue) -> float:
-        """Return the time at which the queue's next shard may start.
+        """Return the time (`Clock.elapsed`) at which the queue's next shard may start.
 
         It has URLs then, and no delay or block is left.
         """
@@ -118,7 +120,7 @@ class Host:
         return None
 
     def wakes_at(self) -> float:
-        """Return the time at which to examine the host. In its current state no shard can start earlier."""
+        """Return the time (`Clock.elapsed`) at which to examine the host. Until then no shard of it can start."""
         at = NEVER
         if self.turns is not None:
             first = self.turns.first(self.queues)
@@ -132,9 +134,9 @@ class Host:
         return max(at, self.blocked_until, self.turn_until)
 
     def charge(self, shard: ReservedSlot, ended: float) -> None:
-        """Charge the shard's crawl with the host time that it really used, instead of the estimate.
+        """Charge the shard's crawl with the host time that it really used, instead of the estimated time.
 
-        That is the time from the lease until `ended`, divided by the slots. It includes the crawl's delay.
+        It used the host from the lease until `ended` (`Clock.elapsed`), divided by the slots, with the crawl's delay.
         """
         if shard.queue is None:
             return

@@ -21,7 +21,7 @@ SPLIT_BY: Final = 8
 
 @dataclass(slots=True)
 class LeaseGrant:
-    """The newest grant of a lease.
+    """The newest grant of a lease. It ends at `until` (`Clock.elapsed`).
 
     - `holder`: None if an earlier owner gave the grant. The first `extend` names its holder then.
     - `late`: the answer came so late that the worker may have stopped waiting, so the expiry is not the URLs' fault.
@@ -41,7 +41,7 @@ class TrackedLease:
     """A lease in the memory of its owner, with its newest grant (None if it never had one).
 
     - `orphan`: the holder of that grant is dead.
-    - `began`: when its first grant was given.
+    - `began`: when its first grant was given (`Clock.elapsed`).
     - `charged_s`: the visit time that its crawl was charged with.
     - `too_large`: why the broker refused its message as too large. The sweep splits such a lease.
     """
@@ -187,7 +187,7 @@ class Leases:
     ) -> LeaseGrant:
         """Record and return a new grant of the lease that is durable already.
 
-        `asked`: when its holder sent the question.
+        `asked`: when its holder sent the question (`Clock.elapsed`).
         """
         if held.row.lease_id in self._held:
             self._count(held, 0, now)

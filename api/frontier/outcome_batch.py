@@ -47,9 +47,9 @@ class _Settled:
 
 @dataclass(slots=True)
 class OutcomeBatch:
-    """A batch of outcomes. `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms.
+    """Decides what a batch of outcomes changes, and collects that in `changes`, for one transaction.
 
-    `rng01` returns a random number in 0..1.
+    `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms. `rng01` returns a random number in 0..1.
 
     The caller first looks up those crawls of the batch that are not loaded (`PartitionWriter.look_up`). A crawl that is
     still missing counts as deleted. `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.

@@ -141,9 +141,9 @@ class PartitionWriter:
             self._ended.set_result(error if known else Transient(f"a transaction was broken off: {error!r}"))
 
     async def look_up(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read those of the crawls that this master has not loaded from SQL.
+        """Read from SQL those of the crawls that this master has not loaded yet.
 
-        `DispatchCrawls.find` returns them then.
+        After that, `DispatchCrawls.find` returns them, too.
         """
         unknown = self.own.crawls.unknown(crawl_ids)
         if unknown:

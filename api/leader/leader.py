@@ -1,11 +1,11 @@
 """The leader's loop: campaign, then pass after pass until the leadership is lost.
 
-It waits until this master is fit, campaigns, and passes a barrier. Then it runs a pass after each change or tick, until
-the leadership is lost. Every pass reads the current state and writes the differences: the epoch, the owners of
-partitions, the published specs. It keeps nothing that the next leader would need. When the leadership is lost, all
-tasks started under it are cancelled first. Once the lease could have passed to another master (`Leadership.acting`), no
-pass begins and every write is refused. SQL writes do not depend on the leadership but on their own conditions (see
-`api.crawls.controller`).
+It waits until this master is fit, campaigns, and makes sure that its reads include all writes of earlier leaders
+(`Leadership.barrier`). Then it runs a pass after each change or tick, until the leadership is lost. Every pass reads
+the current state and writes the differences: the epoch, the owners of partitions, the published specs. It keeps nothing
+that the next leader would need. When the leadership is lost, all tasks started under it are cancelled first. Once the
+lease could have passed to another master (`Leadership.acting`), no pass begins and every write is refused. SQL writes
+do not depend on the leadership but on their own conditions (see `api.crawls.controller`).
 
 A leader that cannot work resigns although its session is alive: when it becomes unfit (see `api.members.health`), or
 when its passes have failed for `SICK_S`. It campaigns again once it is fit.

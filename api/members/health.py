@@ -70,8 +70,8 @@ Observation = ProbeAnswered | ProbeMissed | LoopStalled
 class HealthState:
     """What was observed of a master's health so far.
 
-    `answered` is the time of each engine's last answer, `wrong_at` the time of the last failure. `ailment` is why the
-    master is unfit to lead, None while it is fit.
+    `answered` is the time of the last answer of each engine (the database and NATS), `wrong_at` the time of the last
+    failure (`Clock.elapsed`). `ailment` is why the master is unfit to lead, None while it is fit.
     """
 
     answered: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +80,11 @@ class HealthState:
 
 
 def health_after(condition: HealthState, seen: Observation, now: float, rules: HealthLimits) -> HealthState:
-    """Return the health after `seen` was observed at `now`. A service counts as answering until its first probe."""
+    """Return a master's health after `seen` was observed at `now` (`Clock.elapsed`).
+
+    The silence of an engine (the database or NATS) counts from its last answer. Without one, it counts from the first
+    probe that it missed.
+    """
     match seen:
         case ProbeAnswered(engine):
             known = replace(condition, answered={**condition.answered, engine: now})

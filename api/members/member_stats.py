@@ -72,7 +72,7 @@ async def ask_statuses(broker: Broker) -> None:
 
 
 class MemberStats:
-    """The last status that this master received from each member, by member id."""
+    """The last status that this master received from each member, by member id. Times are `Clock.elapsed` seconds."""
 
     def __init__(self) -> None:
         self._workers: dict[str, _WorkerStats] = {}
@@ -82,7 +82,7 @@ class MemberStats:
         return f"<MemberStats masters={len(self._masters)} workers={len(self._workers)}>"
 
     def worker_reported(self, status: WorkerStatus, now: float) -> None:
-        """Store a worker's status. Its count of pages restarts with the worker's process."""
+        """Store a worker's status, received at `now`. Its count of pages restarts with the worker's process."""
         known = self._workers.get(status.worker)
         same = known is not None and known.status.pid == status.pid and known.status.pages <= status.pages
         samples: deque[tuple[float, int]] = known.samples if known is not None and same else deque()
@@ -93,7 +93,7 @@ class MemberStats:
         self._forget(now)
 
     def master_reported(self, status: MasterStatus, now: float) -> None:
-        """Store a master's status, in place of its earlier one."""
+        """Replace a master's last status by `status`, received at `now`."""
         self._masters[status.master] = _MasterStats(status, now)
         self._forget(now)
 

@@ -83,9 +83,9 @@ async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: E
     """Queue the URL again with new attempts, if it is still failed, or publish the message again. The dead letter is
     deleted when that is done.
 
-    A complete crawl runs again; after another end the URL waits in the queue until `start`. A further failure
-    makes a new dead letter. The URLs of an unreadable `shard` were published again automatically, so only the dead
-    letter is deleted.
+    If the crawl is `complete`, it runs again. If it finished for another reason, the URL waits in the queue until
+    `start`. A further failure makes a new dead letter. For a dead letter of kind `shard` (a URL shard that could not
+    be read) only the dead letter is deleted, because its URLs were published again automatically.
     """
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
 

@@ -45,7 +45,7 @@ class Declared:
 
 
 def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
-    """Return every crawl that the files declare. Raise Usage if there are none, or one is invalid or declared twice.
+    """Return every crawl that `files` declare. Raise Usage if there are none, or one is invalid or declared twice.
 
     `-` is standard input. A folder stands for its .yaml, .yml and .json files.
     """

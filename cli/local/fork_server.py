@@ -57,17 +57,17 @@ class ForkedProcess:
         return f"<ForkedProcess pid={self.pid} returncode={self.returncode}>"
 
     def poll(self) -> int | None:
-        """Return the exit status if the process has ended, negative for a signal. Return None if it runs."""
+        """Return the exit status of the master or worker, negative for a signal. Return None while it runs."""
         return self._reaped(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait until the process has ended, and return its exit status, negative for a signal."""
+        """Wait until the master or worker has ended, and return its exit status, negative for a signal."""
         status = self._reaped(0)
         assert status is not None
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process if it has not ended."""
+        """Send the signal `number` to the master or worker if it has not ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 

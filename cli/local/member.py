@@ -125,12 +125,15 @@ class _Listed(argparse.Action):
 
 
 def flags_of(role: str) -> dict[str, str]:
-    """Return the flag of each setting of a role: a mapping from the setting's name to the flag."""
+    """Return a mapping from each setting's name to its flag, for `orb master` or `orb worker`, as `role` says."""
     return {name: flag for flag, (name, _, _) in _ROLES[role].items()}
 
 
 def explained(role: str, flag: str) -> tuple[str, str, str]:
-    """Return three texts for a role's flag: its setting's name, its value's name in the help, and its help."""
+    """Return three texts for a flag of `orb master` or `orb worker`, as `role` says.
+
+    They are its setting's name, its value's name in the help, and its help.
+    """
     return _ROLES[role][flag]
 
 

@@ -172,7 +172,7 @@ def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
 
 
 def refuse_option(text: str) -> None:
-    """Raise Usage if the text, in the place of a URL, looks like an option. After `--` options are not parsed."""
+    """Raise Usage if `text`, given where a URL is expected, looks like an option. After `--` options are not parsed."""
     if text.startswith("-"):
         raise Usage(f"{text!r} is in the place of a URL; if it is an option, write it before `--`.")
 

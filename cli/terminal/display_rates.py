@@ -31,7 +31,7 @@ class DisplayRate:
 
     @property
     def per_s(self) -> float | None:
-        """The events per second lately, None before two counts were recorded."""
+        """The recent number of events per second, None before two counts were recorded. Older events count less."""
         return self._events / self._elapsed_s if self._elapsed_s > 0 else None
 
     @property
@@ -40,7 +40,7 @@ class DisplayRate:
         return self.per_s if self._events >= LEAST_EVENTS else None
 
     def seen(self, count: int, now: float) -> None:
-        """Record the count at the time `now`. A smaller count than before starts a new measurement."""
+        """Record the count at `now` (monotonic seconds). A smaller count than before starts a new measurement."""
         if self._at is None or count < self._count:
             self._count, self._at, self._events, self._elapsed_s = count, now, 0.0, 0.0
             return
@@ -55,7 +55,10 @@ class DisplayRate:
 
 @dataclass(slots=True)
 class ProgressRates:
-    """The rates of one run, and estimates from them. Pages of earlier runs do not count in the average."""
+    """The rates of one run, and estimates from them. Pages of earlier runs do not count in the average.
+
+    Times are monotonic seconds.
+    """
 
     started: float
     budget: Budget

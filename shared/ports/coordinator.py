@@ -98,7 +98,7 @@ class View(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest complete snapshot. It stays available while the coordinator is away."""
+        """The newest known state of all keys under the prefix. It stays available while the coordinator is away."""
         ...
 
     @property
@@ -185,7 +185,7 @@ class Session(Protocol):
         ...
 
     def alive(self, now: float) -> bool:
-        """Return True if the session is not lost and `now` is before `ok_until`."""
+        """Return True if the session is not lost and `now` (`Clock.elapsed`) is before `ok_until`."""
         ...
 
     async def lost(self) -> None:

@@ -11,7 +11,7 @@ _AGAIN_S = 0.2
 
 
 class Registration:
-    """Keeps a member's key registered at the coordinator for as long as the process lives.
+    """Keeps a member's key registered at the coordinator for as long as its process lives.
 
     `on_error` is called with a sentence for each session that is lost or cannot be opened. `lost` counts the lost ones.
     """

@@ -76,7 +76,7 @@ _THREAD_ID: Final = 4
 
 
 class Watchdog:
-    """Ends the process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
+    """Ends its own process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
 
     No Python code runs for that. After `first_s` without re-arming, a kernel timer signals the thread, and the handler
     is alarm() of the C library. `_LAST` seconds later SIGALRM comes, and its handler is _exit(). The process ends with

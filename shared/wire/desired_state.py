@@ -24,10 +24,11 @@ NOTHING_SAID: Final = DesiredState(StoredConfig(0, AS_STARTED), Drains())
 
 
 def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) -> tuple[DesiredState, list[str]]:
-    """Return the desired state by the published records in `snapshot`, and sentences on records that cannot be read.
+    """Return the desired state (hot configuration and drains) that the records in `snapshot` publish. Return also a
+    message for each record that cannot be read.
 
-    An absent or unreadable record leaves its part as in `before`. So a coordinator that lost everything, or a record of
-    an unsupported version, reverts nothing.
+    If a record is absent or unreadable, its part keeps its value from `before`. So a coordinator that lost
+    everything, or a record of an unsupported version, reverts nothing.
     """
     state, complaints = before, []
     try:

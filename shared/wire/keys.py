@@ -94,7 +94,10 @@ class Keys:
         return self.configuration + _named("setting", name)
 
     def master_of(self, key: str) -> str | None:
-        """Return the name of the master whose key this is, None for any other key. The methods below do the same."""
+        """Return the name of the master whose key this is, None for any other key.
+
+        `worker_of`, `partition_of` and `crawl_of` do the same for the keys of workers, partitions and crawls.
+        """
         return _after(self.masters, key)
 
     def worker_of(self, key: str) -> str | None:

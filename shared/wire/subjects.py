@@ -35,7 +35,7 @@ def visits_of(partition: Partition) -> str:
 
 
 def queued_visit(subject: str) -> QueuedVisit | None:
-    """Return the place in a pool's queue that the subject of a URL shard names, None for any other subject."""
+    """Return the pool, host and slot that the subject of a URL shard names, None for any other subject."""
     match subject.split("."):
         case ["visits", pool, _, host_id, slot] if host_id.isdecimal() and slot.isdecimal():
             return QueuedVisit(pool, HostId(int(host_id)), int(slot))

@@ -78,11 +78,11 @@ class Extractor:
         return None if child is None or child.process.poll() is not None else child.process.pid
 
     async def extract(self, page: ExtractionInput, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
-        """Return the items that `rules` find in the page. If the page exceeds its limits, return no items and one
-        refused as `unreadable`.
+        """Return the items that `rules` find in the page. The work is done by the extraction process.
 
-        If the process ended for another reason (killed, for example), the page is tried anew. After _TRIES attempts it
-        is unreadable, too. Cancellation ends the process, because its reply would be taken for the next page's.
+        If it exceeds its processor time or memory, return no items and one refused as `unreadable`. If it ends or hangs
+        for another reason (killed, for example), a new process tries the page again. After _TRIES attempts the page is
+        `unreadable`, too. A cancelled call ends the process, because its reply would be taken for the next page's.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:

@@ -1,9 +1,9 @@
 """Estimates how long servers keep idle connections, from connections that were closed before the next request.
 
 If a server's idle time-out is near the delay between two requests, it often closes a connection just as the next
-request is sent. The first such loss sets the estimate. Then a connection that has been idle for about as long is not
-reused. A server may change, so each avoided reuse raises the estimate a little. In the end a kept connection is tried
-again: it either serves or sets the estimate anew.
+request is sent. The first such loss sets the estimate of that server. Then a connection that has been idle for about as
+long is not reused. A server may change, so each avoided reuse raises the estimate a little. In the end a kept
+connection is tried again: it either serves or sets the estimate anew.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ MAX_SERVERS: Final = 10_000
 """The number of most recently used servers with an estimate. A dropped server costs one lost request."""
 
 _MARGIN: Final = 0.75
-"""The part of the estimate for which a connection is still used: the server's close takes time to arrive."""
+"""The part of the estimated idle time for which a connection is still used: the server's close takes time to arrive."""
 
 _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
@@ -38,7 +38,10 @@ class IdleConnections:
         return len(self._servers)
 
     def wants_fresh(self, server: str, now: float) -> bool:
-        """Return True if the server has probably closed its idle connections by now. This raises the estimate."""
+        """Return True if the server has probably closed its idle connections by `now`.
+
+        True also raises the estimate of how long the server keeps them, by a hundredth.
+        """
         known = self._servers.get(server)
         if known is None or now - known.used_at <= _MARGIN * known.kept_s:
             return False
@@ -46,8 +49,9 @@ class IdleConnections:
         return True
 
     def used(self, server: str, begun: float, ended: float, *, reused: bool, stale: bool) -> None:
-        """Update the estimate for a server after a transfer. `stale`: the server had closed the kept connection.
-        `reused`: the transfer began on a kept connection.
+        """Update the estimate of how long a server keeps idle connections, after a transfer from `begun` to `ended`.
+
+        `reused`: the transfer began on a kept connection. `stale`: the server had closed that connection.
         """
         known = self._servers.get(server)
         if known is None:

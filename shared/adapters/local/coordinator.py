@@ -49,7 +49,7 @@ class _Keys:
         return self.revision
 
     def expire(self, now: float) -> None:
-        """End the sessions that have expired."""
+        """End the sessions that have expired by `now` (`Clock.elapsed`)."""
         for lease in [lease for lease, until in self.leases.items() if until <= now]:
             self.end(lease)
 

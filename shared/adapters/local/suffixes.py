@@ -32,7 +32,10 @@ def installed_list() -> str:
 
 
 def use_list(stored: str) -> None:
-    """Make this process find registrable domains by the list `stored`, even if another one is installed."""
+    """Make this process find registrable domains by the public suffix list whose text is `stored`.
+
+    This applies even if the installed package `publicsuffixlist` has another list.
+    """
     if stored != installed_list():
         fix_public_suffixes(stored)
 

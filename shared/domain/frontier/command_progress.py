@@ -18,12 +18,12 @@ _BITS: Final = 128
 
 
 def behind(host_id: int, fingerprint: bytes) -> int:
-    """Return the progress number for: all earlier hosts are done, and this host up to and including `fingerprint`."""
+    """Return the progress number that means: earlier hosts are done, and this one up to and including `fingerprint`."""
     return host_id << _BITS | int.from_bytes(fingerprint, "big")
 
 
 def behind_host(host_id: int) -> int:
-    """Return the progress number for: all hosts up to and including this one are done."""
+    """Return the progress number that means: all hosts up to and including `host_id` are done."""
     return behind(host_id + 1, b"")
 
 
@@ -37,7 +37,7 @@ def place_of(after: int) -> tuple[int, bytes]:
 
 
 def deletes_by_host(run: CommandRun) -> bool:
-    """Return True if a command that deletes seeds goes over the hosts, False if it goes over seeds that it names."""
+    """Return True if a command that deletes seeds searches the crawl's hosts for them, False if it lists them."""
     return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args["all"])
 
 

@@ -102,7 +102,7 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
 
 @dataclass(frozen=True, slots=True)
 class HostHealth:
-    """How a host has answered lately, and until when it is left alone for that.
+    """How a host answered its last requests, and until when it gets no request because of that.
 
     `failures` in the present spell set the back-off; each success takes one back. `unreachable` counts failures in a
     row to resolve or connect; any response ends that row. No request is sent to the host before `blocked_until_ms`.
@@ -142,7 +142,7 @@ class HostHealth:
         return self.unreachable >= retry.host_attempts
 
     def blocked(self, now_ms: int) -> bool:
-        """Return True if no request may be sent to the host at `now_ms`, because it refused or failed lately."""
+        """Return True if no request may be sent to the host at `now_ms`, because of earlier refusals or failures."""
         return now_ms < self.blocked_until_ms
 
     def settled(self, now_ms: int) -> "HostHealth":

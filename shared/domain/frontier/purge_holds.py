@@ -41,5 +41,8 @@ class ObservedHolds:
 
 
 def held_until(beat_began: float) -> float:
-    """Return until when a holder may rely on its purge hold. Its last acknowledged beat began at `beat_began`."""
+    """Return the time until which a holder may rely on its purge hold.
+
+    Its last acknowledged beat began at `beat_began`, by the same clock in seconds.
+    """
     return beat_began + HOLD_S - HOLDER_MARGIN_S

@@ -25,7 +25,7 @@ class RetainedKind(StrEnum):
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.
     * PRODUCERS: for each sender of discoveries, the number of its last message that was applied.
-    * UPLOADS: the same for uploads of seeds, whose names contain no week.
+    * UPLOADS: the same for senders that are used only once: for an upload of seeds, or a replayed dead letter.
     * KEYS: revoked keys.
     * HOSTS: hosts without any row of a crawl.
     """

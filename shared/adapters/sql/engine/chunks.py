@@ -38,7 +38,7 @@ class Chunk:
 
     @property
     def full(self) -> bool:
-        """True if no rows or no time is left, so that the next transaction must do the rest."""
+        """True if this chunk may read no more rows or has no time left, so that the next one must do the rest."""
         return self._rows <= 0 or time.monotonic() >= self._until
 
 

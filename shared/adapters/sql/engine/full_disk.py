@@ -31,7 +31,7 @@ class FullDiskRefusals:
         return f"<FullDiskRefusals {self._times} of {len(self._kinds)} kinds>"
 
     def lately(self, now: float) -> bool:
-        """Return True if the database refused a write within the last `FULL_S` seconds."""
+        """Return True if the database refused a write within the `FULL_S` seconds before `now` (monotonic seconds)."""
         return now - self._last < FULL_S
 
     def refused(self, transaction: Callable[..., object], now: float, error: Exception) -> None:

@@ -36,9 +36,9 @@ _OPEN: Final = (str(0x40000002), "510")
 
 
 class MasterNote(msgspec.Struct, frozen=True):
-    """The note of a master that has the file open.
+    """What a master that has the SQLite file open writes beside it, to identify its process.
 
-    `ticks` and `boot`: the kernel's start time of the process and boot id.
+    `ticks`: the start time of that process as the kernel tells it. `boot`: the kernel's boot id.
     """
 
     member: str
@@ -111,9 +111,9 @@ def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | N
 
 
 def end(note: MasterNote) -> bool:
-    """Send SIGKILL to the process of the note. Return False if the process has ended already.
+    """Send SIGKILL to the master that wrote `note`. Return False if it has ended already.
 
-    A process that has its pid now is not killed.
+    Another process that has its pid now is not killed.
     """
     try:
         process = os.pidfd_open(note.pid)

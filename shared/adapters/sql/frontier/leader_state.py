@@ -38,7 +38,7 @@ def raise_epoch(connection: Connection, at_least: int) -> int:
 
 
 def positions(connection: Connection) -> Mapping[Partition, Position]:
-    """Return a mapping from each partition to its position: up to which reports its owner has applied them."""
+    """Return the position of each partition: how far its owner has applied the stream of reports."""
     return {partition: position for partition, _, position in positions_and_versions(connection)}
 
 
