@@ -37,8 +37,8 @@ _CHUNK: Final = 1 << 20
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One file of a backup: the number of values in it, its size in bytes and its checksum. A table's file has
-    `columns`.
+    """The manifest's entry for one file of a backup: how many rows, messages or keys it holds (`values`), its size in
+    bytes and its checksum. Only the file of a table has `columns`.
     """
 
     file: str

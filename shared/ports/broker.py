@@ -212,7 +212,7 @@ class Broker(Protocol):
         ...
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
-        """Return the URL shard that occupies this place of a pool's queue now, or None."""
+        """Return the URL shard that is queued at `place` (a pool, a host and a slot of it) now, or None."""
         ...
 
     async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:

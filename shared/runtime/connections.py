@@ -74,9 +74,10 @@ class ConnectionLimit:
         return len(self.within) + len(self.beyond)
 
     def enter(self, shut: Shut) -> AcceptedConnection | None:
-        """Count one more connection, which `shut` closes. Return None if there is no room for it.
+        """Count one more connection, which `shut` can close. Return None if there is no room for it.
 
-        If all spare places are taken, the connection in them that is silent for longest is closed to make room.
+        Above `limit` it takes one of the `spare` places. If none is free, the oldest connection there that has sent no
+        request yet is closed to make room. If all have sent one, there is no room.
         """
         if len(self.within) < self.limit:
             connection = AcceptedConnection(self, beyond=False, shut=shut)

@@ -201,7 +201,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
-    """The links found on one page, which `host_id` and `fingerprint` name. Seeds have an empty `fingerprint`."""
+    """A page, named by `host_id` and `fingerprint`, with the links found on it. For seeds, `fingerprint` is empty."""
 
     host_id: int
     fingerprint: bytes

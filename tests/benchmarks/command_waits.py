@@ -56,7 +56,7 @@ _ALONE_S: Final = 20.0
 _REST_S: Final = 2.0
 """After which no host rests."""
 
-_HOSTS_BESIDE: Final = 200
+_HOSTS_BESIDE: Final = 600
 """Of the crawl beside, in each partition, each with some ten pages: for as long as the longest command takes."""
 
 _LARGE, _BESIDE = "large", "beside"

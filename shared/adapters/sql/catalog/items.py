@@ -199,9 +199,10 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Store or drop up to `max_count` waiting pages whose outcome came or can no longer come (ItemTable.settle).
+    """Store or drop the items of up to `max_count` pages that waited for their outcome (ItemTable.settle).
 
-    With `evidence` they become dead letters instead.
+    These are pages whose outcome came, or can no longer come. With `evidence`, a text that says why they can never be
+    stored, they become dead letters instead.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
