@@ -177,9 +177,13 @@ def test_states_and_positions_are_exact(server: BrokerServer) -> None:
 
 
 def test_reading_over_kills_of_the_broker_has_no_gap_and_no_repeat(server: BrokerServer) -> None:
-    """Also: every report that was acknowledged is there, and those published again with their id are there once."""
+    """Also: every report that was acknowledged is there, and those published again with their id are there once.
+
+    Only acknowledged reports are purged: NATS forgets the id of a purged one when it is killed.
+    """
     total = 3_000
     chance = random.Random(20)
+    acknowledged = 0
 
     async def run() -> None:
         async with server.broker() as producer, server.broker() as consumer:
@@ -187,8 +191,10 @@ def test_reading_over_kills_of_the_broker_has_no_gap_and_no_repeat(server: Broke
             done = asyncio.Event()
 
             async def produce() -> None:
+                nonlocal acknowledged
                 for number in range(total):
                     await persist(partial(producer.publish_report, P, "outcome", b"%d" % number, f"n{number}"))
+                    acknowledged = number + 1
                 done.set()
 
             async def kill() -> None:
@@ -203,8 +209,9 @@ def test_reading_over_kills_of_the_broker_has_no_gap_and_no_repeat(server: Broke
                 seen: list[Delivered] = []
                 while len(seen) < total or not done.is_set():
                     seen += await persist(lambda: reader.read(chance.choice([1, 7, 500]), 0.5))
-                    if seen and chance.random() < 0.2:
-                        await persist(partial(consumer.purge_reports, P, "outcome", seen[-1].sequence))
+                    known = min(len(seen), acknowledged)
+                    if known and chance.random() < 0.2:
+                        await persist(partial(consumer.purge_reports, P, "outcome", seen[known - 1].sequence))
                 return seen
 
             async with asyncio.TaskGroup() as group:
