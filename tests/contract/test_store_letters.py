@@ -96,7 +96,7 @@ def test_discarded_letters_leave_what_was_given_up_as_it_is(on_store: OnStore, m
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3)))
         await _buried(t)
-        await t.bury(DeadLetterRow(None, "outcome", NOW_MS, "nobody knows whose", payload=b"m"))
+        await t.bury(DeadLetterRow(None, "outcome", NOW_MS, "of an unknown crawl", payload=b"m"))
         *ours, nobodys = _ids(t)
         await t.command("discard", id="one", letter=ours[0])
         assert _ids(t) == [*ours[1:], nobodys]

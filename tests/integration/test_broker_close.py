@@ -96,7 +96,7 @@ async def reconnecting(client: NatsConnection) -> None:
     inner = client._client
     assert isinstance(inner, PlainClient)
     inner._line.abort()
-    while not inner.is_reconnecting:  # noqa: ASYNC110  the client tells nobody of it
+    while not inner.is_reconnecting:  # noqa: ASYNC110  the client has no event for it
         await asyncio.sleep(0)
     for each in inner._server_pool:
         each.last_attempt = None

@@ -159,7 +159,7 @@ def test_a_workers_shortage_is_told_once_by_whoever_leads() -> None:
 
 def test_crawl_is_held_by_a_master_or_by_all_workers_of_its_pool() -> None:
     roster = MemberStats()
-    assert roster.pressure("default", 0.0) is None, "of nobody nothing is known"
+    assert roster.pressure("default", 0.0) is None, "no member reported pressure"
     for name, pool, short in (("w1", "default", "no disk"), ("w2", "default", ""), ("w3", "eu", "no memory")):
         roster.worker_reported(WorkerStatus(worker=name, pool=pool, visits=1, busy=0, pressure=full(short)), 0.0)
     assert roster.pressure("default", 1.0) is None, "w2 works"

@@ -43,7 +43,7 @@ def test_a_master_that_drains_leaves_the_lead_to_those_that_do_not() -> None:
     masters = members(me=True, other=False, third=True)
     assert better_candidates("me", masters) == {("other", 1)}
     assert better_candidates("other", masters) == frozenset()
-    assert better_candidates("me", members(me=True, third=True)) == frozenset(), "all drain: anybody may"
+    assert better_candidates("me", members(me=True, third=True)) == frozenset(), "while all drain, each may lead"
     assert better_candidates("me", members(me=True)) == frozenset()
 
 
