@@ -2,11 +2,9 @@
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -36,7 +34,6 @@ from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.resources import disk_of, memory_of_process
 from shared.adapters.local.suffixes import installed_list, use_list
 from shared.adapters.nats.broker import NatsBroker
-from shared.adapters.nats.settings import nats_tls_of, streams_of
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.page_archive import ServedPages
 from shared.adapters.sql.admin.retention import SqlRetained
@@ -57,7 +54,7 @@ from shared.ports.catalog import Catalog
 from shared.ports.overview import Overview
 from shared.runtime.pressure_monitor import Gauge, refusing
 from shared.runtime.supervise import Tasks, close_on_exec, failpoint_of
-from shared.settings import ClusterMasterSettings, listed
+from shared.settings import ClusterMasterSettings, is_postgresql, listed, sqlite_file
 from shared.telemetry import configure_logging
 from shared.tls import ClientTls, TlsSettings, following, server_tls
 from shared.wire.keys import Keys, MemberRecord
@@ -66,7 +63,6 @@ log = structlog.get_logger("orb.master")
 
 _PROBE_S: Final = 2.0
 _LAST_WORDS_S: Final = 1.0
-_POSTGRES: Final = ("postgresql:", "postgres:")
 
 
 def cluster_main(settings: ClusterMasterSettings) -> int:
@@ -131,7 +127,7 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             beside.start("publisher", publisher.run())
             beside.start("recorder", recorder.run())
             if isinstance(store.executor, SqliteThreads):
-                file = _sqlite_file(settings)
+                file = sqlite_file(settings.database)
                 stack.callback(write_note(file, member.id, member.started_at_ms).unlink, missing_ok=True)
                 waited_s = store.executor.write_waits_s
                 beside.start(
@@ -153,16 +149,7 @@ async def _connect(
         "database", lambda: store.open_cluster(settings.partitions, installed_list(), clock.unix_ms())
     )
     use_list(suffixes)
-    broker = await connected(
-        "nats",
-        lambda: NatsBroker.connect(
-            listed(settings.nats_url),
-            token=settings.nats_token,
-            name=settings.id,
-            settings=streams_of(settings),
-            tls=nats_tls_of(settings),
-        ),
-    )
+    broker = await connected("nats", lambda: NatsBroker.of_master(settings, settings.id))
     stack.push_async_callback(broker.close)
     await _declare(broker, listed(settings.pools))
     coordinator = EtcdCoordinator(etcd_of(settings), clock)
@@ -228,6 +215,7 @@ def _services(
         roster=master.roster,
         tuning=master.tuning,
         wanted=master.wanted,
+        exclusions=lambda: master.crawls.exclusions,
         longest_grant_s=settings.grant_s,
         ack_wait_s=settings.ack_wait_s,
         pressure=lambda: master.rationing.pressure,
@@ -236,7 +224,7 @@ def _services(
 
 def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ...]:
     """Return `host:port` of this master's API and of the engines that it uses, which workers keep closed to crawls."""
-    database = settings.database if settings.database.startswith(_POSTGRES) else ""
+    database = settings.database if is_postgresql(settings.database) else ""
     return (
         *listening_endpoints(listening),
         *engine_endpoints(listed(settings.address), 443 if settings.address.startswith("https:") else 80),
@@ -291,7 +279,7 @@ def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
     """Open the cluster's database by its URL or path. Wait while the database server is unavailable."""
-    if settings.database.startswith(_POSTGRES):
+    if is_postgresql(settings.database):
         from shared.adapters.sql.engine.postgres import (  # Imported here, so that SQLite does not load its libraries.
             PostgresSettings,
             PostgresStore,
@@ -299,7 +287,7 @@ async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKi
 
         pools = PostgresSettings(writers=settings.database_writers, readers=settings.database_readers)
         return await connected("database", lambda: PostgresStore.open(settings.database, pools)), StoreKind.POSTGRESQL
-    path = _sqlite_file(settings)
+    path = sqlite_file(settings.database)
     store = await connected("database", lambda: SqliteStore.open(path, synchronous=settings.synchronous))
     return store, StoreKind.SQLITE
 
@@ -313,7 +301,7 @@ def _gauges(
         Resource.MEMORY: memory_of_process(settings.memory_bytes),
     }
     if kind is StoreKind.SQLITE:
-        gauges[Resource.DATABASE] = refusing(disk_of(_sqlite_file(settings)), store.executor.disk_full)
+        gauges[Resource.DATABASE] = refusing(disk_of(sqlite_file(settings.database)), store.executor.disk_full)
     else:
         from shared.adapters.sql.engine.postgres import database_gauge  # as in `open_store`
 
@@ -321,7 +309,3 @@ def _gauges(
     if settings.nats_store is not None:
         gauges[Resource.NATS_DISK] = disk_of(settings.nats_store)
     return gauges
-
-
-def _sqlite_file(settings: ClusterMasterSettings) -> Path:
-    return Path(re.sub(r"^sqlite:(//(?=/))?", "", settings.database))

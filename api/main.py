@@ -107,11 +107,13 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
                     grant_s=settings.grant_s,
                     ack_wait_s=settings.ack_wait_s,
                     max_hosts=max(1, _MAX_LOCAL_HOSTS // partitions),
+                    first_claim_rests=settings.renewed,
                 ),
                 alone=settings.alone,
                 gauges={Resource.MEMORY: memory_of_process(settings.memory_bytes)},
                 retry_id=settings.retry_id,
                 unblock=settings.unblock,
+                refresh_ms=settings.refresh_ms,
             )
             up.set()
             await master.run(stop, grace_s=settings.grace_s)
@@ -138,7 +140,7 @@ def _read_spec(path: Path) -> CrawlSpec:
         raise Unusable(f"{path} is missing: start the crawl with `orb crawl`") from None
     except msgspec.MsgspecError as error:
         raise Unusable(f"{path} is no crawl spec ({error}): start the crawl with `orb crawl`") from error
-    if (refused := refused_pattern(spec.scope, spec.extract)) is not None:
+    if (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl)) is not None:
         raise Unusable(f"{path}: {refused}")
     return spec
 

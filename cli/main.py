@@ -71,6 +71,7 @@ COMMANDS: Final = {
     "show": ("cli.data.show", "show the results of a crawl, or the state of one URL and its reason"),
     "export": ("cli.data.export", "export pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet"),
     "warc": ("cli.data.warc", "print the stored body of a page"),
+    "replay": ("cli.data.replay", "print the commands that show a crawl's archive in pywb"),
     "up": ("cli.local.up", "run a whole cluster on this machine; repeat the command to restart it"),
     "key": ("cli.admin.key", "create an API key directly in the database, if all others are lost"),
     "master": ("cli.local.member", "run a master of a cluster; set etcd, NATS and the database by flags or ORB_*"),
@@ -104,23 +105,8 @@ WITH_JSON: Final = frozenset({"crawl", "show", "config", "db", "up"})
 HIDDEN: Final = {"_master": ("cli.local.roles", ""), "_worker": ("cli.local.roles", "")}
 """Commands that only `orb crawl` starts; they are not in the help."""
 
-_LOGGING: Final = frozenset(
-    (
-        "crawl",
-        "show",
-        "export",
-        "warc",
-        "up",
-        "key",
-        "master",
-        "worker",
-        "migrate",
-        "db",
-        "backup",
-        "restore",
-        "ctl",
-        *HIDDEN,
-    )
+_LOGGING: Final = (COMMANDS.keys() | HIDDEN.keys()) - frozenset(
+    ("config", "openapi", "completion", "version", "test", "lint", "faults", "bench", "lock")
 )
 """The commands that load structlog."""
 

@@ -67,7 +67,9 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `synchronous`: SQLite's setting. FULL survives the loss of power.
     - `alone`: the starter has proved that no process of an earlier run lives.
     - `retry_id`: retry every failed URL, once for each such id. Empty: retry none.
+    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: go on fetching pages again.
     - `unblock`: request blocked hosts at once.
+    - `renewed`: hosts may have been fetched a moment ago by a crawl whose folder was emptied.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 1
@@ -77,7 +79,9 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
     alone: bool = False
     retry_id: str = ""
+    refresh_ms: int = 0
     unblock: bool = False
+    renewed: bool = False
 
 
 class WorkerSettings(_Process, frozen=True, kw_only=True):
@@ -305,3 +309,13 @@ def _path(kind: type[Any], value: Any) -> Any:
     if kind is Networks and isinstance(value, str):
         return Networks.read(value)
     raise NotImplementedError(f"no setting is of {kind}")
+
+
+def is_postgresql(database: str) -> bool:
+    """Return True if `database` is the URL of a PostgreSQL server. Anything else names a SQLite file."""
+    return database.startswith(("postgresql:", "postgres:"))
+
+
+def sqlite_file(database: str) -> Path:
+    """Return the path of the SQLite file that `database`, a path or a `sqlite:` URL, names."""
+    return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))

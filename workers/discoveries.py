@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from shared.domain.frontier.states import UrlKind
 from shared.domain.ids import CrawlId, Fingerprint, Partition, Revision, partition_of_id
 from shared.domain.ops.retention import named_for, week_of
 from shared.domain.web.url import Location, partition_of
 from shared.wire.messages import Discoveries, Link, Origin, encode
+from workers.page_reading import PageReading
 from workers.visit_crawls import VisitCrawl
 
 MAX_LINKS: Final = 2_000
@@ -20,7 +22,7 @@ _ORIGIN_BYTES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The links of one page that are to be reported, all at one depth."""
+    """The links of one page that are to be reported, all at one depth and of one `kind`."""
 
     crawl: VisitCrawl
     host_id: int
@@ -29,6 +31,29 @@ class PageLinks:
     links: tuple[Location, ...]
     depth: int
     hops: int
+    kind: UrlKind = UrlKind.PAGE
+
+
+def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
+    """Return the links to report that were read from a page, and the feeds that it names."""
+    links: list[PageLinks] = []
+    if reading.found:
+        links.append(
+            PageLinks(
+                crawl,
+                host_id,
+                page.host,
+                page.fingerprint,
+                reading.found,
+                reading.depth,
+                reading.hops,
+                reading.kind,
+            )
+        )
+    if reading.feeds is not None and reading.feeds.fresh:
+        feeds = reading.feeds
+        links.append(PageLinks(crawl, host_id, page.host, page.fingerprint, feeds.fresh, feeds.depth, 1, UrlKind.FEED))
+    return tuple(links)
 
 
 class DiscoveryStream(NamedTuple):
@@ -55,20 +80,20 @@ def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
         crawl, own = page.crawl, partition_of_id(page.host_id)
-        for url, host, _ in page.links:
-            partition = own if host == page.host else partition_of(host, crawl.partitions)
+        for link in page.links:
+            partition = own if link.host == page.host else partition_of(link.host, crawl.partitions)
             stream = DiscoveryStream(crawl.crawl_id, partition)
             filling = streams.get(stream)
             if filling is None:
                 filling = streams[stream] = _Filling()
-            filling.add(page, url)
+            filling.add(page, link.url)
     return {stream: list(filling.batches()) for stream, filling in streams.items()}
 
 
 def streams_of(page: PageLinks) -> set[DiscoveryStream]:
     """Return the streams (crawl and partition) that the page's links are reported in (see `batches_by_stream`)."""
     crawl, own = page.crawl, partition_of_id(page.host_id)
-    hosts = {host for _, host, _ in page.links}
+    hosts = {link.host for link in page.links}
     return {
         DiscoveryStream(crawl.crawl_id, own if host == page.host else partition_of(host, crawl.partitions))
         for host in hosts
@@ -110,7 +135,7 @@ class _Filling:
             self._page, self._spec, self._origin = page, page.crawl.revision, []
             self._origins.append(Origin(page.host_id, page.page, self._origin))
             self._bytes += _ORIGIN_BYTES
-        self._origin.append(Link(url, page.depth, page.hops))
+        self._origin.append(Link(url, page.depth, page.hops, kind=page.kind))
         self._links += 1
         self._bytes += size
 

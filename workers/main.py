@@ -14,6 +14,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,18 +23,19 @@ import uvloop
 
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.local.private_folder import closing, make_private
-from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.local.specs import LOOK_S, LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats import NatsBroker, StreamSettings
 from shared.adapters.nats.settings import nats_tls_of
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.errors import Transient, Unusable, single
-from shared.domain.ops.config import WorkerTuning
+from shared.domain.ops.config import MemberRole, WorkerTuning, worker_tuning
 from shared.domain.ops.counts import CrawlCounts
 from shared.domain.ops.watermarks import Watermarks
 from shared.domain.software import NAME, VERSION
 from shared.ports.broker import Broker
 from shared.ports.specs import SpecSource
+from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.garbage import collecting_when_idle
 from shared.runtime.stalls import ending_where_it_stands
 from shared.runtime.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
@@ -41,7 +43,6 @@ from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environm
 from shared.telemetry import configure_logging, set_log_level
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
-from workers.config_follower import WorkerConfigFollower
 from workers.disk_reservations import DiskReservations, archive_disk, pressure_monitor_of
 from workers.drain import cut_short
 from workers.extract.extractor import Extractor
@@ -133,7 +134,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
         _archive(settings, clock) as archive,
         _extractor(settings) as extractor,
         _place(settings, clock) as place,
-        _crawls(VisitCrawls(_specs(settings, place), KnownLinks(), _fetchers(settings, place, connections))) as crawls,
+        _crawls(_visit_crawls(settings, place, connections)) as crawls,
         Tasks() as background,
         Tasks() as visits,
         Tasks() as pulling,
@@ -174,7 +175,8 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
         if place is not None:
             tuning = _tuning(settings, place, runtime, reporter)
             background.start("tuning", tuning.run())
-            reservations.marks = tuning.marks
+            background.start("exclusions", place.exclusions.run())
+            reservations.marks = lambda: tuning.current.storage
         rationing = pressure_monitor_of(settings, reservations, runtime.set_pressure)
         await rationing.once()  # a worker that starts on a full disk must pull nothing
         background.start("rationing", rationing.run())
@@ -292,19 +294,19 @@ async def _extractor(settings: WorkerSettings) -> AsyncIterator[Extractor]:
 
 def _tuning(
     settings: WorkerSettings, place: "WorkerMembership", runtime: Runtime, reporter: Reporter
-) -> WorkerConfigFollower:
+) -> ConfigFollower[WorkerTuning]:
     """Return a follower that applies the hot configuration to the worker's parts.
 
     The present configuration is applied at once, so that a worker that starts while drained pulls nothing.
     """
     visits, draining = settings.max_visits, False
 
-    def apply(tuning: WorkerTuning, revision: int) -> None:
+    def apply(values: WorkerTuning) -> None:
         nonlocal visits
-        visits = tuning.max_visits
-        set_log_level(tuning.log_level)
-        reporter.pace(tuning.report_s)
-        runtime.tune(visits, revision)
+        visits = values.max_visits
+        set_log_level(values.log_level)
+        reporter.pace(values.report_s)
+        runtime.tune(visits, follower.revision)
         place.say(visits, draining)
 
     def drain(desired: bool) -> None:
@@ -313,17 +315,13 @@ def _tuning(
         runtime.drain(draining)
         place.say(visits, draining)
 
-    tuning = WorkerConfigFollower(
-        place.configuration,
-        place.keys,
-        member=settings.id,
-        pool=settings.pool,
-        started=WorkerTuning(settings.max_visits, settings.report_s, settings.log_level),
-        apply=apply,
-        drain=drain,
+    started = WorkerTuning(settings.max_visits, settings.report_s, settings.log_level)
+    tuned = partial(worker_tuning, settings.pool)
+    follower = ConfigFollower(
+        place.configuration, place.keys, MemberRole.WORKER, settings.id, started, tuned, apply=apply, drain=drain
     )
-    tuning.follow(place.configuration.snapshot)
-    return tuning
+    follower.follow(place.configuration.snapshot)
+    return follower
 
 
 @asynccontextmanager
@@ -338,9 +336,19 @@ async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator
         yield None
 
 
+def _visit_crawls(settings: WorkerSettings, place: "WorkerMembership | None", connections: int) -> VisitCrawls:
+    """Return the crawls as visits use them. A local crawl has no exclusions: its spec says what it leaves out."""
+    specs, fetchers = _specs(settings, place), _fetchers(settings, place, connections)
+    if place is None:
+        return VisitCrawls(specs, KnownLinks(), fetchers)
+    exclusions = place.exclusions
+    exclusions.follow(place.configuration.snapshot)  # before the first visit
+    return VisitCrawls(specs, KnownLinks(), fetchers, lambda: exclusions.current)
+
+
 def _specs(settings: WorkerSettings, place: "WorkerMembership | None") -> SpecSource:
     """Return the source of specs: the folder of a local crawl, or the coordinator of a cluster."""
-    return LocalSpecs(settings.dir / "specs") if place is None else place.specs
+    return LocalSpecs(settings.dir / "specs", look_s=LOOK_S) if place is None else place.specs
 
 
 def _fetchers(

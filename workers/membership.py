@@ -17,6 +17,7 @@ from shared.domain.software import VERSION
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Entry, View, differences
 from shared.ports.specs import SpecSource
+from shared.runtime.exclusions import ExclusionsFollower
 from shared.runtime.registration import Registration
 from shared.runtime.retry import until_answered
 from shared.runtime.supervise import Tasks
@@ -34,6 +35,7 @@ class WorkerMembership:
 
     - `specs`: the specs of the crawls.
     - `configuration`: a view of the hot configuration under `keys.configuration`.
+    - `exclusions`: what no crawl may request, followed in `configuration`.
     - `say(capacity, draining)`: register how many visits the worker can run, and whether it drains.
     - `registration`: the worker's key in etcd, which disappears when the worker is gone.
     - `closed`: endpoints of the cluster that no crawl may connect to.
@@ -47,6 +49,7 @@ class WorkerMembership:
     registration: Registration
     closed: ClosedEndpoints
     listens: Callable[[str], None]
+    exclusions: ExclusionsFollower
 
 
 @asynccontextmanager
@@ -106,7 +109,10 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
         tasks.start("closed endpoints", closed.run())
         suffixes = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.public_suffixes)))
         use_list(await list_in(suffixes, keys))
-        yield WorkerMembership(EtcdSpecs(view, keys), configuration, keys, say, registration, closed, listens)
+        exclusions = ExclusionsFollower(configuration, keys)
+        yield WorkerMembership(
+            EtcdSpecs(view, keys), configuration, keys, say, registration, closed, listens, exclusions
+        )
 
 
 async def _keep_closed(closed: ClosedEndpoints, members: View) -> None:

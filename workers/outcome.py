@@ -3,7 +3,6 @@
 from typing import Final, assert_never
 
 from shared.domain.archive.model import Archived
-from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.explain.excluded_links import LINKS_PER_PAGE
 from shared.domain.explain.sentences import NEEDS_SCRIPTS
 from shared.domain.frontier.states import UrlEnd
@@ -18,7 +17,14 @@ _VALIDATOR: Final = 1_024
 
 
 def answered(
-    fingerprint: Fingerprint, answer: Answer, reading: PageReading, stored: Archived, *, at_ms: int, retry_after_ms: int
+    fingerprint: Fingerprint,
+    answer: Answer,
+    reading: PageReading,
+    stored: Archived,
+    *,
+    at_ms: int,
+    retry_after_ms: int,
+    mark: bytes = b"",
 ) -> UrlOutcome:
     """Return the outcome of a URL whose answer was archived, whatever its HTTP status is."""
     place = stored.location
@@ -27,9 +33,7 @@ def answered(
         end=UrlEnd.ANSWERED,
         at_ms=at_ms,
         status=answer.status,
-        detail="; ".join(
-            filter(None, (_incomplete(answer), _links_cut(reading), NEEDS_SCRIPTS * reading.needs_scripts))
-        )[:_DETAIL],
+        detail="; ".join(filter(None, _notes(answer, reading)))[:_DETAIL],
         latency_ms=round(answer.timings.total_s * 1000),
         size=len(answer.body),
         mime=reading.mime,
@@ -43,7 +47,10 @@ def answered(
         retry_after_ms=retry_after_ms,
         truncated=_truncated(answer),
         found=reading.links_found,
+        not_indexed=reading.not_indexed or "",
         left_out=[LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()],
+        mark=mark,
+        entries=reading.entries,
     )
 
 
@@ -59,9 +66,13 @@ def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> Url
     )
 
 
-def denied(fingerprint: Fingerprint, reason: ExclusionReason, *, at_ms: int) -> UrlOutcome:
+def denied(fingerprint: Fingerprint, reason: str, *, at_ms: int) -> UrlOutcome:
     """Return the outcome of a URL that a rule forbids to request."""
-    return UrlOutcome(fingerprint=fingerprint, end=UrlEnd.DENIED, at_ms=at_ms, reason=reason.value)
+    return UrlOutcome(fingerprint=fingerprint, end=UrlEnd.DENIED, at_ms=at_ms, reason=reason)
+
+
+def _notes(answer: Answer, reading: PageReading) -> tuple[str, ...]:
+    return _incomplete(answer), _links_cut(reading), reading.problem, NEEDS_SCRIPTS * reading.needs_scripts
 
 
 def _truncated(answer: Answer) -> str:

@@ -9,15 +9,16 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Final
+
+import msgspec
 
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason
 from shared.domain.crawl.spec import Extract
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, MAX_EXAMPLES, NOFOLLOW, kept, written
 from shared.domain.ids import CrawlId, Fingerprint, Revision
-from shared.domain.web.url import Location, Resolver, canonicalize, names_other_scheme, origin_of
+from shared.domain.web.url import Location, Resolver, canonicalize, locate, names_other_scheme, origin_of
 from workers.parse.html import ParsedPage
 
 DEFAULT_SLOTS: Final = 1 << 20
@@ -30,6 +31,7 @@ _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 _DEPTH_BITS: Final = 24
 _MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
 _MAX_GENERATIONS: Final = 4096
+_MAX_ORIGINS: Final = 4096
 
 MAX_EXAMPLES_SENT: Final = 100
 """The most examples of left-out links that a worker sends per crawl, revision and reason. The owner keeps fewer."""
@@ -94,8 +96,7 @@ class KnownLinks:
                 self._tags[slot] = generation << _DEPTH_BITS | depth
 
 
-@dataclass(frozen=True, slots=True)
-class Outlinks:
+class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """The links of a page, sorted by what becomes of them. `found` is the number of distinct references as written:
 
     found = len(fresh) + known + sum(excluded) + nofollow + repeated.
@@ -117,7 +118,7 @@ class Outlinks:
     cut: int = 0
     """Links beyond `max_links_per_page`, which are not counted in `found`."""
 
-    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     """URLs of some links that were left out, by reason, truncated to a bounded length."""
 
     urls: tuple[str, ...] = ()
@@ -168,7 +169,7 @@ class OutlinkResolver:
     a link that another page has, too, is reported twice, which is harmless.
     """
 
-    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_scope")
+    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_origins", "_scope")
 
     def __init__(
         self, crawl_id: CrawlId, revision: Revision, scope: CompiledScope, extract: Extract, known: KnownLinks
@@ -177,6 +178,7 @@ class OutlinkResolver:
         self._extract = extract
         self._known = known
         self._examples_sent: dict[str, int] = {}
+        self._origins: set[str] = set()
         self._generation = known.generation(crawl_id, revision)
 
     def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
@@ -208,7 +210,7 @@ class OutlinkResolver:
                 if n <= MAX_EXAMPLES:
                     examples.add(reason, reference, written)
                 continue
-            url, host, fingerprint = location
+            url = location.url
             if len(url) > too_long:
                 n = excluded[ExclusionReason.LENGTH] = excluded.get(ExclusionReason.LENGTH, 0) + 1
                 if n <= MAX_EXAMPLES:
@@ -218,9 +220,9 @@ class OutlinkResolver:
                 repeated += 1
                 continue
             seen[url] = None
-            if contains(generation, fingerprint, below):
+            if contains(generation, location.fingerprint, below):
                 known += 1
-            elif (rule := judge(url, host, depth=below, via_host=via_host)) is None:
+            elif (rule := judge(url, location.host, depth=below, via_host=via_host)) is None:
                 fresh.append(location)
             else:
                 n = excluded[rule.name] = excluded.get(rule.name, 0) + 1
@@ -245,6 +247,74 @@ class OutlinkResolver:
             urls=urls[:named],
             urls_left_out=len(urls) - named,
         )
+
+    def listed(
+        self,
+        page: Location,
+        references: Iterable[tuple[str, str | None]],
+        judge: Callable[[Location], str | None],
+        *,
+        depth: int,
+    ) -> Outlinks:
+        """Return the entries of the sitemap or feed `page`, sorted by what becomes of them, to be reported at `depth`.
+
+        Each is a reference and its base, None if it must be absolute. `judge` returns the reason to exclude one.
+        """
+        contains, generation, too_long = self._known.contains, self._generation, self._scope.max_url_length
+        fresh: list[Location] = []
+        excluded: dict[str, int] = {}
+        examples = _Examples(self._examples_sent)
+        seen = {page.url: None}
+        found = known = repeated = 0
+        for reference, base in references:
+            found += 1
+            location = locate(reference, base)
+            reason: str | None
+            if location is None:
+                reason = without_url(reference)
+            elif len(location.url) > too_long:
+                reason = ExclusionReason.LENGTH
+            elif location.url in seen:
+                repeated += 1
+                continue
+            else:
+                seen[location.url] = None
+                if contains(generation, location.fingerprint, depth):
+                    known += 1
+                    continue
+                reason = judge(location)
+            if reason is None:
+                assert location is not None
+                fresh.append(location)
+                continue
+            n = excluded[reason] = excluded.get(reason, 0) + 1
+            if n <= MAX_EXAMPLES:
+                examples.add(reason, reference if location is None else location.url, written)
+        urls = tuple(seen)[1:]
+        named = _fitting(urls)
+        return Outlinks(
+            fresh=tuple(fresh),
+            depth=depth,
+            found=found,
+            known=known,
+            nofollow=0,
+            repeated=repeated,
+            excluded=excluded,
+            examples=examples.gathered,
+            urls=urls[:named],
+            urls_left_out=len(urls) - named,
+        )
+
+    def first_of(self, origin: str) -> bool:
+        """Return True if this is the first call for `origin`: the sitemaps of its robots.txt that are left out count
+        once. Beyond a number of origins all count anew.
+        """
+        if origin in self._origins:
+            return False
+        if len(self._origins) >= _MAX_ORIGINS:
+            self._origins.clear()
+        self._origins.add(origin)
+        return True
 
     def acknowledged(self, outlinks: Outlinks) -> None:
         """Remember the links in `outlinks.fresh` as reported, because the broker has acknowledged their report."""

@@ -1,37 +1,45 @@
 """Reads an answer: its type, title and links, in the form that the archive and the outcome need. Pure functions."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
+import msgspec
+
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
+from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
-from shared.domain.web.url import Location, locate
+from shared.domain.web.robots import NotIndexed
+from shared.domain.web.url import Location, canonicalize, locate
 from workers.extract.page_rules import Html
 from workers.outlinks import Outlinks, header_text, redirect_target, without_url
 from workers.parse.charset import sniff
-from workers.parse.directives import x_robots_tag
+from workers.parse.directives import NOTHING_FORBIDDEN, Directives, x_robots_tag
 from workers.parse.html import LinkKind, PageLink, ParsedPage, parse_html, parse_refresh
 from workers.parse.mime import XHTML_TYPES, Media, classify, media_type
 from workers.visit_crawls import VisitCrawl
 
 _SEQUENCE: Final = frozenset(("next", "prev"))
+_CANONICAL: Final = frozenset(("canonical",))
+_ROBOTS_IGNORED: Final = ("robots", "ignore")
+"""The field of a metadata record that marks a visit for which the robots rules of its host were ignored."""
+
 _VALUE: Final = re.compile(r"[ \t,]*+<([^>]*+)>((?:[^\",]|\"(?:[^\"\\]|\\.)*+\"?)*+)", re.DOTALL)
 _PARAMETER: Final = re.compile(
     r";[ \t]*+([^;=\" \t]*+)[ \t]*+(?:=[ \t]*+(?:\"((?:[^\"\\]|\\.)*+)\"?|([^;\"]*+)))?", re.DOTALL
 )
 
 
-def sequence_links(value: str) -> Iterator[str]:
-    """Yield the targets with relation `next` or `prev` in a Link header, as written. Stop at malformed text."""
+def field_links(value: str, relations: Set[str] = _SEQUENCE) -> Iterator[str]:
+    """Yield the targets with one of the `relations` in a Link header, as written. Stop at malformed text."""
     position = 0
     while (match := _VALUE.match(value, position)) is not None:
         position = match.end()
         parameters: dict[str, str] = {}
         for name, quoted, bare in _PARAMETER.findall(match[2]):
             parameters.setdefault(name.lower(), quoted or bare)
-        if "anchor" not in parameters and not _SEQUENCE.isdisjoint(parameters.get("rel", "").lower().split()):
+        if "anchor" not in parameters and not relations.isdisjoint(parameters.get("rel", "").lower().split()):
             yield match[1]
 
 
@@ -59,18 +67,21 @@ _TITLE: Final = 512
 _MIME: Final = 128
 
 
-@dataclass(frozen=True, slots=True)
-class PageReading:
+class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from an answer.
 
     - `found`: the links to report, at `depth` and `hops`.
     - `outlinks`: set for a page, to be acknowledged after the report of its links was.
     - `links`: the number of outlinks in scope.
-    - `archived`, `notes`: the outlinks and the other fields of the metadata record.
-    - `html`: the HTML that items are taken from, None for another type.
+    - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
+    - `html`: the HTML that items are taken from, None for another type and for a page that must not be indexed.
     - `needs_scripts`: the page has scripts and neither text nor links.
     - `links_found`: the number of all outlinks, -1 if the answer can have none.
+    - `kind`: what the links to report are.
+    - `entries`: the entries of a sitemap or feed, -1 for everything else; `problem`: why it was not read to its end.
+    - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
+    - `not_indexed`: why the page belongs in no list, export or item, None if it does.
     """
 
     mime: str
@@ -81,40 +92,70 @@ class PageReading:
     hops: int = 0
     links: int = 0
     outlinks: Outlinks | None = None
-    archived: tuple[tuple[str, str], ...] = ()
+    archived: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
     html: Html | None = None
     needs_scripts: bool = False
     links_found: int = -1
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    kind: UrlKind = UrlKind.PAGE
+    entries: int = -1
+    problem: str = ""
+    feeds: Outlinks | None = None
+    left_out: Mapping[str, int] = msgspec.field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
+    not_indexed: NotIndexed | None = None
 
 
-def read(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer) -> PageReading:
-    """Read the type, title and links of an `answer`. Its URL is `page`, at `depth`, and was reached by `hops`
-    redirects.
+def read(
+    crawl: VisitCrawl,
+    page: Location,
+    depth: int,
+    hops: int,
+    answer: Answer,
+    at_ms: int,
+    kind: UrlKind = UrlKind.PAGE,
+) -> PageReading:
+    """Read the type, title and links of an `answer` that was requested at `at_ms` (Unix ms).
+
+    Its URL is `page`, at `depth`, and was reached by `hops` redirects. It was found as `kind`.
     """
+    reading = _read(crawl, page, depth, hops, answer, at_ms, kind)
+    return (
+        reading
+        if crawl.obeys_robots(page.host)
+        else msgspec.structs.replace(reading, notes=(*reading.notes, _ROBOTS_IGNORED))
+    )
+
+
+def _read(
+    crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, at_ms: int, kind: UrlKind
+) -> PageReading:
     content_type = answer.joined("content-type")
     body = answer.decoded
     if answer.status in REDIRECTS and not (answer.status == 300 and answer.header("location") is None):
-        return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type))
+        return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type), kind)
     if not 200 <= answer.status < 300:
         return PageReading(_mime(body, content_type))
     media = classify(body, content_type)
     mime = (media_type(content_type) or (_SNIFFED[media] if body else ""))[:_MIME]
+    obeys_robots = crawl.obeys_robots(page.host)
+    directives = _directives_by_header(crawl, answer) if obeys_robots else NOTHING_FORBIDDEN
     if media is not Media.HTML:
-        return PageReading(mime)
+        return PageReading(mime, not_indexed=directives.not_indexed(at_ms))
     charset = sniff(body, content_type)
     parsed = parse_html(
         body, charset=charset, options=crawl.spec.extract, product=crawl.product, xml=mime in XHTML_TYPES
     )
     refresh = answer.header("refresh") if parsed.refresh is None else None
     if refresh is not None:
-        parsed = replace(parsed, refresh=parse_refresh(refresh))
+        parsed = msgspec.structs.replace(parsed, refresh=parse_refresh(refresh))
     if (links := answer.joined("link")) is not None:
         parsed = _with_link_field(parsed, links, page.url, crawl.spec.extract.max_links_per_page)
-    forbidden = crawl.obeys_robots and (parsed.robots.nofollow or _nofollow_by_header(crawl, answer))
-    outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=forbidden)
+    if obeys_robots:
+        directives |= parsed.robots
+    not_indexed = directives.not_indexed(at_ms)
+    outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=directives.nofollow)
+    feeds = _feeds(crawl, page, parsed, depth) if crawl.spec.discover.feeds and not directives.nofollow else None
     return PageReading(
         mime=mime,
         title=parsed.title[:_TITLE] or None,
@@ -122,27 +163,68 @@ def read(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answe
         depth=outlinks.depth,
         links=len(outlinks.fresh) + outlinks.known,
         outlinks=outlinks,
-        archived=tuple([(url, "L a/@href") for url in outlinks.urls]),
+        archived={"L a/@href": outlinks.urls},
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
-        html=Html(body, charset, parsed.base_href),
+        html=Html(body, charset, parsed.base_href) if not_indexed is None else None,
         needs_scripts=not (parsed.anchors or parsed.marked or parsed.refresh) and _scripts_alone(body),
         links_found=outlinks.found + outlinks.cut,
-        left_out=outlinks.left_out(),
-        examples=outlinks.examples,
+        feeds=feeds,
+        left_out=outlinks.left_out() if feeds is None else added(outlinks.left_out(), feeds.left_out()),
+        examples=outlinks.examples if feeds is None else {**feeds.examples, **outlinks.examples},
+        not_indexed=not_indexed,
     )
+
+
+def added(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums of two counts by key."""
+    return dict(Counter(counts) + Counter(others))
+
+
+def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) -> Outlinks | None:
+    """Return the feeds that a page names, to be read at its own depth. Their entries are one link deeper."""
+    if not parsed.feeds:
+        return None
+    base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
+    return crawl.outlinks.listed(
+        page, ((feed, base) for feed in parsed.feeds), listing_judge(crawl, page, depth, hops=1), depth=depth
+    )
+
+
+def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Location], str | None]:
+    """Return a function that judges pages at `depth` that `page` lists. It returns the reason to exclude one."""
+
+    def judge(location: Location) -> str | None:
+        rule = crawl.scope.judge(location.url, location.host, depth=depth, via_host=page.host)
+        return None if rule is None else rule.name
+
+    return judge
+
+
+def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -> Callable[[Location], str | None]:
+    """Return a function that judges sitemaps and feeds that `page` names. It returns the reason to exclude one."""
+
+    def judge(location: Location) -> str | None:
+        rule = crawl.scope.judge_listing(location.url, location.host, depth=depth, via_host=page.host, hops=hops)
+        return None if rule is None else rule.name
+
+    return judge
 
 
 def _with_link_field(parsed: ParsedPage, value: str, page_url: str, max_count: int) -> ParsedPage:
     """Return the page with the links of its Link header, up to `max_count` links in all.
 
-    They are relative to the page's own URL, and its base element does not apply (RFC 8288 §3.1).
+    They are relative to the page's own URL, and its base element does not apply (RFC 8288 §3.1). A canonical link of
+    the page itself counts before that of the header (RFC 6596).
     """
-    targets = dict.fromkeys(sequence_links(value))
+    canonical = next(field_links(value, _CANONICAL), None) if parsed.canonical is None else None
+    if canonical is not None:
+        parsed = msgspec.structs.replace(parsed, canonical=redirect_target(canonical, page_url) or canonical)
+    targets = dict.fromkeys(field_links(value))
     urls = [redirect_target(target, page_url) or target for target in targets]
     left = max(0, max_count - len(parsed.anchors) - len(parsed.marked))
     links = tuple([PageLink(url, LinkKind.SEQUENCE, False) for url in urls[:left]])
     cut = urls[left:]
-    return replace(
+    return msgspec.structs.replace(
         parsed,
         marked=parsed.marked + links,
         links_cut=parsed.links_cut + len(cut),
@@ -157,7 +239,9 @@ def _scripts_alone(body: bytes) -> bool:
     return not _UNSEEN.sub(b"", body).strip()
 
 
-def _redirect(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> PageReading:
+def _redirect(
+    crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str, kind: UrlKind
+) -> PageReading:
     """Read a redirect: its target is a discovery at the same depth. So depth 0 has only seeds and their redirects."""
     location = answer.header("location")
     if location is None:
@@ -169,9 +253,12 @@ def _redirect(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: 
         reason = without_url(named)
         examples = crawl.outlinks.example(reason, named)
         return PageReading(mime, location=named, links_found=1, left_out={str(reason): 1}, examples=examples)
-    rule = crawl.scope.judge(
-        to.url, to.host, depth=depth, via_host=page.host, via_seed_redirect=depth == 0, hops=hops + 1
-    )
+    if kind.listing:
+        rule = crawl.scope.judge_listing(to.url, to.host, depth=depth, via_host=page.host, hops=hops + 1)
+    else:
+        rule = crawl.scope.judge(
+            to.url, to.host, depth=depth, via_host=page.host, via_seed_redirect=depth == 0, hops=hops + 1
+        )
     found = (to,) if rule is None and to.url != page.url else ()
     return PageReading(
         mime=mime,
@@ -179,17 +266,18 @@ def _redirect(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: 
         found=found,
         depth=depth,
         hops=hops + 1,
+        kind=kind,
         links=len(found),
-        archived=((to.url, "R Location:"),),
+        archived={"R Location:": (to.url,)},
         links_found=1,
         left_out={} if rule is None else {rule.name.value: 1},
         examples={} if rule is None else crawl.outlinks.example(rule.name, to.url),
     )
 
 
-def _nofollow_by_header(crawl: VisitCrawl, answer: Answer) -> bool:
+def _directives_by_header(crawl: VisitCrawl, answer: Answer) -> Directives:
     values = [value for name, value in answer.headers if name == "x-robots-tag"]
-    return bool(values) and x_robots_tag(values, crawl.product).nofollow
+    return x_robots_tag(values, crawl.product) if values else NOTHING_FORBIDDEN
 
 
 def _mime(body: bytes, content_type: str | None) -> str:

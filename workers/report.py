@@ -176,7 +176,7 @@ class Reporter:
         crawls = {part.visit.crawl_id: part.visit.crawl for part in taken if part.pages}
         await _each(self._sync, [crawl.archived for crawl in crawls.values() if crawl is not None])
         self._failpoint("synced")
-        streams = batches_by_stream(page.found for part in taken for page in part.pages if page.found is not None)
+        streams = batches_by_stream(found for part in taken for page in part.pages for found in page.found)
         async with asyncio.TaskGroup() as group:
             sending = {stream: self._send(group, flush, stream, batches) for stream, batches in streams.items()}
             if sending:
@@ -236,8 +236,9 @@ class Reporter:
         self._failpoint("discoveries_acked")
         for part in parts:
             for page in part.pages:
-                if page.outlinks is not None and page.found is not None:
-                    page.found.crawl.outlinks.acknowledged(page.outlinks)
+                if page.found:
+                    for outlinks in page.outlinks:
+                        page.found[0].crawl.outlinks.acknowledged(outlinks)
         await _each(partial(self._publish_items, flush), _items_by_crawl(parts))
         self._failpoint("items_acked")
         await _each(partial(self._outcome, flush), parts)

@@ -2,12 +2,15 @@
 
 It is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At most one
 visit of a process does so for an origin at a time. It fetches under its own grant, host delay and egress rules.
+
+A visit whose URLs are all settled renews a robots.txt that has used up `RENEWED_AT` of its lifetime. So no page of a
+host that is visited often waits for robots.txt, and a short failure of it stops no visit.
 """
 
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakValueDictionary
@@ -23,6 +26,7 @@ from shared.domain.web.robots import (
     MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
     TOO_COSTLY,
+    UNREACHABLE_LIFETIME_S,
     AllowAll,
     RobotsPolicy,
     RobotsRecord,
@@ -32,9 +36,10 @@ from shared.domain.web.robots import (
     robots_record,
     with_cached,
 )
+from shared.domain.web.url import Location
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
-from shared.wire.messages import Malformed
+from shared.wire.messages import HostNote, Malformed
 from shared.wire.robots import decode_robots, encode_robots, robots_key
 from workers.outlinks import redirect_target
 from workers.visit_crawls import VisitCrawl
@@ -48,6 +53,9 @@ CACHE_BYTES: Final = 32 << 20
 
 PARSED_ON_LOOP: Final = 64 << 10
 """A larger robots.txt is parsed in a thread, because it could block the event loop for a quarter of a second."""
+
+RENEWED_AT: Final = 0.8
+"""The share of its lifetime after which a robots.txt is renewed. If that fails, the next attempt is 300 s later."""
 
 _ENTRY_BYTES: Final = 2_000
 _DELAYS_KEPT: Final = 2
@@ -76,11 +84,24 @@ class Robots:
             case Unreachable():
                 return False
 
+    def sitemaps(self, origin: str) -> tuple[Location, ...]:
+        """Return the sitemaps that robots.txt names. It is that of `origin`."""
+        return self.policy.rules.sitemaps(origin) if isinstance(self.policy, Rules) else ()
+
     def crawl_delay_s(self, token: str) -> float | None:
         """Return the seconds between requests that robots.txt requires of the robot `token`. Return None if it requires
         none.
         """
         return self.policy.rules.crawl_delay(token) if isinstance(self.policy, Rules) else None
+
+
+@dataclass(slots=True)
+class _KeptRobots:
+    """A robots.txt in the cache, and the time (Unix ms) from which on a visit renews it."""
+
+    record: RobotsRecord
+    robots: Robots
+    renewed_from_ms: float
 
 
 class RobotsCache:
@@ -89,7 +110,7 @@ class RobotsCache:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[RobotsRecord, Robots]] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptRobots] = OrderedDict()
         self._bytes = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -100,19 +121,61 @@ class RobotsCache:
         robots = await self._known(origin, crawl, send)
         return None if robots is None else await _parsed(robots, crawl.token)
 
+    async def known(self, origin: str) -> Robots | None:
+        """Return the rules of `origin` if some worker has fetched them lately. Nothing is requested."""
+        kept = self._kept.get(origin)
+        if kept is not None:
+            return kept.robots
+        shared = await self._shared(origin)
+        return None if shared is None else _understood(shared)
+
+    async def renew(self, origin: str, crawl: VisitCrawl, send: Send) -> None:
+        """Fetch the robots.txt of `origin` anew by `send` if it expires soon.
+
+        Until it is replaced, the old one is valid. If it cannot be read now, the old one stays until it expires. Return
+        at once if another visit is fetching it.
+        """
+        lock = self._lock(origin)
+        if lock.locked() or not self._renewal_due(origin):
+            return
+        async with lock:
+            shared = await self._shared(origin)
+            newer = shared is not None and shared.fetched_at_ms > self._kept[origin].record.fetched_at_ms
+            if shared is not None and newer and not (known := _understood(shared)).failure:
+                self._keep(origin, shared, known)
+            if not self._renewal_due(origin):
+                return
+            match await self._fetch(origin, crawl, send):
+                case record, retry_after_ms if not isinstance(policy_of(record), Unreachable):
+                    await self._keep_fetched(origin, record, crawl, retry_after_ms)
+                case _:
+                    self._kept[origin].renewed_from_ms = self._clock.unix_ms() + UNREACHABLE_LIFETIME_S * 1000
+
+    def _renewal_due(self, origin: str) -> bool:
+        now_ms, kept = self._clock.unix_ms(), self._kept.get(origin)
+        return (
+            kept is not None
+            and not kept.robots.failure
+            and kept.renewed_from_ms <= now_ms
+            and kept.record.fresh(now_ms)
+        )
+
+    def _lock(self, origin: str) -> asyncio.Lock:
+        lock = self._locks.get(origin)
+        if lock is None:
+            lock = self._locks[origin] = asyncio.Lock()
+        return lock
+
     async def _known(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
         asked_ms = self._clock.unix_ms()
         kept = self._fresh(origin, asked_ms)
         if kept is not None:
             return kept
-        lock = self._locks.get(origin)
-        if lock is None:
-            lock = self._locks[origin] = asyncio.Lock()
-        async with lock:
+        async with self._lock(origin):
             return self._fresh(origin, asked_ms) or await self._obtain(origin, crawl, send)
 
     async def _obtain(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
-        old = self._kept[origin][0] if origin in self._kept else None
+        old = self._kept[origin].record if origin in self._kept else None
         shared = await self._shared(origin)
         if shared is not None and (old is None or shared.fetched_at_ms > old.fetched_at_ms):
             old = shared
@@ -123,19 +186,21 @@ class RobotsCache:
             case None | Robots():
                 return fetched
             case new, retry_after_ms:
-                record = with_cached(new, old)
-                robots = await _parsed(_understood(record), crawl.token)
-                record = _outliving_delay(record, robots, crawl.token)
-                if robots.failure:
-                    return self._keep(origin, record, replace(robots, retry_after_ms=retry_after_ms))
-                await self._share(origin, record)
-                return self._keep(origin, record, robots)
+                return await self._keep_fetched(origin, with_cached(new, old), crawl, retry_after_ms)
+
+    async def _keep_fetched(self, origin: str, record: RobotsRecord, crawl: VisitCrawl, retry_after_ms: int) -> Robots:
+        robots = await _parsed(_understood(record), crawl.token)
+        record = _outliving_delay(record, robots, crawl.token)
+        if robots.failure:
+            return self._keep(origin, record, replace(robots, retry_after_ms=retry_after_ms))
+        await self._share(origin, record)
+        return self._keep(origin, record, robots)
 
     async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
         """Return the record and the Retry-After in ms. Return None if `send` does.
 
-        Return Robots if this crawl's egress rules deny the origin. An unreadable answer, or a redirect without a usable
-        target, counts as unreachable, because it must not allow everything.
+        Return Robots if this crawl's egress rules deny the origin, or an exclusion covers it. An unreadable answer, or
+        a redirect without a usable target, counts as unreachable, because it must not allow everything.
         """
         url = f"{origin}/robots.txt"
         # Read one byte more than is used, to distinguish a truncated file from one that ends there.
@@ -148,7 +213,7 @@ class RobotsCache:
             match answer:
                 case None:
                     return None
-                case FetchFailed(kind=FailureKind.EGRESS_DENIED) if hop == 0:
+                case FetchFailed(kind=FailureKind.EGRESS_DENIED | FailureKind.EXCLUDED) if hop == 0:
                     # Each page of the origin is then denied by the same rule and reports that itself.
                     return Robots(AllowAll(answer.detail))
                 case FetchFailed():
@@ -182,22 +247,24 @@ class RobotsCache:
         fetch anew and report the failure, because the owner decides how long the host is paused.
         """
         kept = self._kept.get(origin)
-        if kept is None or not kept[0].fresh(self._clock.unix_ms()):
+        if kept is None or not kept.record.fresh(self._clock.unix_ms()):
             return None
-        if kept[1].failure and kept[0].fetched_at_ms < asked_ms:
+        if kept.robots.failure and kept.record.fetched_at_ms < asked_ms:
             return None
         self._kept.move_to_end(origin)
-        return kept[1]
+        return kept.robots
 
     def _keep(self, origin: str, record: RobotsRecord, robots: Robots) -> Robots:
         old = self._kept.pop(origin, None)
         if old is not None:
-            self._bytes -= len(old[0].body) + _ENTRY_BYTES
-        self._kept[origin] = record, robots
+            self._bytes -= len(old.record.body) + _ENTRY_BYTES
+        # An old copy that is used beyond its lifetime is fetched anew when its extension ends.
+        from_ms = record.fetched_at_ms + record.lifetime_s * 1000 * (1.0 if record.stale_until_ms else RENEWED_AT)
+        self._kept[origin] = _KeptRobots(record, robots, from_ms)
         self._bytes += len(record.body) + _ENTRY_BYTES
         while self._bytes > CACHE_BYTES and len(self._kept) > 1:
-            _, (forgotten, _) = self._kept.popitem(last=False)
-            self._bytes -= len(forgotten.body) + _ENTRY_BYTES
+            _, forgotten = self._kept.popitem(last=False)
+            self._bytes -= len(forgotten.record.body) + _ENTRY_BYTES
         return robots
 
     async def _shared(self, origin: str) -> RobotsRecord | None:
@@ -217,6 +284,15 @@ class RobotsCache:
 
     def __repr__(self) -> str:
         return f"<RobotsCache {len(self._kept)} origins>"
+
+
+def host_note(robots: Iterable[Robots], crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
+    """Return a visit's note on its host. It names the first of the origins' robots.txt that is unreachable."""
+    unreachable = next((each for each in robots if each.failure), None)
+    if unreachable is None:
+        return HostNote(crawl_delay_ms, latency_ms, ip)
+    reason = unreachable.policy.reason if isinstance(unreachable.policy, Unreachable) else ""
+    return HostNote(crawl_delay_ms, latency_ms, ip, unreachable.failure, reason, unreachable.retry_after_ms)
 
 
 def retry_after_ms(answer: Answer, now_ms: int) -> int:

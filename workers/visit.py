@@ -19,12 +19,13 @@ from typing import Final
 import structlog
 
 from shared.domain.archive.model import Exchange
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.errors import Transient
 from shared.domain.frontier.failure import policy_for
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.reads.items import PageItems, TakenItem
-from shared.domain.web.fetch import Answer, FetchFailed, FetchRequest
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest
 from shared.domain.web.robots import Unreachable
 from shared.domain.web.url import Location, fingerprint, origin_of
 from shared.ports.broker import VisitMessage
@@ -33,16 +34,18 @@ from shared.runtime.supervise import Failpoint, Tasks, no_failpoint
 from shared.wire.messages import HostNote, ShardUrl, UrlShard
 from workers import outcome
 from workers.archive import WarcArchive
-from workers.discoveries import PageLinks
+from workers.discover.host_sitemaps import HostSitemaps
+from workers.discover.reading import read_answer
+from workers.discoveries import links_of
 from workers.disk_reservations import DiskReservations
 from workers.extract.extractor import Extractor
 from workers.extract.page_rules import Html
 from workers.grant import Grant
 from workers.owner_client import OwnerClient
-from workers.page_reading import READ_ON_LOOP, read
 from workers.report import Reporter
 from workers.request_slots import Admission, Requests
-from workers.robots import Robots, RobotsCache, retry_after_ms
+from workers.revisits import as_revisit, content_mark
+from workers.robots import Robots, RobotsCache, host_note, retry_after_ms
 from workers.stats import WorkerStats
 from workers.visit_crawls import VisitCrawl, VisitCrawls
 from workers.visit_report import SettledUrl, VisitEnd
@@ -97,21 +100,18 @@ class Visit:
         self._grant = grant
         self._holder = holder
         self._report = equipment.reporter.visit(crawl, shard.crawl, LeaseId(shard.lease), grant.number, shard.host_id)
-        self._left: dict[Fingerprint, ShardUrl] = {
-            fingerprint(shard.urls[at].url): shard.urls[at] for at in grant.remaining
-        }
+        self._left = {fingerprint(shard.urls[at].url): shard.urls[at] for at in grant.remaining}
         self._arrived = self._clock.elapsed()
         self._earliest = grant.not_before
         self._until = max(self._arrived, grant.not_before) + VISIT_S
         self._delay_s = max(shard.delay_ms / 1000, grant.delay_s)
         self._robots: dict[str, Robots] = {}
+        self._sitemaps = HostSitemaps()
         self._asked_at_ms = 0
         self._crawl_delay_ms = -1
-        self._latency_ms = 0
-        self._ip = ""
+        self._latency_ms, self._ip = 0, ""
         self._scope: asyncio.Timeout | None = None
-        self._lost = False
-        self._stopping = False
+        self._lost = self._stopping = False
         self._ending = asyncio.Event()
         self._admission = Admission(equipment.requests, equipment.reservations, self._ending)
         if grant.stop:
@@ -206,8 +206,7 @@ class Visit:
             return
         self._apply_extension()
         if self._scope is not None and not self._scope.expired() and not self._stopping:
-            left = self._grant.cut_at - self._clock.elapsed()
-            self._scope.reschedule(asyncio.get_running_loop().time() + left)
+            self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
         """Apply the owner's reply: a longer delay of the host, or that no further request may start."""
@@ -229,7 +228,7 @@ class Visit:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Fetch URL by URL until the shard or the visit is over."""
+        """Fetch URL by URL until the shard or the visit is over. Then renew robots.txt if it expires soon."""
         for key, entry in list(self._left.items()):
             await self._report.wait_for_capacity()
             try:
@@ -237,25 +236,29 @@ class Visit:
                     return
             finally:
                 self._admission.release()
+        for origin in self._robots:
+            if self._crawl is not None:
+                await self._ctx.robots.renew(origin, self._crawl, partial(self._send, self._shard.urls[-1].url))
 
     async def _fetch_and_settle(self, key: Fingerprint, entry: ShardUrl) -> bool:
         """Fetch a URL and settle it. Return True if the visit goes on."""
-        page = Location(entry.url, self._shard.host, key)
         exchange = await self._request(key, entry)
         if exchange is None:
             return key not in self._left
         crawl, answer = exchange
         if self._crawl is None:
             return False
-        at_ms = self._asked_at_ms
+        if isinstance(answer, FetchFailed) and answer.kind is FailureKind.EXCLUDED:
+            return self._deny(key, OWNER)
         self._ctx.failpoint("after_fetch")
         self._latency_ms = round(answer.timings.total_s * 1000)
         self._ip = answer.ip or self._ip
         if isinstance(answer, FetchFailed):
-            self._settle(key, SettledUrl(outcome.failed(key, answer, at_ms=at_ms)))
+            self._settle(key, SettledUrl(outcome.failed(key, answer, at_ms=self._asked_at_ms)))
             end = policy_for(answer.kind)
         else:
-            self._settle(key, await self._archived(crawl, page, entry, answer, at_ms))
+            page = Location(entry.url, self._shard.host, key)
+            self._settle(key, await self._archived(crawl, page, entry, answer, self._asked_at_ms))
             end = policy_for(answer.status)
         return end.host is None
 
@@ -279,13 +282,15 @@ class Visit:
         """Return the crawl under which the URL may be requested now; None if robots.txt denied it or the visit ends."""
         crawl = self._current_crawl()
         while crawl is not None:
-            if crawl.obeys_robots:
+            if self._ctx.crawls.excluded(entry.url):
+                self._deny(key, OWNER)
+                return None
+            if crawl.obeys_robots(self._shard.host):
                 robots = await self._robots_of(entry.url, crawl)
                 if robots is None or isinstance(robots.policy, Unreachable):
                     return None
                 if not robots.allows(entry.url, crawl.token):
-                    denied = outcome.denied(key, ExclusionReason.ROBOTS, at_ms=self._clock.unix_ms())
-                    self._settle(key, SettledUrl(denied))
+                    self._deny(key, ExclusionReason.ROBOTS)
                     return None
             now = await self._await_politeness(PATIENCE_S)
             if now is crawl:
@@ -308,8 +313,7 @@ class Visit:
     async def _robots_of(self, url: str, crawl: VisitCrawl) -> Robots | None:
         """Return the robots rules of the URL's origin, None if the visit must end."""
         origin = origin_of(url)
-        robots = self._robots.get(origin)
-        if robots is not None:
+        if (robots := self._robots.get(origin)) is not None:
             return robots
         robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url))
         if robots is None:
@@ -343,8 +347,7 @@ class Visit:
             crawl = await self._await_politeness()
             answer = None if crawl is None else await self._fetch(crawl, replace(request, fresh=True))
         if isinstance(answer, Answer) and crawl is not None and self._crawl is not None:
-            exchange = Exchange(answer, self._asked_at_ms, None, via=via)
-            await self._ctx.archive.keep(crawl.archived, exchange, page=False)
+            await self._ctx.archive.keep(crawl.archived, Exchange(answer, self._asked_at_ms, None, via=via), page=False)
         self._admission.release()
         return answer
 
@@ -397,27 +400,25 @@ class Visit:
     async def _archived(
         self, crawl: VisitCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int
     ) -> SettledUrl:
-        if len(answer.decoded) * crawl.scope.weight > READ_ON_LOOP:
-            reading = await asyncio.to_thread(read, crawl, page, entry.depth, entry.hops, answer)
-        else:
-            reading = read(crawl, page, entry.depth, entry.hops, answer)
+        reading = await read_answer(crawl, page, entry, answer, at_ms, self._robots, self._ctx.robots)
         seed = entry.depth == 0 and entry.hops == 0
         exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes, seed=seed)
-        stored = await self._ctx.archive.keep(crawl.archived, exchange)
+        stored = await self._ctx.archive.keep(crawl.archived, as_revisit(exchange, entry))
         self._ctx.failpoint("archived")
         self._ctx.stats.pages += 1
         self._ctx.stats.bytes += len(answer.body)
-        links = None
-        if reading.found:
-            links = PageLinks(
-                crawl, self._shard.host_id, page.host, page.fingerprint, reading.found, reading.depth, reading.hops
-            )
+        links = links_of(crawl, self._shard.host_id, page, reading)
         retry_ms = retry_after_ms(answer, self._clock.unix_ms())
-        result = outcome.answered(page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=retry_ms)
-        items = None if reading.html is None else await self._items(crawl, page, reading.html, at_ms)
-        return SettledUrl(result, links, reading.outlinks, items)
+        taken = reading.html is not None or reading.not_indexed is not None
+        items = await self._items(crawl, page, reading.html, at_ms) if taken else None
+        mark = content_mark(crawl, answer, reading.html, items)
+        result = outcome.answered(
+            page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=retry_ms, mark=mark
+        )
+        outlinks = tuple(some for some in (reading.outlinks, reading.feeds) if some is not None)
+        return SettledUrl(result, links, outlinks, items)
 
-    async def _items(self, crawl: VisitCrawl, page: Location, html: Html, at_ms: int) -> PageItems | None:
+    async def _items(self, crawl: VisitCrawl, page: Location, html: Html | None, at_ms: int) -> PageItems | None:
         """Return the items that the crawl's rules extract from the page, None if no rule applies to it."""
         taken = await crawl.rules.taken(self._ctx.extractor, crawl.crawl_id, page.url, page.fingerprint, html)
         if taken is None:
@@ -433,18 +434,17 @@ class Visit:
             tuple([TakenItem(item.id, item.rule, item.data) for item in taken.items]),
         )
 
+    def _deny(self, key: Fingerprint, reason: str) -> bool:
+        """Settle the URL as excluded, because no request may be sent. Return True: the visit goes on."""
+        self._settle(key, SettledUrl(outcome.denied(key, reason, at_ms=self._clock.unix_ms())))
+        return True
+
     def _settle(self, key: Fingerprint, settled: SettledUrl) -> None:
-        del self._left[key]
-        self._report.add(settled)
+        entry, host = self._left.pop(key), self._shard.host
+        self._report.add(self._sitemaps.added(settled, self._crawl, self._shard.host_id, host, entry, self._robots))
 
     def _note(self) -> HostNote:
-        unreachable = next((robots for robots in self._robots.values() if robots.failure), None)
-        if unreachable is None:
-            return HostNote(self._crawl_delay_ms, self._latency_ms, self._ip)
-        reason = unreachable.policy.reason if isinstance(unreachable.policy, Unreachable) else ""
-        return HostNote(
-            self._crawl_delay_ms, self._latency_ms, self._ip, unreachable.failure, reason, unreachable.retry_after_ms
-        )
+        return host_note(self._robots.values(), self._crawl_delay_ms, self._latency_ms, self._ip)
 
     def __repr__(self) -> str:
         return f"<Visit {self._shard.host} lease={self._shard.lease} left={len(self._left)}>"

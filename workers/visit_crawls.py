@@ -9,12 +9,14 @@ from typing import Final
 import structlog
 
 from shared.domain.archive.model import ArchivedCrawl
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION
 from shared.domain.web.fetch import FetchLimits, FetchRequest
 from shared.domain.web.robots import product_token
+from shared.domain.web.url import host_of
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import PublishedSpec, SpecSource
 from shared.wire.messages import ShardUrl
@@ -22,6 +24,7 @@ from workers.extract.page_rules import PageRules
 from workers.fetch.egress import EgressRules
 from workers.fetch.pool import FetcherPool
 from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.revisits import conditions
 
 log = structlog.get_logger(__name__)
 
@@ -50,17 +53,15 @@ class VisitCrawl:
     archived: ArchivedCrawl
     paused: bool = False
 
-    @property
-    def obeys_robots(self) -> bool:
-        return self.spec.politeness.obey_robots
+    def obeys_robots(self, host: str) -> bool:
+        """Return True if the crawl obeys the robots.txt and the robots directives of `host`."""
+        return self.spec.politeness.obey_robots and not self.spec.robots.ignored_for(host)
 
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
         """Return the request for a URL of a shard. It is conditional if the URL's ETag or Last-Modified is known."""
         headers = self.headers
-        if entry.etag is not None:
-            headers += (("If-None-Match", entry.etag),)
-        elif entry.last_modified is not None:
-            headers += (("If-Modified-Since", entry.last_modified),)
+        if entry.etag is not None or entry.last_modified is not None:
+            headers += conditions(entry)
         fetch = self.spec.fetch
         return FetchRequest(entry.url, headers, limits=self.limits, proxy=fetch.proxy, http2=fetch.http2, fresh=fresh)
 
@@ -68,10 +69,18 @@ class VisitCrawl:
 class VisitCrawls:
     """The most recently used crawls by id, compiled, each with a fetcher under its egress rules."""
 
-    def __init__(self, specs: SpecSource, known: KnownLinks, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
+    def __init__(
+        self,
+        specs: SpecSource,
+        known: KnownLinks,
+        open_fetcher: Callable[[EgressRules], Fetcher],
+        exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
+    ) -> None:
+        """Create it. `exclusions` returns those in force now."""
         self._specs = specs
         self._known = known
-        self._fetchers = FetcherPool(open_fetcher)
+        self._exclusions = exclusions
+        self._fetchers = FetcherPool(open_fetcher, exclusions)
         self._active: OrderedDict[CrawlId, VisitCrawl] = OrderedDict()
 
     async def active(self, crawl_id: CrawlId, revision: Revision) -> VisitCrawl | None:
@@ -83,6 +92,11 @@ class VisitCrawls:
             self._active.pop(crawl_id, None)
             return None
         return self._as_published(published)
+
+    def excluded(self, url: str) -> bool:
+        """Return True if an exclusion covers the canonical `url`. The fetchers refuse it, too."""
+        exclusions = self._exclusions()
+        return bool(exclusions) and exclusions.first(url, host_of(url)) is not None
 
     def now(self, crawl: VisitCrawl) -> VisitCrawl | None:
         """Return the crawl in its latest published state, None if it was deleted.

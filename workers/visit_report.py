@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from shared.domain.ids import Fingerprint, LeaseId
 from shared.domain.reads.items import PageItems
 from shared.wire.messages import HostNote, UrlOutcome
@@ -19,15 +21,14 @@ ROOM_ITEM_BYTES: Final = 32 << 20
 again in parts that are held."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettledUrl:
+class SettledUrl(msgspec.Struct, frozen=True, gc=False):
     """A URL's outcome, with the links and items of its page. `outlinks` are remembered once the report of the links is
     acknowledged.
     """
 
     outcome: UrlOutcome
-    found: PageLinks | None = None
-    outlinks: Outlinks | None = None
+    found: tuple[PageLinks, ...] = ()
+    outlinks: tuple[Outlinks, ...] = ()
     items: PageItems | None = None
 
 
@@ -49,15 +50,12 @@ class Reports(Protocol):
 
     def added(self, visit: "VisitReport", page: SettledUrl) -> None:
         """Record that the visit has one more page to report."""
-        ...
 
     def ended(self, visit: "VisitReport") -> None:
         """Record that the visit ended and is to be reported now."""
-        ...
 
     async def wait_for_capacity(self) -> None:
         """Wait until the pages that are not reported yet leave room for one more."""
-        ...
 
 
 class VisitReport:
@@ -156,8 +154,8 @@ class FlushPart:
         needed: set[asyncio.Future[None]] = set()
         if unsent:
             for page in self.pages:
-                if page.found is not None:
-                    needed.update(sending[stream] for stream in streams_of(page.found) & unsent)
+                for links in page.found:
+                    needed.update(sending[stream] for stream in streams_of(links) & unsent)
         if self.after is not None and not self.after.done():
             needed.add(self.after)
         return needed
@@ -181,7 +179,7 @@ class UnreportedSize:
 
 
 def _links(page: SettledUrl) -> int:
-    return len(page.found.links) if page.found is not None else 0
+    return sum(len(found.links) for found in page.found)
 
 
 def _item_bytes(page: SettledUrl) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from api.crawls.reconcile import LoadCrawl, LoadedCrawl, LocalAction, SetDispatch, UnloadCrawl
-from api.frontier.capacity import BudgetReservation, Spent
+from api.frontier.capacity import BudgetReservation, spent_in
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls, spec_of
 from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
@@ -75,7 +75,7 @@ class ActiveCrawlSync:
             return
         self._counted.update(counted)
         crawls = [crawl for crawl_id in self._counted if (crawl := self._crawls.get(crawl_id)) is not None]
-        crawls = [crawl for crawl in crawls if crawl.spec.budget.bounded]
+        crawls = [crawl for crawl in crawls if crawl.spec.budget.bounded or crawl.spec.recrawl.requests_per_day]
         if crawls:
             spent = await self._store.counters_by_partition([crawl.crawl_id for crawl in crawls])
             # Computed after the read: an owner that claimed meanwhile has read the earlier spending and counts itself.
@@ -83,7 +83,7 @@ class ActiveCrawlSync:
             for crawl in crawls:
                 for partition, part in spent[crawl.crawl_id].items():
                     if partition not in owned:
-                        crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
+                        crawl.allowance.restore(partition, spent_in(part))
         self._counted.clear()
 
     def _load(self, row: CrawlRow) -> None:
@@ -126,7 +126,7 @@ class ActiveCrawlSync:
             if crawl is None:
                 continue
             for partition, part in parts.items():
-                crawl.allowance.restore(partition, Spent(part.pages, part.bytes, part.leased))
+                crawl.allowance.restore(partition, spent_in(part))
             self._mark_queues_incomplete(crawl_id)
             log.info("crawl.loaded", crawl=crawl_id, name=crawl.name, revision=crawl.revision, state=crawl.state)
         self._unread.clear()
@@ -170,7 +170,7 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
 
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
     """Return and log why the spec keeps the crawl from being dispatched; None if it can be dispatched."""
-    reason = refused_pattern(spec.scope, spec.extract)
+    reason = refused_pattern(spec.scope, spec.extract, spec.recrawl)
     if reason is not None:
         log.error("crawl_pattern.refused", crawl=row.crawl_id, name=row.name, revision=row.revision, reason=reason)
     return reason

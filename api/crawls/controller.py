@@ -43,12 +43,12 @@ from api.crawls.reconcile import (
     time_is_up,
 )
 from api.crawls.retention_sweeper import RetentionSweeper
-from api.crawls.seed_messages import publish_seeds
+from api.crawls.seed_messages import publish_seeds, schedule_recrawl
 from api.frontier.dispatch_crawls import DispatchCrawls, spec_of
 from api.frontier.owner import Alarm, ignore_alarm
 from api.frontier.stats import OwnerStats
 from api.members.partition_owners import PartitionOwners
-from shared.domain.crawl.spec import Budget
+from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.errors import Permanent, ResourceFull, Transient
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters, CrawlRow
@@ -71,6 +71,10 @@ EXAMINED: Final = 500
 """Crawls with queued URLs that one look back of a new leader examines, until it has seen all."""
 _EXAMINED_AGAIN: Final = 10
 """The same afterwards: crawls whose counters changed are examined beside them."""
+
+
+def _none() -> None:
+    """Do nothing: no publisher of specs waits."""
 
 
 class PublishedSpecs:
@@ -117,6 +121,7 @@ class CrawlController:
         self._still = still
         self._known = KnownCrawls()
         self._leading = False
+        self._on_spec: Callable[[], None] = _none
         self._seeding: set[tuple[CrawlId, Revision]] = set()
         self._to_seed: dict[CrawlId, CrawlRow] = {}
         self._to_start: dict[CrawlId, str] = {}
@@ -151,6 +156,8 @@ class CrawlController:
                 log.warning("crawl_sync.delayed", error=str(error))
             except Permanent as error:
                 log.error("crawl_sync.refused", error=str(error))
+            if self.specs is not None and self.specs.todo:
+                self._on_spec()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
                     await self._poked.wait()
@@ -159,14 +166,19 @@ class CrawlController:
         """Run one pass on this master: read the changes, decide, and load, unload and start crawls."""
         async with self._turn:
             known = self._known
-            changes = await self._store.crawl_changes(known.mark, known.version, known.next_compared())
-            known.take(changes)
+            counted: set[CrawlId] = set()
+            # Read the number first: a commit that comes between is then read by the next pass.
+            version = await self._store.data_version()
+            if not known.is_current(version):
+                changes = await self._store.crawl_changes(known.mark, known.version, known.next_compared())
+                known.take(changes, version)
+                counted = {*changes.counted, *changes.compared}
             if not self._leading:
                 known.skip_checks()
             try:
                 while await self._settle():  # Decide again on what was loaded: now its spec is known.
                     continue
-                await self._sync.read_spending({*changes.counted, *changes.compared})
+                await self._sync.read_spending(counted)
             finally:
                 self._passed.set()
 
@@ -223,11 +235,18 @@ class CrawlController:
         self._known.look_at_all({crawl_id: found.get(crawl_id) for crawl_id in over})
         return self.specs
 
-    async def lead(self, acting: Callable[[], bool], term: Callable[[], Term | None]) -> None:
+    async def lead(
+        self,
+        acting: Callable[[], bool],
+        term: Callable[[], Term | None],
+        on_spec: Callable[[], None] = _none,
+    ) -> None:
         """Do the leader's work until cancelled. `run` must run at the same time.
 
-        Nothing is done while `acting` returns False. Items are written under the term that `term` returns.
+        Nothing is done while `acting` returns False. Items are written under the term that `term` returns. `on_spec` is
+        called while a spec must be published or withdrawn.
         """
+        self._on_spec = on_spec
         self._leading, self._examined, self._examined_all = True, CrawlId(0), False
         self._seeding.clear()
         self._known.look_at_all({})
@@ -242,7 +261,7 @@ class CrawlController:
                         await self._each(partial(self._tend, tasks), self._finish, self._look_back, acting=acting)
                     await self._passed.wait()
         finally:
-            self._leading, self.specs = False, None
+            self._leading, self.specs, self._on_spec = False, None, _none
             self._to_seed.clear()
             self._to_start.clear()
 
@@ -302,6 +321,11 @@ class CrawlController:
             spec = spec_of(row)
             if spec is None:
                 return
+            if row.revision > 1:
+                counters = await self._store.counters(row.crawl_id)
+                await schedule_recrawl(
+                    self._broker, row.crawl_id, row.revision, spec.recrawl, counters, self._partitions
+                )
             seeds = await publish_seeds(self._broker, row.crawl_id, row.revision, spec.seeds, self._partitions)
             log.info("crawl.seeded", crawl=row.crawl_id, revision=row.revision, seeds=seeds)
             await until_resource_available(partial(self._advance, row, CrawlState.RUNNING, None))
@@ -320,7 +344,7 @@ class CrawlController:
             for crawl_id, row in rows.items():
                 crawl = self._crawls.get(crawl_id)
                 if crawl is not None and crawl.revision == row.revision:
-                    ended[crawl_id, row.revision] = partial(_ended_by, crawl.spec.budget, self._out_of_time(row))
+                    ended[crawl_id, row.revision] = partial(_ended_by, crawl.spec, self._out_of_time(row))
             finished = await self._check.once(ended, self._store.positions)
             complete = await self._writer.complete(finished.keys())
             for crawl_id in complete:
@@ -387,5 +411,5 @@ async def _all(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise full
 
 
-def _ended_by(budget: Budget, out_of_time: bool, counters: Counters) -> str | None:
-    return spent_of(budget, counters) or ("max_seconds" if out_of_time else None)
+def _ended_by(spec: CrawlSpec, out_of_time: bool, counters: Counters) -> str | None:
+    return spent_of(spec, counters) or ("max_seconds" if out_of_time else None)

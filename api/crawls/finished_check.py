@@ -18,7 +18,8 @@ from typing import Final
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.owner import Owner
-from shared.domain.crawl.spec import Budget
+from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.crawl.state import REFRESHED
 from shared.domain.frontier.states import Position
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
@@ -60,13 +61,20 @@ class Finished:
 def ended_by(crawl: DispatchCrawl, *, out_of_time: bool) -> str | None:
     """Return the budget that ended the crawl, by what this master knows of its spending; None if none did.
 
-    `out_of_time`: the crawl has used up its `max_seconds`.
+    `out_of_time`: the crawl has used up its `max_seconds`. If stored pages are fetched again, no other budget ends it.
     """
-    return crawl.allowance.exhausted() or ("max_seconds" if out_of_time else None)
+    spent = None if crawl.spec.recrawl.used else crawl.allowance.exhausted()
+    return spent or ("max_seconds" if out_of_time else None)
 
 
-def spent_of(budget: Budget, counters: Counters) -> str | None:
-    """Return the budget that the stored counters have reached (`max_pages` or `max_bytes`); None if they reach none."""
+def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
+    """Return the budget that the stored counters have reached (`max_pages` or `max_bytes`); None if they reach none.
+
+    None as well if stored pages are fetched again: that goes on.
+    """
+    budget = spec.budget
+    if spec.recrawl.used:
+        return None
     if budget.max_pages is not None and counters.pages >= budget.max_pages:
         return "max_pages"
     if budget.max_bytes is not None and counters.bytes >= budget.max_bytes:
@@ -183,17 +191,24 @@ class FinishedCheck:
 
 
 async def finished(
-    check: FinishedCheck, crawl: DispatchCrawl, owners: Sequence[Owner], *, out_of_time: bool = False
+    check: FinishedCheck,
+    crawl: DispatchCrawl,
+    owners: Sequence[Owner],
+    *,
+    out_of_time: bool = False,
+    refreshed: int | None = None,
 ) -> str | None:
-    """Return why one crawl is finished ("complete" or a budget's name); None if it is not.
+    """Return why one crawl is finished ("complete", "refreshed" or a budget's name); None if it is not.
 
-    `owners` are the owners of all partitions. `out_of_time`: the crawl has used up its `max_seconds`.
+    `owners` are the owners of all partitions. `out_of_time`: the crawl has used up its `max_seconds`. `refreshed`: the
+    version of the counters at which every page that was due had been fetched.
     """
+
+    def ended(counters: Counters) -> str | None:
+        return REFRESHED if counters.version == refreshed else ended_by(crawl, out_of_time=out_of_time)
 
     async def applied() -> Mapping[Partition, Position]:
         return {owner.partition: owner.ownership.position for owner in owners if owner.ownership is not None}
 
-    found = await check.once(
-        {(crawl.crawl_id, crawl.revision): lambda _: ended_by(crawl, out_of_time=out_of_time)}, applied
-    )
+    found = await check.once({(crawl.crawl_id, crawl.revision): ended}, applied)
     return found[crawl.crawl_id].reason if found else None

@@ -18,6 +18,9 @@ from shared.domain.ids import CrawlId
 COMPARED: Final = 10
 """Known crawls that one pass compares with SQL."""
 
+_ROUNDS_OFF: Final = 2
+"""Passes by which a round of all crawls may be longer than their number says: it begins and ends within a pass."""
+
 
 class KnownCrawls:
     """The crawls that are worked on, as last read from SQL, and which of them are pending or unchecked.
@@ -38,6 +41,8 @@ class KnownCrawls:
         self._due: dict[str, list[tuple[int, CrawlId]]] = {}
         self._due_at: dict[CrawlId, tuple[str, int]] = {}
         self._turns: Iterator[CrawlId] = iter(())
+        self._data_version: int | None = None
+        self._same_reads = 0
 
     def __repr__(self) -> str:
         return f"<KnownCrawls {len(self._rows)} pending={len(self._pending)} unchecked={len(self._unchecked)}>"
@@ -61,8 +66,22 @@ class KnownCrawls:
             turn = list(islice(self._turns, COMPARED))
         return turn
 
-    def take(self, changes: CrawlChanges) -> None:
-        """Store the changes that were read from SQL, and mark the crawls concerned as pending and unchecked."""
+    def is_current(self, data_version: int | None) -> bool:
+        """Return True if a read would find nothing: all crawls were compared since the last commit to the database.
+
+        `data_version` is the number of that commit (Store.data_version).
+        """
+        if data_version is None or data_version != self._data_version:
+            return False
+        return (self._same_reads - _ROUNDS_OFF) * COMPARED >= len(self._rows)
+
+    def take(self, changes: CrawlChanges, data_version: int | None = None) -> None:
+        """Store the changes that were read from SQL, and mark the crawls concerned as pending and unchecked.
+
+        `data_version` was read before them.
+        """
+        self._same_reads = self._same_reads + 1 if data_version == self._data_version else 0
+        self._data_version = data_version
         for crawl_id, row in changes.rows.items():
             self._put(crawl_id, row)
         self.mark, self._recent = changes.mark, changes.recent

@@ -8,8 +8,10 @@ from typing import Final
 
 import structlog
 
+from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.spec import Seed
 from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.counters import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.web.url import canonicalize, host_of, partition_of
 from shared.ports.broker import Broker
@@ -38,6 +40,23 @@ async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, parti
     Return when every partition's command is acknowledged.
     """
     await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_FAILED), partitions)
+
+
+async def schedule_recrawl(
+    broker: Broker, crawl_id: CrawlId, revision: Revision, spec: Recrawl, counters: Counters, partitions: int
+) -> None:
+    """Command all owners to give the pages stored so far a due time by a revision's `spec`, or to take it away.
+
+    Nothing is published for a crawl that fetches each page once and always did. Return when every partition's command
+    is acknowledged.
+    """
+    if not spec.used and not counters.revisits + counters.revisiting + counters.retries:
+        return
+    if spec.used and not counters.pages:
+        return
+    every_ms = int(spec.min_s * 1000) if spec.used else 0
+    command = Command(f"recrawl-{crawl_id}-{revision}", crawl_id, CommandKind.RECRAWL, {"every_ms": every_ms})
+    await _command_all(broker, command, partitions)
 
 
 async def _command_all(broker: Broker, command: Command, partitions: int) -> None:

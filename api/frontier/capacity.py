@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from api.frontier.leases import Leases, TrackedLease
 from api.frontier.pool_shares import PoolShares
+from shared.domain.frontier.counters import Counters
+from shared.domain.frontier.recrawl_budget import Share, share
 from shared.domain.ids import CrawlId, Partition
 from shared.wire.messages import WorkerStatus
 
@@ -114,6 +116,11 @@ class Spent:
     leased: int = 0
 
 
+def spent_in(counters: Counters) -> Spent:
+    """Return what a crawl has used of its budget by its counters. Another fetch of a stored page uses up nothing."""
+    return Spent(counters.pages, counters.bytes, counters.leased - counters.revisiting)
+
+
 class BudgetReservation:
     """A crawl's page and byte budget, which all partitions of this master share.
 
@@ -166,6 +173,12 @@ class BudgetReservation:
     def settled(self, partition: Partition, n: int, pages: int = 0, size: int = 0) -> None:
         """Release the reservation of `n` URLs. `pages` of them stored a new page, `size` bytes in total."""
         self._change(partition, leased=-n, pages=pages, size=size)
+
+    def page_share(self, partition: Partition) -> Share:
+        """Return the partition's share of the crawl's pages, next to those of partitions with a lesser number."""
+        before = sum(part.pages for each, part in self._spent.items() if each < partition)
+        here = self._spent[partition].pages if partition in self._spent else 0
+        return share(before, here, self._total.pages)
 
     def exhausted(self) -> str | None:
         """Return the name of the budget that is spent (`max_pages` or `max_bytes`), or None if both have some left."""

@@ -37,6 +37,7 @@ log = structlog.get_logger("orb.frontier")
 _SEEDS: Final = (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN)
 _EVIDENCE_CHARS: Final = 2000
 _LETTERS_AT_ONCE: Final = 50
+_LEASES_AT_ONCE: Final = 50
 
 
 class CommandRunner:
@@ -61,16 +62,18 @@ class CommandRunner:
             for run in ready:
                 await self._advance(run)
             if not ready:
-                # Check again even without a wake-up: the stream may have come back shorter.
+                # Check again even without a wake-up: the stream may have come back shorter, and grants end.
                 await own.moved.changed(seen, own.settings.sweep_interval_s if len(commands) else None)
 
     async def _ready(self, run: CommandRun) -> bool:
         """Return True if the command may run.
 
         A deletion of seeds must also delete those that were accepted before it. So it waits until they are applied, and
-        delays nothing else.
+        delays nothing else. An exclusion waits for the workers.
         """
         own = self._own
+        if run.kind == CommandKind.EXCLUDE:
+            return self._out_of_reach(run)
         applied = own.position.discovery_seq
         if run.kind not in _SEEDS or applied >= run.sequence:
             return True
@@ -84,6 +87,17 @@ class CommandRunner:
                 return False
             self._through[run.id] = (through, now)
         return own.position.discovery_seq >= min(through, run.sequence)
+
+    def _out_of_reach(self, run: CommandRun) -> bool:
+        """Return True if the exclusion is in force here, and no worker may send a request that it covers.
+
+        From then on no lease and no grant has a URL that it covers. So none of them is requested any more, even by a
+        worker that does not know the exclusion.
+        """
+        exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
+        if exclusions.revision < int(str(run.args["revision"])):
+            return False
+        return not any(held.live(now) and held.covered(exclusions) for held in self._own.leases)
 
     async def _advance(self, run: CommandRun) -> None:
         """Apply the next chunk of a command."""
@@ -101,7 +115,13 @@ class CommandRunner:
                 return  # A later command has ended it.
             if run.kind in _SEEDS:
                 await self._recall_ungranted(run)
-            rest = await self._store.run_command(writer.fence, run, self._clock.unix_ms(), sent=sent, upto=upto)
+            if run.kind == CommandKind.EXCLUDE:
+                unbegun = [held for held in own.leases if held.grant is None]
+                if await writer.exclude_covered(unbegun, _LEASES_AT_ONCE):
+                    own.orphans_suspected = True
+                    return
+            exclusions, now_ms = own.crawls.exclusions, self._clock.unix_ms()
+            rest = await self._store.run_command(writer.fence, run, now_ms, sent=sent, upto=upto, exclusions=exclusions)
             own.chunk_applied(run, rest, self._clock.elapsed())
             writer.committed()
         if rest is None:
@@ -123,7 +143,7 @@ class CommandRunner:
             for held in unbegun:
                 batch.end(held)
             await self._writer.commit(batch)
-            own.orphans_suspected = True
+            own.suspect_orphans()
 
     async def _give_up(self, run: CommandRun, error: Permanent) -> None:
         """Make a command that can never be applied a dead letter, in one transaction."""

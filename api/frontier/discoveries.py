@@ -5,6 +5,7 @@ A message that cannot be read becomes a dead letter. A link that cannot be queue
 
 from collections.abc import Sequence
 
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import Location, locate, partition_of
@@ -15,11 +16,13 @@ _MAX_DEPTH = 32_767
 _MAX_PRIORITY = 100
 
 
-def gather(reports: Sequence[Delivered], partition: Partition, partitions: int) -> DiscoveryTransaction:
+def gather(
+    reports: Sequence[Delivered], partition: Partition, partitions: int, exclusions: Exclusions = NO_EXCLUSIONS
+) -> DiscoveryTransaction:
     """Decode discovery reports into one batch for a transaction, in order.
 
     Every URL is canonicalized again, so that the tables have one form whatever version a worker runs. A URL without a
-    canonical form, or of another partition, is refused.
+    canonical form, or of another partition, is refused. URLs that an exclusion covers are not to be queued.
     """
     messages: list[tuple[ProducerMark, tuple[DiscoveredLink, ...], int]] = []
     letters: list[DeadLetterRow] = []
@@ -32,7 +35,16 @@ def gather(reports: Sequence[Delivered], partition: Partition, partitions: int) 
             letters.append(DeadLetterRow(None, "discovery", at_ms, f"cannot be read: {error}", payload=report.data))
             continue
         messages.append(_message(message, partition, partitions, located))
-    return DiscoveryTransaction(tuple(messages), tuple(letters))
+    excluded = (
+        frozenset(
+            place.fingerprint
+            for place in located.values()
+            if place is not None and exclusions.first(place.url, place.host)
+        )
+        if exclusions
+        else frozenset()
+    )
+    return DiscoveryTransaction(tuple(messages), tuple(letters), excluded)
 
 
 def _message(
@@ -61,6 +73,7 @@ def _message(
                     priority=max(-_MAX_PRIORITY, min(link.priority, _MAX_PRIORITY)),
                     via_host=origin.host_id,
                     via=origin.fingerprint,
+                    kind=link.kind,
                 )
             )
     return ProducerMark(crawl_id, message.producer, message.n, message.total), tuple(links), refused

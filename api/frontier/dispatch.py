@@ -14,15 +14,17 @@ from functools import partial
 
 import structlog
 
-from api.frontier.host_shares import CrawlQueue
+from api.frontier.host_shares import NEVER, CrawlQueue
 from api.frontier.hosts import Host
 from api.frontier.leases import TrackedLease
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import ResourceFull, TooLarge, Transient
+from shared.domain.frontier.page_visits import conditional
 from shared.domain.frontier.politeness import shard_part, shard_size
-from shared.domain.frontier.states import UrlState
-from shared.domain.frontier.store_model import LeaseRequest
+from shared.domain.frontier.states import REVISIT, UrlState, kind_of
+from shared.domain.frontier.store_model import LeasedUrl, LeaseRequest
 from shared.domain.ids import CrawlId, LeaseId
 from shared.ports.broker import Broker
 from shared.wire.messages import ShardUrl, UrlShard, encode
@@ -33,6 +35,11 @@ _EXPECTED_FETCH_S = 0.2
 _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
+_BUDGET_S = 5.0
+"""How soon pages that are due are examined again after the requests a day were spent."""
+
+_SPENT_S = 60.0
+"""How soon a queue of new URLs is examined again after the budget was spent, while stored pages are fetched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,8 @@ class _Preparation(Enum):
     """What SQL must do for a queue before URLs of it can be leased."""
 
     PROMOTE = "move the URLs that waited and are due into the queue"
-    EXCLUDE = "exclude the rest of the queue, because the host's page budget is spent"
+    SPENT = "exclude the rest of the queue, because the host's page budget is spent"
+    OWNER = "exclude the queue, because an exclusion covers the host"
 
 
 _Request = tuple[LeaseRequest, Host, CrawlQueue]
@@ -102,6 +110,8 @@ class Dispatch:
         """Begin a pass of dispatch and return its decisions, without I/O. `DueHosts.settle` ends the pass."""
         plan, left = DispatchPlan(), self._own.settings.dispatch_batch_size
         self._hosts.lines.begin(now)
+        for pages in self._own.recrawls.values():
+            pages.begin()
         self._hosts.wake(now)
         self._own.capacity.allot(now, partial(self._may_go_on, now))
         while left and (taken := self._hosts.take(now)) is not None:
@@ -119,6 +129,8 @@ class Dispatch:
         crawl = self._crawls.get(crawl_id)
         if crawl is None or not crawl.dispatching:
             return False
+        if crawl.spec.recrawl.used:  # A stored page uses up no budget.
+            return True
         return not crawl.allowance.paused(now) and crawl.allowance.remaining(1) > 0
 
     def _decide(
@@ -128,22 +140,36 @@ class Dispatch:
         crawl = self._crawls.get(queue.crawl_id)
         if crawl is None:
             return None
+        if queue.queued and self._crawls.exclusions and self._crawls.exclusions.of_host(host.name) is not None:
+            return _Preparation.OWNER
         queue.delay_s, queue.slots = crawl.pace(host.facts)
-        if queue.waiting and queue.next_due <= now and not promoted:
+        due = queue.waiting > 0 and queue.next_due <= now
+        recrawls = crawl.spec.recrawl.used
+        if due and not promoted and not recrawls:
             return _Preparation.PROMOTE
-        max_count = crawl.allowance.remaining(min(shard_limit(host, queue), queue.queued))
+        together = shard_limit(host, queue, queue.waiting if due and recrawls else 0)
+        max_count = crawl.allowance.remaining(together if due and recrawls else min(together, queue.queued))
         limit = crawl.spec.budget.max_pages_per_host
         if limit is not None:
-            if queue.pages >= limit and queue.leased == 0:
-                return _Preparation.EXCLUDE
-            max_count = min(max_count, limit - queue.pages - queue.leased)
-        slot = self._hosts.acquire(host, queue) if queue.queued > 0 else None
+            if queue.pages >= limit and queue.leased == 0 and (queue.queued > 0 or not recrawls):
+                return _Preparation.SPENT
+            max_count = max(0, min(max_count, limit - queue.pages - queue.leased))
+        max_revisits = queue.revisits_of(together, crawl.spec.recrawl.share, max_count) if due and recrawls else 0
+        pages = self._own.recrawls.get(queue.crawl_id) if max_revisits and crawl.spec.recrawl.requests_per_day else None
+        if pages is not None:
+            share, now_ms = crawl.allowance.page_share(self._own.partition), self._clock.unix_ms()
+            max_revisits = pages.reserve(now_ms, share, max_revisits)
+            if max_revisits == 0 and queue.queued == 0:
+                self._hosts.defer(host, queue, now + _BUDGET_S)
+                return None
+        slot = self._hosts.acquire(host, queue) if queue.queued > 0 or max_revisits > 0 else None
         if slot is None:
             self._hosts.reschedule(host, queue)
             return None
-        if max_count <= 0:
+        if max_count <= 0 and max_revisits <= 0:
             self._hosts.release(host, slot)
-            self._hosts.defer(host, queue, now + _RETRY_S)
+            spent_s = _SPENT_S if recrawls and crawl.allowance.exhausted() else _RETRY_S
+            self._hosts.defer(host, queue, max(now + _RETRY_S, min(now + spent_s, queue.next_due)))
             return None
         crawl.allowance.take(self._own.partition, max_count)
         return LeaseRequest(
@@ -156,6 +182,10 @@ class Dispatch:
             pool=crawl.spec.pool,
             delay_ms=int(queue.delay_s * 1000 + 0.999),
             max_urls=max_count,
+            max_revisits=max_revisits,
+            max_together=together,
+            compared=recrawls,
+            due_until_ms=crawl.refresh_ms,
         )
 
     def _undo(self, plan: DispatchPlan) -> None:
@@ -177,12 +207,15 @@ class Dispatch:
             return False
         shards: list[TrackedLease] = []
         async with self._writer.writing(TransactionKind.DISPATCH):
+            await self._writer.load_recrawls(crawl.crawl_id for crawl in self._crawls)
             now = self._clock.elapsed()
             plan = self.plan(now)
             try:
                 await self._prepare(plan, now)
                 if plan.requests:
                     shards = await self._lease(plan.requests)
+                    if await self._writer.exclude_covered(shards, len(shards)):
+                        shards = [held for held in shards if held in self._leases]
             except ResourceFull as error:
                 self._undo(plan)
                 self._paused_until = self._clock.elapsed() + error.retry_in
@@ -203,8 +236,10 @@ class Dispatch:
                 step = self._decide(host, queue, now, promoted=True)
             if isinstance(step, LeaseRequest):
                 plan.requests.append((step, host, queue))
-            elif step is _Preparation.EXCLUDE:
-                await self._exclude_rest(host, queue)
+            elif step is _Preparation.SPENT:
+                await self._exclude_rest(host, queue, "max_pages_per_host")
+            elif step is _Preparation.OWNER:
+                await self._exclude_rest(host, queue, OWNER)
 
     async def _promote(self, host: Host, queue: CrawlQueue) -> None:
         """Move URLs that waited and are due into the queue."""
@@ -213,12 +248,12 @@ class Dispatch:
         for row in await self._store.queue_rows([(queue.crawl_id, host.host_id)]):
             queue.queued, queue.waiting = row.queued, row.waiting
             wait_s = (row.next_due_ms - self._clock.unix_ms()) / 1000
-            queue.next_due = self._clock.elapsed() + wait_s if row.waiting else float("inf")
+            queue.next_due = self._clock.elapsed() + wait_s if row.waiting else NEVER
 
-    async def _exclude_rest(self, host: Host, queue: CrawlQueue) -> None:
-        """Exclude the rest of the queue: the host's page budget is spent. A large queue takes several turns."""
+    async def _exclude_rest(self, host: Host, queue: CrawlQueue, reason: str) -> None:
+        """Exclude the rest of the queue. A large queue takes several turns."""
         changes = self._own.changes()
-        changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, "max_pages_per_host"))
+        changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
         if await self._writer.apply(changes):
             self._hosts.defer(host, queue, self._clock.elapsed() + _GO_ON_S)
             return
@@ -239,20 +274,40 @@ class Dispatch:
             row = by_lease.get(request.lease_id)
             taken = len(row.order) if row is not None else 0
             if crawl is not None:
-                crawl.allowance.settled(own.partition, request.max_urls - taken)
+                revisits = 0 if row is None else sum(url.flags & REVISIT != 0 for url in row.urls.values())
+                crawl.allowance.settled(own.partition, request.max_urls - (taken - revisits))
+                if revisits and (pages := own.recrawls.get(request.crawl_id)) is not None:
+                    pages.spend(self._clock.unix_ms(), crawl.allowance.page_share(own.partition), revisits)
             if row is None:
                 if crawl is not None and request.crawl_id in bounded:
                     # Other masters spend the budget, too. `restore` reads what they spent before long.
                     crawl.allowance.pause_until(now + _RETRY_S)
-                queue.queued = 0
+                if not request.max_revisits:
+                    queue.queued = 0
                 self._hosts.release(host, request.slot)
+                if request.max_revisits:  # Pages may be due that a refresh leaves for later.
+                    self._hosts.defer(host, queue, now + _RETRY_S)
+                    continue
                 self._hosts.reschedule(host, queue)
                 self._hosts.mark_incomplete(request.crawl_id)
                 continue
             self._hosts.record_lease(host, queue, request.slot, taken)
             shards.append(self._leases.add(row, now))
         self._writer.committed()
+        await self._read_again([(host, queue) for request, host, queue in requests if request.max_revisits])
         return shards
+
+    async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:
+        """Read the numbers of queues from SQL. Only SQL knows how many of the leased URLs waited, and what waits."""
+        if not places:
+            return
+        queues = {(queue.crawl_id, host.host_id): (host, queue) for host, queue in places}
+        now, now_ms = self._clock.elapsed(), self._clock.unix_ms()
+        for row in await self._store.queue_rows(list(queues)):
+            host, queue = queues[row.crawl_id, row.host_id]
+            queue.queued, queue.waiting, queue.leased = row.queued, row.waiting, row.leased
+            queue.next_due = now + (row.next_due_ms - now_ms) / 1000 if row.waiting else NEVER
+            self._hosts.reschedule(host, queue)
 
     async def publish(self, held: TrackedLease) -> bool:
         """Publish the shard of a lease, unless the lease has ended.
@@ -273,7 +328,7 @@ class Dispatch:
             slot=row.slot,
             delay_ms=row.delay_ms,
             urls=[
-                ShardUrl(url.url, url.depth, url.attempt, url.hops) if url is not None else ShardUrl("", 0)
+                shard_url(url) if url is not None else ShardUrl("", 0)
                 for url in (row.urls.get(fingerprint) for fingerprint in row.order)
             ],
         )
@@ -315,12 +370,21 @@ class Dispatch:
                 await self.publish(refused.held)
 
 
-def shard_limit(host: Host, queue: CrawlQueue) -> int:
+def shard_url(url: LeasedUrl) -> ShardUrl:
+    """Return a leased URL as it is sent to a worker, with what its stored page is compared with."""
+    last, kind = url.last, kind_of(url.flags)
+    if last is None:
+        return ShardUrl(url.url, url.depth, url.attempt, url.hops, kind=kind)
+    etag, last_modified = (last.etag, last.last_modified) if conditional(url) else (None, None)
+    return ShardUrl(url.url, url.depth, url.attempt, url.hops, etag, last_modified, last.at_ms, last.digest, kind)
+
+
+def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     """Return the maximum number of URLs in the queue's next shard.
 
     That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
     it. A host without a delay that was never visited gets a single URL: further shards wait for what that visit
-    reports.
+    reports. `due`: the stored pages that are due besides the queued URLs, or more.
     """
     if queue.delay_s == 0 and not host.facts.visited:
         return 1
@@ -328,5 +392,5 @@ def shard_limit(host: Host, queue: CrawlQueue) -> int:
     max_count = shard_size(queue.delay_s, latency_s)
     if queue.slots > 1:
         # Latency is kept in whole milliseconds, so a host that answers in less than one has 0.
-        max_count = min(max_count, shard_part(queue.queued, queue.slots, max(host.facts.latency_ms, 1) / 1000))
+        max_count = min(max_count, shard_part(queue.queued + due, queue.slots, max(host.facts.latency_ms, 1) / 1000))
     return min(max_count, queue.cap) if queue.cap else max_count

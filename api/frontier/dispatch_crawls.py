@@ -8,6 +8,8 @@ import structlog
 
 from api.frontier.capacity import BudgetReservation
 from api.frontier.hosts import HostFacts
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import WORKED_ON, CrawlState
@@ -33,6 +35,7 @@ class DispatchCrawl:
     """A crawl as owners need it: its spec, its state and its remaining budget.
 
     - `dispatching`: False while it is paused, is ending or has spent its time, and while its spec is `refused`.
+    - `refresh_ms`: stored pages that become due after this (Unix ms) are left for later; 0 leaves none.
     - `refused`: why workers cannot use a pattern of its spec, None if they can.
     """
 
@@ -44,6 +47,7 @@ class DispatchCrawl:
     allowance: BudgetReservation
     dispatching: bool = True
     refused: str | None = None
+    refresh_ms: int = 0
 
     def delay_s(self, facts: HostFacts) -> float:
         """Return a host's delay for this crawl in seconds: the longest of spec, robots.txt, latency and operator."""
@@ -61,6 +65,11 @@ class DispatchCrawl:
     def max_depth(self) -> int | None:
         return self.spec.scope.max_depth
 
+    @property
+    def recrawl(self) -> CompiledRecrawl | None:
+        """When stored pages are fetched again; None if each page is fetched once."""
+        return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
+
 
 class DispatchCrawls:
     """The crawls that a master has loaded, and those that its owners looked up, by id.
@@ -69,9 +78,12 @@ class DispatchCrawls:
     after it has ended. Then it looks the crawl up: it reads the row from SQL (`PartitionWriter.look_up`) and decides by
     that. Such a crawl is never dispatched. It is kept until the master has compared all crawls with SQL again
     (`forget_looked_up`).
+
+    `exclusions` are those in force. They hold for every crawl.
     """
 
     def __init__(self) -> None:
+        self.exclusions = NO_EXCLUSIONS
         self._crawls: dict[CrawlId, DispatchCrawl] = {}
         self._looked_up: dict[CrawlId, DispatchCrawl] = {}
         self._strictest: Politeness | None = None

@@ -236,8 +236,9 @@ class GrantService:
 
     def _terms(self, held: TrackedLease) -> GrantTerms:
         own, crawl_id = self._own, held.row.crawl_id
+        stopped = self._crawls.is_stopped(crawl_id) or bool(held.covered(self._crawls.exclusions))
         terms = terms_of(held, self._crawls.find(crawl_id), own.hosts.host(held.row.host_id), self._clock.elapsed())
-        return terms._replace(stop=True) if self._crawls.is_stopped(crawl_id) else terms
+        return terms._replace(stop=True) if stopped else terms
 
     async def _grant(self, granting: Sequence[tuple[_PendingAsk, TrackedLease]]) -> None:
         """Give all these grants in one transaction (within `writing`).

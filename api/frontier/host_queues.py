@@ -2,7 +2,7 @@
 
 Pure: times are the owner's monotonic seconds, given as arguments. All of it can be rebuilt from SQL, except how
 long a host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as
-fetched at its claim.
+fetched at its claim. Only in a partition that never had a host, no host rests before its first fetch.
 
 A host is examined when the crawl whose turn it is may fetch (`hosts`, `host_shares`). It then waits in that crawl's
 line (`lines`) until capacity is allotted to it. After `PASS_S` it also enters the line of the next crawl, or at once if
@@ -47,9 +47,20 @@ class HostQueues:
     """The hosts that an owner has in memory, and their queues. `take` returns the next queue to lease from."""
 
     def __init__(
-        self, shares: PoolShares, *, max_hosts: int, rested_from: float, wake: Callable[[], None] = lambda: None
+        self,
+        shares: PoolShares,
+        *,
+        max_hosts: int,
+        rested_from: float,
+        wake: Callable[[], None] = lambda: None,
+        on_incomplete: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create an empty set. `wake` is called if capacity is allotted to it outside its own dispatch pass."""
+        """Create an empty set.
+
+        `wake` is called if capacity is allotted to it outside its own dispatch pass, `on_incomplete` if it lacks queues
+        that SQL may have.
+        """
+        self._on_incomplete = on_incomplete
         self.lines = DueHosts(shares, wake)
         self.max_hosts = max_hosts
         self._claimed_at = rested_from
@@ -102,6 +113,7 @@ class HostQueues:
     def mark_incomplete(self, crawl_id: CrawlId) -> None:
         """Note that SQL may have queues of this crawl that are not in memory."""
         self._incomplete.add(crawl_id)
+        self._on_incomplete()
 
     def mark_complete(self, crawl_id: CrawlId) -> None:
         """Note that a read of SQL returned all queues of this crawl, so that memory lacks none."""

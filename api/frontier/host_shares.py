@@ -31,6 +31,7 @@ class CrawlQueue:
     - `idle`: it was empty when it was last placed.
     - `place`: the number of its entry in the host's `HostShares`, 0 for none.
     - `key`: that entry's key.
+    - `credit`: the part of a stored page that earlier shards owe to those pages.
     """
 
     crawl_id: CrawlId
@@ -50,10 +51,23 @@ class CrawlQueue:
     idle: bool = True
     place: int = 0
     key: float = 0.0
+    credit: float = 0.0
 
     @property
     def empty(self) -> bool:
         return self.queued == 0 and self.waiting == 0
+
+    def revisits_of(self, max_count: int, share: float, new: int) -> int:
+        """Return how many stored pages a shard of `max_count` URLs may have, as some are due.
+
+        While `new` URLs may be leased too, the pages get their `share` over several shards.
+        """
+        if self.queued == 0 or new <= 0:
+            return max_count
+        self.credit += share * max_count
+        whole = min(int(self.credit), max_count)
+        self.credit -= whole
+        return whole
 
     def content_at(self) -> float:
         """Return the time (`Clock.elapsed`) from which the queue has URLs to fetch: 0 or past if it has them now."""

@@ -38,6 +38,7 @@ def _state(host: Host, queue: CrawlQueue, now: float) -> HostState:
         retry_s=max(0.0, queue.next_due - now) if queue.waiting else 0.0,
         gave_pages=queue.pages > 0,
         busy=bool(host.taken),
+        waiting=queue.waiting,
     )
 
 

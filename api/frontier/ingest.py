@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import assert_never
+from typing import Final, assert_never
 
 import structlog
 
@@ -32,6 +32,9 @@ from shared.wire.messages import Command, Malformed, Outcome, ShardUnreadable, d
 _Outcome = tuple[Delivered, Outcome | ShardUnreadable | Malformed]
 
 log = structlog.get_logger("orb.frontier")
+
+_READ_S: Final = 60.0
+"""How long one read waits for a report. Another one follows, so this only says how often an idle partition looks."""
 
 
 def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Delivered]]:
@@ -67,7 +70,7 @@ class Ingest:
         try:
             while True:
                 try:
-                    reports = await reader.read(own.settings.batch, 5.0)
+                    reports = await reader.read(own.settings.batch, _READ_S)
                 except Transient as error:
                     await self._wait_for_broker(kind, error)
                     continue
@@ -126,7 +129,7 @@ class Ingest:
     async def _discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries, in halves if they cannot be written together."""
         own = self._own
-        batch = gather(reports, own.partition, own.settings.partitions)
+        batch = gather(reports, own.partition, own.settings.partitions, own.crawls.exclusions)
         try:
             result = await until_resource_available(partial(self._discover, reports[-1], batch))
         except Permanent as error:
@@ -204,7 +207,9 @@ class Ingest:
         """Write outcomes in one transaction. Return the batch, and the ended queues that still have URLs."""
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):
-            await self._writer.look_up(CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome))
+            crawl_ids = {CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome)}
+            await self._writer.look_up(crawl_ids)
+            await self._writer.load_recrawls(crawl_ids)
             batch = self._writer.batch(random.random)
             for report, message in run:
                 match message:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from shared.domain.crawl.exclusions import Exclusions
 from shared.domain.frontier.states import ANSWER_S
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRow
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId
@@ -57,6 +58,13 @@ class TrackedLease:
     def live(self, now: float) -> bool:
         """Return True if a worker may be fetching under this lease now."""
         return self.grant is not None and now < self.grant.until
+
+    def covered(self, exclusions: Exclusions) -> list[Fingerprint]:
+        """Return the URLs without an outcome that an exclusion covers."""
+        if not exclusions or not exclusions.touches(self.row.host):
+            return []
+        host = self.row.host
+        return [key for key, url in self.row.urls.items() if exclusions.first(url.url, host) is not None]
 
     def remaining(self) -> list[int]:
         """Return the positions, in the shard, of the URLs that have no outcome yet."""

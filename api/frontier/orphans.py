@@ -41,7 +41,13 @@ class OrphanedShards:
     def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
         self._own, self._writer, self._clock, self._broker = writer.own, writer, writer.clock, broker
         self._suspects: set[QueuedVisit] = set()
+        self._searched = False
         self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
+
+    @property
+    def settled(self) -> bool:
+        """True if at least one search was made, and the last one found no shard without a lease."""
+        return self._searched and not self._suspects
 
     async def once(self) -> int:
         """Search if a search is due, and drop orphaned shards. Return the number of dropped shards.
@@ -56,7 +62,7 @@ class OrphanedShards:
         own.orphans_suspected = False
         unleased = without_lease(await self._broker.queued_visits(own.partition), own.leases)
         again = sorted(unleased & self._suspects)
-        self._suspects = unleased
+        self._suspects, self._searched = unleased, True
         soon = (suspected and bool(unleased)) or len(again) > AT_ONCE
         self._look_at = now + (own.settings.sweep_interval_s if soon else own.settings.orphans_interval_s)
         return await self._drop(again[:AT_ONCE])

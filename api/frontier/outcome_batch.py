@@ -6,9 +6,10 @@ outcome frees the slot only under the newest grant: an earlier holder must not f
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from api.frontier.capacity import Spent
 from api.frontier.dead_letters import letter_of_shard
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_queues import HostQueues
@@ -16,33 +17,38 @@ from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
+    adaptive_wait,
     broken_off,
     count_losses,
+    end_of,
     facts_after,
     facts_noted,
     fetch_row,
     host_change,
+    page_visited,
     reason_of,
     retry_after_s,
 )
 from api.frontier.ownership import FrontierSettings
 from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, policy_for
+from shared.domain.frontier.page_visits import Finding
 from shared.domain.frontier.politeness import HostHealth
-from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, Merge, UrlEnd, UrlState, merge_link
+from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages
+from shared.domain.frontier.states import (
+    COUNTED_AS_PAGE,
+    COUNTED_LOSSES,
+    RETRY,
+    REVISIT,
+    Merge,
+    UrlEnd,
+    UrlState,
+    merge_link,
+    queued_as,
+)
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, LeasedUrl, UrlChange
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, partition_of_id
-from shared.domain.web.fetch import FailureKind
 from shared.ports.broker import QueuedVisit
 from shared.wire.messages import HostNote, Outcome, ShardUnreadable, UrlOutcome
-
-
-@dataclass(slots=True)
-class _Settled:
-    """Per crawl and partition: the URLs that are no longer leased, the new pages among them, and the pages' bytes."""
-
-    urls: int = 0
-    pages: int = 0
-    size: int = 0
 
 
 @dataclass(slots=True)
@@ -63,6 +69,8 @@ class OutcomeBatch:
     now_ms: int
     rng01: Callable[[], float]
     changes: Changes = field(default_factory=Changes)
+    recrawls: Mapping[CrawlId, RecrawlPages] = field(default_factory=dict)
+    partition: Partition = Partition(0)  # noqa: RUF009  a NewType returns its argument
     discarded: Counter[str] = field(default_factory=Counter)
     _left: dict[LeaseId, dict[Fingerprint, LeasedUrl]] = field(default_factory=dict)
     _facts: dict[HostId, HostFacts] = field(default_factory=dict)
@@ -70,7 +78,7 @@ class OutcomeBatch:
     _freed: set[LeaseId] = field(default_factory=set)
     _ended: dict[LeaseId, float] = field(default_factory=dict)
     _releases: list[tuple[HostId, int, float, float]] = field(default_factory=list)
-    _settled: dict[tuple[CrawlId, Partition], _Settled] = field(default_factory=dict)
+    _settled: dict[tuple[CrawlId, Partition], Spent] = field(default_factory=dict)
 
     def outcome(self, message: Outcome) -> None:
         """Decide what one outcome message changes, and add that to the batch."""
@@ -209,6 +217,9 @@ class OutcomeBatch:
         for host_id, slot, rested_from, delay_s in self._releases:
             if (host := self.hosts.host(host_id)) is not None:
                 self.hosts.release(host, slot, rested_from, delay_s)
+        for (crawl_id, kind, key), n in self.changes.tallies.items() if self.recrawls else ():
+            if kind == RATES and (pages := self.recrawls.get(crawl_id)) is not None:
+                pages.count(int(key), n)
         for crawl_id, host_id, _, _ in self.changes.give_up:
             if (known := self.hosts.find(crawl_id, host_id)) is not None:
                 known[1].queued = known[1].waiting = 0
@@ -216,7 +227,7 @@ class OutcomeBatch:
         for (crawl_id, partition), settled in self._settled.items():
             crawl = self.crawls.get(crawl_id)
             if crawl is not None:
-                crawl.allowance.settled(partition, settled.urls, settled.pages, settled.size)
+                crawl.allowance.settled(partition, settled.leased, settled.pages, settled.bytes)
 
     def _learn(self, queue: CrawlQueue, facts: HostFacts) -> None:
         crawl = self.crawls.find(queue.crawl_id)
@@ -235,15 +246,24 @@ class OutcomeBatch:
             return
         decision = self._decide(held, crawl, url, result)
         self._health(held, crawl, decision, result)
-        counters = self.changes.counters[crawl_id]
-        counters["fetches"] += 1
+        self.changes.counters[crawl_id]["fetches"] += 1
         if result.end == UrlEnd.ANSWERED:
             self.changes.tallies[crawl_id, "status", str(result.status)] += 1
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
-        row = fetch_row(crawl_id, host_id, fingerprint, result, page=page)
+        page = page and result.entries < 0
+        recrawl, place = crawl.recrawl, (crawl_id, host_id, fingerprint)
+        if recrawl is not None and (page or url.last is not None):
+            of = (crawl, recrawl, place, url, result, decision)
+            adaptive = adaptive_wait(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
+            made = page_visited(self.changes, *of, page=page, now_ms=self.now_ms, adaptive=adaptive)
+            if made.finding is Finding.NEW:
+                self._new_page(held, result.size)
+            self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)
+            return
+        row = fetch_row(*place, result, page=page)
         self.changes.fetches.append(row)
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
-        flags = url.flags
+        flags = url.flags & ~(RETRY | REVISIT)
         if decision.state is UrlState.DONE or flags & COUNTED_LOSSES:
             flags = count_losses(self.changes, row, result, flags)
         match decision.state:
@@ -258,19 +278,14 @@ class OutcomeBatch:
             case UrlState.WAITING:
                 due_ms = self.now_ms + int(decision.wait_s * 1000)
                 self.changes.tallies[crawl_id, "retried", reason_of(result)] += 1
+                flags |= RETRY
                 self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, reason_of(result), flags)
             case _:
                 self.changes.tallies[crawl_id, "failed", reason_of(result)] += 1
                 self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, reason_of(result), flags)
 
     def _decide(self, held: TrackedLease, crawl: DispatchCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
-        if broken_off(result):
-            end: FailureKind | int = FailureKind.RESET
-        elif result.end == UrlEnd.ANSWERED:
-            end = result.status
-        else:
-            known = result.reason in FailureKind.__members__.values()
-            end = FailureKind(result.reason) if known else FailureKind.OTHER
+        end = end_of(result)
         effect = policy_for(end).host
         refuses = (
             effect is not None and self._gave_pages(held) and self._facts_of(held.row.host_id).health.after(effect)
@@ -315,6 +330,9 @@ class OutcomeBatch:
         queue.leased -= 1
         counters = self.changes.counters[crawl_id]
         counters["leased"] -= 1
+        counters["revisiting"] -= url.flags & REVISIT != 0
+        if state in (UrlState.QUEUED, UrlState.WAITING) and (part := queued_as(self.changes.urls[-1].flags)):
+            counters[part] += 1
         match state:
             case UrlState.QUEUED:
                 queue.queued += 1
@@ -325,10 +343,12 @@ class OutcomeBatch:
                 queue.next_due_ms = rank if queue.next_due_ms is None else min(queue.next_due_ms, rank)
             case _:
                 counters[state.name.lower()] += 1
-        self._settled_of(held).urls += 1
+        self._settled_of(held).leased += not url.flags & REVISIT
 
     def _give_back(self, held: TrackedLease, fingerprint: Fingerprint, url: LeasedUrl) -> None:
-        self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, url.attempt - 1, None)
+        # A stored page stays due. It leaves the queue of new URLs to them.
+        state = UrlState.WAITING if url.flags & REVISIT else UrlState.QUEUED
+        self._settle_url(held, fingerprint, url, state, url.rank, url.attempt - 1, None)
 
     def _new_page(self, held: TrackedLease, size: int) -> None:
         counters = self.changes.counters[held.row.crawl_id]
@@ -337,7 +357,7 @@ class OutcomeBatch:
         self.changes.queue(held.row.crawl_id, held.row.host_id).pages += 1
         settled = self._settled_of(held)
         settled.pages += 1
-        settled.size += size
+        settled.bytes += size
 
     def _left_of(self, held: TrackedLease) -> dict[Fingerprint, LeasedUrl]:
         """Return the lease's URLs without an outcome, as this batch leaves them."""
@@ -346,9 +366,9 @@ class OutcomeBatch:
             left = self._left[held.row.lease_id] = dict(held.row.urls)
         return left
 
-    def _settled_of(self, held: TrackedLease) -> _Settled:
+    def _settled_of(self, held: TrackedLease) -> Spent:
         key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
-        return self._settled.setdefault(key, _Settled())
+        return self._settled.setdefault(key, Spent())
 
     def _stale(self, crawl_id: CrawlId, results: Sequence[UrlOutcome]) -> None:
         known = self.crawls.find(crawl_id) is not None

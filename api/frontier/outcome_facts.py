@@ -5,16 +5,23 @@ from dataclasses import replace
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.hosts import HostFacts
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.explain.excluded_links import ExcludedLink, encoded, kept, losses
-from shared.domain.frontier.failure import HostEffect
+from shared.domain.frontier.failure import Decision, HostEffect
+from shared.domain.frontier.page_history import ChangeKind, change_of
+from shared.domain.frontier.page_visits import AdaptiveWait, Finding, PageVerdict, Visited, judge_page
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
-from shared.domain.frontier.states import COUNTED_LOSSES, UrlEnd
-from shared.domain.frontier.store_model import Changes, FetchRow, HostChange
-from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages, bucket_for
+from shared.domain.frontier.revisits import RevisitRow, Superseded
+from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, UrlEnd, UrlKind, kind_of
+from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
 from shared.domain.web.fetch import FailureKind, Truncation
 from shared.wire.messages import HostNote, UrlOutcome
 
 _FAILURE_CHARS = 500
+_NOT_MODIFIED = 304
+_LOGGED = {Finding.NEW: ChangeKind.NEW, Finding.CHANGED: ChangeKind.CHANGED, Finding.GONE: ChangeKind.GONE}
 
 
 def broken_off(result: UrlOutcome) -> bool:
@@ -29,10 +36,27 @@ def reason_of(result: UrlOutcome) -> str:
     return f"http_{result.status}" if result.end == UrlEnd.ANSWERED else (result.reason or "other")
 
 
+def source_read(result: UrlOutcome, flags: int) -> str:
+    """Return how a sitemap or feed counts that was fetched: by what its URL was found as, or that it was unreadable."""
+    if not result.entries and result.detail:
+        return "unreadable"
+    return "feeds" if kind_of(flags) is UrlKind.FEED else "sitemaps"
+
+
+def _fetch_reason(result: UrlOutcome, page: bool) -> str | None:
+    """Return why the URL is no listed page, as it is stored. None if it is one."""
+    if page:
+        return result.not_indexed[:40] or None
+    return "sitemap" if result.entries >= 0 else reason_of(result)
+
+
 def fetch_row(
     crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
 ) -> FetchRow:
-    """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page."""
+    """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page.
+
+    A page that must not be indexed is stored like an answer that is none, with the directive as its reason.
+    """
     record = result.record
     return FetchRow(
         crawl_id=crawl_id,
@@ -40,8 +64,8 @@ def fetch_row(
         fingerprint=fingerprint,
         at_ms=result.at_ms,
         status=result.status,
-        page=page,
-        reason=reason_of(result) if not page else None,
+        page=page and not result.not_indexed,
+        reason=_fetch_reason(result, page),
         detail=result.detail or None,
         latency_ms=result.latency_ms,
         size=result.size,
@@ -61,18 +85,94 @@ def fetch_row(
     )
 
 
+def page_visited(
+    changes: Changes,
+    crawl: DispatchCrawl,
+    recrawl: CompiledRecrawl,
+    place: tuple[CrawlId, HostId, Fingerprint],
+    url: LeasedUrl,
+    result: UrlOutcome,
+    decision: Decision,
+    *,
+    page: bool,
+    now_ms: int,
+    adaptive: AdaptiveWait | None = None,
+) -> PageVerdict:
+    """Return what becomes of a URL with a stored page, or whose page is stored now (`page`).
+
+    Add to `changes` what the fetch changes besides the URL's own row: its fetch, versions, losses and the log.
+    """
+    crawl_id, host_id, fingerprint = place
+    visited = Visited(result.status, result.digest, result.mark, page, reason_of(result))
+    verdict = judge_page(recrawl, crawl.max_depth, url, visited, decision, now_ms, adaptive)
+    finding, history = verdict.finding, verdict.history
+    if history is not None:
+        before = url.last.history.rate if url.last is not None else 0
+        after = history.rate if finding is not Finding.GONE else 0
+        for code, n in ((before, -1), (after, 1)):
+            if code:
+                changes.tallies[crawl_id, RATES, str(bucket_for(code))] += n
+    if url.flags & COUNTED_AS_PAGE:
+        changes.tallies[crawl_id, "revisited", finding.value] += 1
+    if finding is Finding.RETRIED:
+        changes.tallies[crawl_id, "retried", reason_of(result)] += 1
+    row = fetch_row(*place, result, page=page)
+    if finding in (Finding.NEW, Finding.CHANGED) and history is not None:
+        row = replace(row, recrawl=history.encoded())
+        verdict = replace(verdict, flags=count_losses(changes, row, result, verdict.flags))
+        if url.last is not None:
+            forget = history.version - recrawl.spec.keep_versions
+            changes.superseded.append(Superseded(*place, url.last.history.version, forget))
+    elif history is not None:
+        confirmed = finding is Finding.UNCHANGED
+        etag, last_modified = (result.etag, result.last_modified) if confirmed else (None, None)
+        if finding is Finding.FAILED and result.status == _NOT_MODIFIED:
+            # The answer says nothing of the stored page. So the next request is sent without a condition.
+            etag = last_modified = ""
+        changes.revisited.append(RevisitRow(*place, history.encoded(), etag, last_modified))
+    if finding is not Finding.UNCHANGED:
+        changes.fetches.append(row)
+    if (kind := _LOGGED.get(finding)) is not None and history is not None:
+        changes.at_ms = now_ms
+        entry = change_of(kind, host_id, fingerprint, history.version)
+        changes.page_changes.setdefault(crawl_id, []).append(entry)
+    return verdict
+
+
+def adaptive_wait(
+    pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
+) -> AdaptiveWait | None:
+    """Return how long pages wait under the policy `adaptive`; None if the crawl has another one (no `pages`)."""
+    if pages is None:
+        return None
+    part = crawl.allowance.page_share(partition).part
+    return lambda code, interval: pages.wait_ms(code, interval, part, now_ms)
+
+
+def end_of(result: UrlOutcome) -> FailureKind | int:
+    """Return how a fetch ended, for the table of outcomes: a failure kind or the HTTP status."""
+    if broken_off(result):
+        return FailureKind.RESET
+    if result.end == UrlEnd.ANSWERED:
+        return result.status
+    known = result.reason in FailureKind.__members__.values()
+    return FailureKind(result.reason) if known else FailureKind.OTHER
+
+
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
     """Add to `changes` how many links the fetch left out, and if its page was truncated. Return the URL's new flags.
 
     The counts of a repeated fetch replace those of the earlier one.
     """
+    if result.entries >= 0 and not flags & COUNTED_LOSSES:
+        changes.tallies[row.crawl_id, "discover", source_read(result, flags)] += 1
     for each in result.left_out:
         for url in each.examples:
             changes.left_out.append(ExcludedLink(row.crawl_id, each.reason, kept(url), row.host_id, row.fingerprint))
     if flags & COUNTED_LOSSES:
         changes.losses_again.append(row)
         return flags
-    counts = losses(row.page, row.truncated, row.left_out)
+    counts = losses(row.page, row.truncated, row.left_out, row.reason)
     if not counts:
         return flags
     for kind, key, n in counts:

@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from api.frontier.capacity import PoolCapacity, Spent
+from api.frontier.capacity import PoolCapacity, spent_in
 from api.frontier.command_runner import CommandRunner
 from api.frontier.dispatch import Dispatch
 from api.frontier.dispatch_crawls import DispatchCrawls
@@ -228,7 +228,7 @@ class Owner:
             spent = await self._store.counters_in([crawl.crawl_id for crawl in unread], [own.partition])
             for crawl in unread:
                 here = spent.get(crawl.crawl_id, Counters())
-                crawl.allowance.restore(own.partition, Spent(here.pages, here.bytes, here.leased))
+                crawl.allowance.restore(own.partition, spent_in(here))
         for run in own.commands.heads():
             if run.kind == CommandKind.DELETE:
                 own.forget_deleted(run.crawl_id, self._clock.elapsed())

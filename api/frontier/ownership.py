@@ -4,17 +4,21 @@ Invariant: an `Ownership` mirrors the last committed transaction. It changes onl
 after a commit. If the fate of a transaction is unknown, the ownership is dropped and loaded again.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from api.frontier.capacity import PoolCapacity
 from api.frontier.commands import Commands
-from api.frontier.dispatch_crawls import DispatchCrawls
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_queues import HostQueues
 from api.frontier.hosts import facts_of
 from api.frontier.leases import Leases, TrackedLease
+from shared.domain.crawl.recrawl_rules import PageInterval
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.recrawl_pages import RecrawlPages
 from shared.domain.frontier.states import Position
-from shared.domain.frontier.store_model import Changes, Claimed, CommandRun, DiscoveryResult, QueueRow
+from shared.domain.frontier.store_model import FIRST_HOST, Changes, Claimed, CommandRun, DiscoveryResult, QueueRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
@@ -35,6 +39,7 @@ class FrontierSettings:
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is cut smaller.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
+    - `first_claim_rests`: hosts rest after the claim even if their partition never had a host before.
     """
 
     partitions: int = 64
@@ -52,6 +57,7 @@ class FrontierSettings:
     longest_grant_s: float = 0.0
     split_after_expiries: int = 2
     dead_letter_after_expiries: int = 5
+    first_claim_rests: bool = False
 
     def retries_exhausted(self, urls: int, strikes: int) -> bool:
         """Return True if a lease that failed `strikes` times must be split or, with one URL left, given up."""
@@ -66,6 +72,7 @@ class Ownership:
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
     - `work`, `moved`, `tuned`: wake dispatch, the tasks that wait for the position, and the sweep.
+    - `unswept`: the partition has something for its sweep, so a sweep at rest begins its rounds again.
     """
 
     def __init__(
@@ -84,11 +91,20 @@ class Ownership:
         self.capacity = capacity
         self.next_host = claimed.next_host
         self.next_lease = claimed.next_lease
-        self.work, self.moved, self.tuned = WakeUp(), WakeUp(), WakeUp()
+        self.work, self.moved, self.tuned, self.unswept = WakeUp(), WakeUp(), WakeUp(), WakeUp()
         self.leases = Leases(grant_s=settings.grant_s, longest_s=settings.longest_grant_s)
         self.commands = Commands(claimed.commands)
-        self.hosts = HostQueues(capacity.shares, max_hosts=settings.max_hosts, rested_from=now, wake=self.work.notify)
+        # An earlier owner may have fetched any host until just now, unless the partition never had one.
+        rested_from = now if claimed.next_host > FIRST_HOST or settings.first_claim_rests else float("-inf")
+        self.hosts = HostQueues(
+            capacity.shares,
+            max_hosts=settings.max_hosts,
+            rested_from=rested_from,
+            wake=self.work.notify,
+            on_incomplete=self.unswept.notify,
+        )
         self.in_hand: dict[ReportKind, int] = {}
+        self.recrawls: dict[CrawlId, RecrawlPages] = {}
         self.orphans_suspected = False
 
     def __repr__(self) -> str:
@@ -100,6 +116,7 @@ class Ownership:
         self.leases.grant_s = settings.grant_s
         self.hosts.max_hosts = settings.max_hosts
         self.tuned.notify()
+        self.unswept.notify()
         self.work.notify()
 
     def look(self) -> None:
@@ -111,10 +128,36 @@ class Ownership:
         """Store the position of a committed transaction, and wake the tasks that wait for it."""
         self.position = position
         self.moved.notify()
+        self.unswept.notify()
+
+    def suspect_orphans(self) -> None:
+        """Have the next sweep search the queues for shards without a lease."""
+        self.orphans_suspected = True
+        self.unswept.notify()
 
     def changes(self) -> Changes:
         """Return empty changes with the marks of the commands in progress, so that these skip the rows written now."""
         return Changes(marks=self.commands.marks())
+
+    def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
+        """Return those of the crawls with an adaptive policy whose pages are not counted in memory with its numbers."""
+        crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
+        return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
+
+    def read_recrawl(self, crawl: DispatchCrawl, counts: Mapping[int, int], now_ms: int) -> None:
+        """Store the counts of a crawl's pages by bucket of their rate of change, as SQL has them."""
+        spec = crawl.spec.recrawl
+        interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
+        self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
+
+    def _is_read(self, crawl: DispatchCrawl) -> bool:
+        known, spec = self.recrawls.get(crawl.crawl_id), crawl.spec.recrawl
+        bounds = (int(spec.min_s * 1000), int(spec.max_s * 1000))
+        return (
+            known is not None
+            and known.requests_per_day == spec.requests_per_day
+            and (known.interval.min_ms, known.interval.max_ms) == bounds
+        )
 
     def allot_lease(self) -> LeaseId:
         """Return a new lease id. It is durable once the dispatch that uses it is committed."""
@@ -162,7 +205,7 @@ class Ownership:
 
         A granted lease keeps its host's slot until its grant expires. Then the sweep ends it.
         """
-        self.orphans_suspected = True
+        self.suspect_orphans()
         for held in self.leases.of_crawl(crawl_id):
             unbegun = held.grant is None
             self.leases.settle(held.row.lease_id, {}, freed=unbegun)
@@ -188,6 +231,10 @@ class Ownership:
         Queues that are not in memory are read soon after each chunk, and all queues of the crawl after the last one.
         """
         self.commands.advance(run, rest)
+        if run.kind == CommandKind.EXCLUDE:
+            for crawl in self.crawls if rest is None else ():
+                self.hosts.mark_stale(crawl.crawl_id)
+            return
         if run.kind == CommandKind.DELETE:
             if rest is None:
                 self.forget_deleted(run.crawl_id, now)

@@ -1,6 +1,7 @@
 """The sweep: periodic repair of a partition's leases, hosts and streams. Every step may run at any time."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
@@ -18,6 +19,8 @@ log = structlog.get_logger("orb.frontier")
 
 _SOON_S = 60.0
 _MAKE_ROOM_S = 10.0
+_RESTS: Final = 6
+"""How many times longer a sweep at rest waits for its next search for orphaned shards."""
 
 
 class Sweep:
@@ -33,18 +36,26 @@ class Sweep:
         self._made_room_at = self._clock.elapsed()
 
     async def run(self) -> None:
-        """Run all repair steps periodically until cancelled.
+        """Run all repair steps periodically until cancelled. At rest, wait until there is something to repair.
 
         If the broker is unavailable, the next round tries again.
         """
         own = self._own
         while True:
-            tuned = own.tuned.revision
+            tuned, unswept = own.tuned.revision, own.unswept.revision
             try:
                 await self.once()
             except Transient as error:
                 log.warning("sweep.delayed", partition=own.partition, error=str(error))
+            if self._at_rest():
+                await own.unswept.changed(unswept, own.settings.orphans_interval_s * _RESTS)
             await own.tuned.changed(tuned, own.settings.sweep_interval_s)
+
+    def _at_rest(self) -> bool:
+        """Return True if a sweep has nothing to repair, except orphaned shards that another owner may publish."""
+        own = self._own
+        busy = len(own.hosts) or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
+        return not busy and own.position == self._purged and self._orphans.settled
 
     async def once(self) -> None:
         """Run all repair steps once: read missing queues, end dead leases, publish lost shards, purge reports."""

@@ -4,15 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from api.frontier.leases import TrackedLease
 from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.ownership import Ownership
 from api.frontier.stats import OwnerStats, TransactionKind
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient, Unusable
-from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.states import Fence, Position, UrlEnd
 from shared.domain.frontier.store_model import Changes, QueueEnd, QueueRow
 from shared.domain.ids import CrawlId, HostId
 from shared.ports.clock import Clock
 from shared.ports.store import Store
+from shared.wire.messages import Outcome, UrlOutcome
 
 
 class PartitionWriter:
@@ -92,7 +95,8 @@ class PartitionWriter:
         """
         own, changes = self.own, self.own.changes() if marked else Changes()
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
-        return OutcomeBatch(own.leases, own.hosts, own.crawls, own.settings, now, now_ms, rng01, changes)
+        places = (own.leases, own.hosts, own.crawls, own.settings, now, now_ms, rng01, changes)
+        return OutcomeBatch(*places, own.recrawls, own.partition)
 
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write a batch of outcomes to SQL, then apply it to the memory (within `writing`).
@@ -103,6 +107,28 @@ class PartitionWriter:
         batch.commit()
         self.committed(position)
         return unfinished
+
+    async def exclude_covered(self, unbegun: Iterable[TrackedLease], max_leases: int) -> bool:
+        """Exclude the URLs that an exclusion covers in some of these leases, which no worker has begun (within
+        `writing`). Leases that have no other URL end. Return False if there are none.
+
+        A crash before this leaves the URLs leased. No grant is given for them then, and they are queued again.
+        """
+        exclusions = self.own.crawls.exclusions
+        covered = [(held, keys) for held in unbegun if (keys := held.covered(exclusions))][:max_leases]
+        if not covered:
+            return False
+        await self.look_up(held.row.crawl_id for held, _ in covered)
+        batch = self.batch(marked=False)
+        for held, keys in covered:
+            row = held.row
+            results = [UrlOutcome(key, UrlEnd.DENIED, self.clock.unix_ms(), reason=OWNER) for key in keys]
+            batch.outcome(Outcome(row.lease_id, row.crawl_id, 0, row.host_id, results))
+            if len(keys) == len(row.urls):
+                batch.end(held)
+        await self.commit(batch)
+        self.stats.changed(batch.changes, self.own.crawls, self.clock.elapsed())
+        return True
 
     async def still_owner(self) -> bool:
         """Return True if SQL names this term as the partition's owner, by a read that began after the call.
@@ -148,6 +174,12 @@ class PartitionWriter:
         unknown = self.own.crawls.unknown(crawl_ids)
         if unknown:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
+
+    async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
+        """Read from SQL the counts of pages by rate of those of the crawls that have a new adaptive policy."""
+        for crawl in self.own.unread_recrawls(crawl_ids):
+            counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
+            self.own.read_recrawl(crawl, counts, self.clock.unix_ms())
 
     async def load_queues(self, keys: Sequence[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
         """Read these queues from SQL, and add them to those in memory. `pinned`: leases of them are out."""

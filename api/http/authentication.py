@@ -1,5 +1,7 @@
 """Authenticate requests by bearer keys. Everything below /v1 needs a key; each route declares the role it needs."""
 
+import base64
+import binascii
 import time
 from collections import OrderedDict
 from typing import Final
@@ -80,7 +82,9 @@ class Authentication:
     async def _judge(self, scope: Scope) -> ApiProblem | None:
         given = header_of(scope, b"authorization").decode("latin-1")
         scheme, _, key = given.partition(" ")
-        if scheme.lower() != "bearer" or not key:
+        if scheme.lower() == "basic":
+            key = _password_of(key)
+        if scheme.lower() not in ("bearer", "basic") or not key:
             hint = f"{_SEND}; {_KEYS}"
             return ApiProblem(ProblemKind.UNAUTHENTICATED, "the request has no API key", hint=hint, headers=_CHALLENGE)
         try:
@@ -92,6 +96,17 @@ class Authentication:
             return ApiProblem(ProblemKind.UNAUTHENTICATED, detail, hint=_KEYS, headers=_CHALLENGE)
         scope["state"]["key"] = holder
         return None
+
+
+def _password_of(credentials: str) -> str:
+    """Return the password in the credentials of Basic authentication (RFC 7617); "" if they are malformed.
+
+    Tools that take only a URL, such as pywb, send the key so: `http://key:orb_...@master:8081/`.
+    """
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
 
 
 def first_key(now_ms: int) -> tuple[ApiKey, str]:

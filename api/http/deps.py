@@ -26,6 +26,7 @@ from api.http.routing import Guard
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.ops.config import MasterTuning
 from shared.domain.ops.watermarks import Pressure
@@ -57,6 +58,7 @@ class Services:
 
     - `member` is the master's id, and `ready` returns the dependencies that do not answer.
     - `tuning` returns the values that the master runs with, and `wanted` the desired state of the members.
+    - `exclusions` returns those in force.
     - `registry` has its metrics. `archive` is None if no archive is configured.
     - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
     - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
@@ -81,6 +83,7 @@ class Services:
     roster: MemberStats = field(default_factory=MemberStats)
     tuning: Callable[[], MasterTuning] = MasterTuning
     wanted: Callable[[], DesiredState] = lambda: NOTHING_SAID
+    exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS
     longest_grant_s: float = 30.0
     ack_wait_s: float = 30.0
     pressure: Callable[[], Sequence[Pressure]] = tuple

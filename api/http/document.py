@@ -12,8 +12,9 @@ from fastapi.openapi.utils import get_openapi
 
 from api.http.deps import problem_content
 from api.http.errors import MEDIA_TYPE, ProblemKind
-from api.http.examples import SCHEMAS, problem_examples
+from api.http.examples import problem_examples
 from api.http.responses import HEADERS, declare_headers, open_answers
+from api.schemas.crawls import EXAMPLE
 from api.schemas.events import EventBody
 from api.schemas.model import ANYTHING, Model, with_default
 from api.schemas.problem import ProblemBody
@@ -39,6 +40,7 @@ TAGS: Final = [
     {"name": "pages", "description": "Stored pages, their bodies, and exports."},
     {"name": "items", "description": "Items that rules extracted from pages."},
     {"name": "hosts", "description": "Hosts, their blocks and delays."},
+    {"name": "exclusions", "description": "Hosts, URL prefixes and address ranges that no crawl requests."},
     {"name": "cluster", "description": "Masters, workers, the leader and the owners of partitions."},
     {"name": "config", "description": "The hot configuration, which can be changed without a restart."},
     {"name": "commands", "description": "Commands to the owners of partitions."},
@@ -117,8 +119,6 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(leftover, None)
     schemas |= _spec_schemas() | _own(ProblemBody) | _own(EventBody)
     components["schemas"] = dict(sorted(schemas.items()))
-    for name, example in SCHEMAS.items():
-        schemas[name]["examples"] = [example]
     components["examples"] = problem_examples()
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
     for path, item in made["paths"].items():
@@ -201,6 +201,7 @@ def _spec_schemas() -> dict[str, Any]:
     """Return the schemas of the spec and its parts. A seed may be only its URL; the name is not part of the spec."""
     _, schemas = msgspec.json.schema_components([CrawlSpec], ref_template=_COMPONENTS + "{name}")
     schemas["CrawlSpec"]["properties"].pop("name")
+    schemas["CrawlSpec"]["examples"] = [EXAMPLE["spec"]]
     seeds = schemas["CrawlSpec"]["properties"]["seeds"]
     seeds["items"] = {"anyOf": [{"type": "string", "examples": ["https://example.org/"]}, seeds["items"]]}
     for schema in schemas.values():

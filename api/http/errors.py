@@ -45,6 +45,7 @@ class ProblemKind(Enum):
     LOST_UPDATE = ("lost-update", 412, "It was changed by another request")
     TOO_LARGE = ("too-large", 413, "The request is too large")
     MEDIA = ("unsupported-media-type", 415, "The request's content type is not supported")
+    RANGE = ("range-not-satisfiable", 416, "The file has no such bytes")
     INVALID = ("invalid", 422, "The request is not valid")
     REUSED_KEY = ("idempotency-key-reused", 422, "The idempotency key was used for another request")
     BUSY = ("busy", 429, "Too many requests are waiting")

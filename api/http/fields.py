@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from api.schemas.items import ITEM_ID
 from api.schemas.model import ANYTHING, KEY_ID, MEMBER_ID, MOMENT, ONE_LINE, RULE_NAME, VISIBLE
-from api.schemas.pages import PAGE_ID
+from api.schemas.pages import PAGE_ID, SEGMENT_NAME, TIME_DIGITS
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.crawl.spec_parse import SpecError, shown
 from shared.domain.suggestions import did_you_mean, label_meant
@@ -27,6 +27,8 @@ FORMS: Final[Mapping[str, str]] = {
     MEMBER_ID: "letters, digits and inner dots, hyphens and underscores, at most 64",
     KEY_ID: "a key's id: 16 of 0 to 9 and a to f, and not the key itself",
     PAGE_ID: "a page's id, as lists of pages show it",
+    SEGMENT_NAME: "the name of a WARC file, which ends with .warc.gz",
+    TIME_DIGITS: "up to 14 digits of a time, such as 20300101",
     ITEM_ID: "an item's id, as lists of items show it",
 }
 """The patterns of fields, in words."""

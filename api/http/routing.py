@@ -38,10 +38,10 @@ class _Route(APIRoute):
 
 
 class Router(APIRouter):
-    """A router whose routes run their guards first."""
+    """A router whose routes run their guards first. A route's operation id is the name of its function."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(route_class=_Route, **options)
+        super().__init__(route_class=_Route, generate_unique_id_function=lambda route: route.name, **options)
 
 
 def mount(app: FastAPI, router: Router) -> None:

@@ -21,6 +21,7 @@ import structlog
 from api.crawls.controller import CrawlController
 from api.leader.candidacy import Candidacy
 from api.leader.config_publisher import ConfigPublisher
+from api.leader.exclusion_publisher import ExclusionPublisher
 from api.leader.spec_publisher import CrawlSpecPublisher
 from api.members.engines import MasterEngines
 from api.members.health import HealthMonitor
@@ -37,7 +38,7 @@ log = structlog.get_logger("orb.control")
 
 T = TypeVar("T")
 
-TICK_S: Final = 2.0
+TICK_S: Final = 5.0
 SICK_S: Final = 15.0
 """A leader resigns after its passes have failed for this long."""
 
@@ -98,6 +99,7 @@ class Leader:
         self._desired = engines.desired
         self._kind = engines.kind
         self._publisher = engines.publisher
+        self._broker = engines.broker
         self._clock = engines.clock
         self._controller = controller
         self._health = health
@@ -176,8 +178,18 @@ class Leader:
             async with Tasks() as tasks:
                 tasks.start("leader.watch", self._watch())
                 tasks.start("leader.health", self._resign_unfit(leadership))
-                tasks.start("leader.pass", self._passes(leadership))
-                tasks.start("leader.tend", self._controller.lead(self.acting, self.term))
+                excluding = ExclusionPublisher(
+                    self._coordinator,
+                    leadership,
+                    self._keys,
+                    self._desired,
+                    self._broker,
+                    self._clock,
+                    self._partitions,
+                )
+                tasks.start("leader.pass", self._passes(leadership, excluding))
+                tasks.start("leader.exclusions", excluding.send_commands())
+                tasks.start("leader.tend", self._controller.lead(self.acting, self.term, self._poked.set))
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick
@@ -205,7 +217,7 @@ class Leader:
         await until_answered(leadership.resign)
         await leadership.lost()
 
-    async def _passes(self, leadership: Leadership) -> None:
+    async def _passes(self, leadership: Leadership, excluding: ExclusionPublisher) -> None:
         publishing = CrawlSpecPublisher(
             self._coordinator,
             leadership,
@@ -225,7 +237,7 @@ class Leader:
             failed = False
             try:
                 if self.acting():
-                    await self._pass(leadership, publishing, announcing)
+                    await self._pass(leadership, excluding, announcing, publishing)
                 else:
                     again_s = _AGAIN_S
             except OwnershipLost as error:
@@ -259,9 +271,19 @@ class Leader:
         await until_answered(leadership.resign)
         await leadership.lost()
 
-    async def _pass(self, leadership: Leadership, publishing: CrawlSpecPublisher, announcing: ConfigPublisher) -> None:
-        """Compare the stored with the published state and write the differences."""
+    async def _pass(
+        self,
+        leadership: Leadership,
+        excluding: ExclusionPublisher,
+        announcing: ConfigPublisher,
+        publishing: CrawlSpecPublisher,
+    ) -> None:
+        """Compare the stored with the published state and write the differences.
+
+        Exclusions come before the specs, without which no worker sends a request.
+        """
         self._epoch = await self._settle_epoch(leadership)
+        await excluding.once()
         await self._place(leadership, self._epoch)
         await announcing.once()
         await publishing.once()

@@ -19,19 +19,22 @@ from api.frontier.owner import Alarm, Owner
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.leader.leader import TICK_S, Leader
-from api.members.config_follower import MasterConfigFollower, limits_of, started_as
 from api.members.control_plane import Members
 from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor
 from api.members.heartbeat import Heartbeat
 from api.members.member_stats import MemberStats, ask_statuses
 from api.members.membership import Membership, assignments_in, leader_in, members_in
+from api.members.owner_tuning import limits_of, started_as
 from api.members.partition_owners import PartitionOwners
 from api.members.pressure import MasterPressure, PressureCallback, WorkerPressureEvents
+from shared.domain.crawl.exclusions import Exclusions
 from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
-from shared.domain.ops.config import LogLevel, MasterTuning
+from shared.domain.ops.config import LogLevel, MasterTuning, MemberRole, master_tuning
 from shared.domain.ops.watermarks import Resource
+from shared.runtime.config_follower import ConfigFollower
+from shared.runtime.exclusions import ExclusionsFollower
 from shared.runtime.pressure_monitor import Gauge, PressureMonitor
 from shared.runtime.registration import Registration
 from shared.runtime.supervise import Failpoint, Tasks, no_failpoint
@@ -102,9 +105,17 @@ class ClusterMaster:
         self.roster = MemberStats()
         self._membership = Membership(member, engines.coordinator, engines.keys, ttl_s=settings.ttl_s)
         self._heartbeat = Heartbeat(broker, self._status)
-        self._tuning = MasterConfigFollower(
-            engines.view, engines.keys, member.id, started, apply=self._tune, drain=self.drain
+        self._tuning = ConfigFollower(
+            engines.view,
+            engines.keys,
+            MemberRole.MASTER,
+            member.id,
+            started,
+            master_tuning,
+            apply=self._tune,
+            drain=self.drain,
         )
+        self._exclusions = ExclusionsFollower(engines.view, engines.keys, changed=self._exclude)
         pressure = MasterPressure(member.id, self._capacity, on_pressure, self._heartbeat.notify)
         self.rationing = PressureMonitor(gauges, lambda: self.tuning().storage, pressure.changed)
         self._workers_pressure = WorkerPressureEvents(self.is_leader, on_pressure)
@@ -139,6 +150,7 @@ class ClusterMaster:
             failpoint=failpoint,
         )
         self._tuning.follow(engines.view.snapshot)  # A master that should drain must register as draining.
+        self._exclusions.follow(engines.view.snapshot)
 
     def __repr__(self) -> str:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
@@ -186,6 +198,13 @@ class ClusterMaster:
         for owner in self._fleet:
             owner.tune(self._frontier)
         self._heartbeat.notify()
+
+    def _exclude(self, exclusions: Exclusions) -> None:
+        """Apply changed exclusions, and wake the commands that wait for them."""
+        self._crawls.exclusions = exclusions
+        for owner in self._fleet:
+            if owner.ownership is not None:
+                owner.ownership.moved.notify()
 
     def _status(self) -> MasterStatus:
         owning = [owner.ownership for owner in self._fleet if owner.ownership is not None]
@@ -237,6 +256,7 @@ class ClusterMaster:
                 tasks.start("hear-workers", self._hear_workers())
                 tasks.start("hear-masters", self._hear_masters())
                 tasks.start("tuning", self._tuning.run())
+                tasks.start("exclusions", self._exclusions.run())
                 tasks.start("rationing", self.rationing.run())
                 tasks.start("heartbeat", self._heartbeat.run())
                 tasks.start("crawls", self._controller.run())

@@ -11,8 +11,8 @@ import structlog
 
 from api.crawls.finished_check import FinishedCheck, finished
 from api.crawls.item_writer import ItemWriter
-from api.crawls.seed_messages import publish_seeds, retry_failed, retry_unanswered
-from api.frontier.capacity import BudgetReservation, PoolCapacity, Spent
+from api.crawls.seed_messages import publish_seeds, retry_failed, retry_unanswered, schedule_recrawl
+from api.frontier.capacity import BudgetReservation, PoolCapacity, spent_in
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_waits import host_waits, waiting_in
 from api.frontier.owner import Owner, ignore_alarm
@@ -72,13 +72,16 @@ class Standalone:
         gauges: Mapping[Resource, Gauge] = NO_GAUGES,
         retry_id: str = "",
         unblock: bool = False,
+        refresh_ms: int = 0,
     ) -> None:
         """Prepare the crawl.
 
         `gauges` measure resources: while one is full, nothing is dispatched and the crawl uses up no time. A non-empty
         `retry_id` retries every failed URL, once for each such id. At the start, `unblock`
-        lifts the blocks of hosts and makes URLs that wait for a retry due.
+        lifts the blocks of hosts and makes URLs that wait for a retry due. A crawl that fetches its pages again ends
+        when nothing is left that was due at `refresh_ms` (Unix ms); with 0 it goes on.
         """
+        self._refresh_ms = refresh_ms
         self._spec = spec
         self._retry_id = retry_id
         self._unblock = unblock
@@ -132,7 +135,7 @@ class Standalone:
         row, changed = await _answered(lambda: self._store.put_crawl(self._spec.name, document, self._clock.unix_ms()))
         log.info("crawl.activated", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
         parts = (await _answered(partial(self._store.counters_by_partition, [row.crawl_id])))[row.crawl_id]
-        spent = {partition: Spent(part.pages, part.bytes, part.leased) for partition, part in parts.items()}
+        spent = {partition: spent_in(part) for partition, part in parts.items()}
         budget = self._spec.budget
         crawl = DispatchCrawl(
             crawl_id=row.crawl_id,
@@ -141,6 +144,7 @@ class Standalone:
             spec=self._spec,
             state=row.state,
             allowance=BudgetReservation(budget.max_pages, budget.max_bytes, spent),
+            refresh_ms=self._refresh_ms,
         )
         await self._publish(crawl, paused=False)
         self._crawls.put(crawl)
@@ -190,11 +194,21 @@ class Standalone:
         if crawl.state is CrawlState.SEEDING:
             if crawl.revision > 1 and not self._retry_id:
                 await retry_unanswered(self._broker, crawl.crawl_id, crawl.revision, self._settings.partitions)
+            if crawl.revision > 1:
+                counters = await _answered(partial(self._store.counters, crawl.crawl_id))
+                await schedule_recrawl(
+                    self._broker,
+                    crawl.crawl_id,
+                    crawl.revision,
+                    self._spec.recrawl,
+                    counters,
+                    self._settings.partitions,
+                )
             n = await publish_seeds(
                 self._broker, crawl.crawl_id, crawl.revision, self._spec.seeds, self._settings.partitions
             )
             log.info("crawl.seeded", crawl=crawl.crawl_id, seeds=n)
-        if crawl.state is not CrawlState.FINISHED or self._retry_id:
+        if crawl.state is not CrawlState.FINISHED or self._retry_id or self._spec.recrawl.used:
             await self._to(crawl, CrawlState.RUNNING, None)
         since = self._clock.elapsed()
         row = await _answered(partial(self._store.crawl, crawl.crawl_id))
@@ -217,7 +231,8 @@ class Standalone:
                     await self._count_time(crawl, worked_ms)
                     active_ms += worked_ms
                     worked_s = 0.0
-                reason = await finished(check, crawl, self._owners, out_of_time=out_of_time)
+                refreshed = await self._refreshed(crawl)
+                reason = await finished(check, crawl, self._owners, out_of_time=out_of_time, refreshed=refreshed)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
             except Transient as error:
@@ -229,6 +244,20 @@ class Standalone:
                 worked_ms = int(worked_s * 1000)
                 await until_resource_available(partial(self._count_time, crawl, worked_ms))
                 await self._to(crawl, CrawlState.FINISHED, reason)
+
+    async def _refreshed(self, crawl: DispatchCrawl) -> int | None:
+        """Return the version of the counters at which nothing is open that was due when the refresh began, else None.
+
+        The pages that wait are read after the counters. So with the counters still at that version, none became due.
+        """
+        if not self._refresh_ms:
+            return None
+        counters = await self._store.counters(crawl.crawl_id)
+        new = counters.queued - counters.revisits
+        if counters.leased or (new and crawl.allowance.exhausted() is None):
+            return None
+        due = await self._store.due_before(crawl.crawl_id, self._refresh_ms)
+        return None if due else counters.version
 
     async def _until_look(self) -> None:
         """Wait until reports were applied and nothing is leased, but at most half the progress interval."""

@@ -3,7 +3,7 @@
 - `membership` registers this master and reads the records of the others.
 - `partition_owners.PartitionOwners` starts and stops one owner for each partition that is assigned to this master.
 - `heartbeat` publishes this master's status each second; `member_stats` keeps the newest status of every member.
-- `config_follower` applies the hot configuration and drains without a restart.
+- `owner_tuning` converts settings of owners to the values that the hot configuration may change.
 - `health.HealthMonitor` decides whether this master is fit to lead.
 - `pressure` reacts to resources that are nearly full.
 - `eviction` ends a stopped master that keeps the write lock of SQLite.

@@ -25,27 +25,21 @@ class ControlPlane(Protocol):
 
     def is_leader(self) -> bool:
         """Return True if this master leads. It returns False as soon as the lease of the leadership nears its end."""
-        ...
 
     def leader_address(self) -> str | None:
         """Return the address of the leader's HTTP API as registered: `host:port` or a URL. None without a leader."""
-        ...
 
     def term(self) -> Term | None:
         """Return the term under which this master leads (epoch, revision of the election); None if it does not lead."""
-        ...
 
     def members(self) -> Members:
         """Return the registered masters and workers."""
-        ...
 
     def assignments(self) -> Mapping[Partition, str]:
         """Return a mapping from partition to the id of its owner. A partition without an owner is missing."""
-        ...
 
     def wake(self) -> None:
         """Start this master's next pass over SQL now instead of at its next tick.
 
         Call it after a change in SQL, from the event loop's thread only. It never blocks.
         """
-        ...

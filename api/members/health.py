@@ -26,7 +26,7 @@ Probe = Callable[[], Awaitable[object]]
 SilentFor = Callable[[], float]
 """Returns the seconds since an engine last answered."""
 
-EVERY_S: Final = 1.0
+EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ router = Router(prefix="/v1/audit", tags=["audit"], dependencies=[needs(Role.ADM
 _NEWEST: Final = 2**63 - 1
 
 
-@router.get("", summary="List audit entries", operation_id="list_audit")
+@router.get("", summary="List audit entries")
 async def list_audit(
     served: Served,
     page: Page,

@@ -28,7 +28,7 @@ _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 
 
-@router.get("/cluster", summary="Get the cluster", operation_id="get_cluster", dependencies=_READS)
+@router.get("/cluster", summary="Get the cluster", dependencies=_READS)
 async def get_cluster(served: Served) -> Cluster:
     """Return the leader, the members that are alive, the owners of partitions, and the configuration revisions that
     members run.
@@ -56,7 +56,7 @@ async def get_cluster(served: Served) -> Cluster:
 # --- masters ----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/masters", summary="List masters", operation_id="list_masters", dependencies=_READS)
+@router.get("/masters", summary="List masters", dependencies=_READS)
 async def list_masters(served: Served, page: Page, response: Response) -> Listing[Master]:
     """List masters by id."""
     after = page.place(str, "")
@@ -66,18 +66,15 @@ async def list_masters(served: Served, page: Page, response: Response) -> Listin
     return Listing(items=shown, next=page.next(place, response))
 
 
-@router.get(
-    "/masters/{id}", summary="Get a master", operation_id="get_master", dependencies=_READS, responses=problems(404)
-)
+@router.get("/masters/{id}", summary="Get a master", dependencies=_READS, responses=problems(404))
 async def get_master(id: MemberName, served: Served) -> Master:
     """Return a master with its number of partitions, its load and its configuration revision."""
     return _master(served, id, drained=id in served.wanted().drains.masters)
 
 
 @router.post(
-    "/masters/{id}/drain", status_code=202, summary="Drain a master", operation_id="drain_master",
-    dependencies=_WRITES, responses=problems(404),
-)  # fmt: skip
+    "/masters/{id}/drain", status_code=202, summary="Drain a master", dependencies=_WRITES, responses=problems(404)
+)
 async def drain_master(id: MemberName, served: Served, by: By) -> DrainState:
     """Move the master's partitions and leadership to other masters, while there are any.
 
@@ -87,8 +84,8 @@ async def drain_master(id: MemberName, served: Served, by: By) -> DrainState:
 
 
 @router.post(
-    "/masters/{id}/undrain", status_code=202, summary="Cancel a master's drain", operation_id="undrain_master",
-    dependencies=_WRITES, responses=problems(404),
+    "/masters/{id}/undrain", status_code=202, summary="Cancel a master's drain", dependencies=_WRITES,
+    responses=problems(404),
 )  # fmt: skip
 async def undrain_master(id: MemberName, served: Served, by: By) -> DrainState:
     """Let the master own partitions and lead again."""
@@ -98,7 +95,7 @@ async def undrain_master(id: MemberName, served: Served, by: By) -> DrainState:
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/workers", summary="List workers", operation_id="list_workers", dependencies=_READS)
+@router.get("/workers", summary="List workers", dependencies=_READS)
 async def list_workers(served: Served, page: Page, response: Response) -> Listing[Worker]:
     """List workers by id, with their load."""
     after = page.place(str, "")
@@ -110,18 +107,15 @@ async def list_workers(served: Served, page: Page, response: Response) -> Listin
     return Listing(items=items, next=page.next(place, response))
 
 
-@router.get(
-    "/workers/{id}", summary="Get a worker", operation_id="get_worker", dependencies=_READS, responses=problems(404)
-)
+@router.get("/workers/{id}", summary="Get a worker", dependencies=_READS, responses=problems(404))
 async def get_worker(id: MemberName, served: Served) -> Worker:
     """Return a worker with its load and its configuration revision."""
     return _worker(served, id, drained=id in served.wanted().drains.workers)
 
 
 @router.post(
-    "/workers/{id}/drain", status_code=202, summary="Drain a worker", operation_id="drain_worker",
-    dependencies=_WRITES, responses=problems(404),
-)  # fmt: skip
+    "/workers/{id}/drain", status_code=202, summary="Drain a worker", dependencies=_WRITES, responses=problems(404)
+)
 async def drain_worker(id: MemberName, served: Served, by: By) -> DrainState:
     """Let the worker finish its URL shards and take no more.
 
@@ -131,8 +125,8 @@ async def drain_worker(id: MemberName, served: Served, by: By) -> DrainState:
 
 
 @router.post(
-    "/workers/{id}/undrain", status_code=202, summary="Cancel a worker's drain", operation_id="undrain_worker",
-    dependencies=_WRITES, responses=problems(404),
+    "/workers/{id}/undrain", status_code=202, summary="Cancel a worker's drain", dependencies=_WRITES,
+    responses=problems(404),
 )  # fmt: skip
 async def undrain_worker(id: MemberName, served: Served, by: By) -> DrainState:
     """Let the worker take URL shards again."""

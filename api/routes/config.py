@@ -19,9 +19,8 @@ router = Router(prefix="/v1/config", tags=["config"])
 
 
 @router.get(
-    "", summary="Get the hot configuration", operation_id="get_config", dependencies=[needs(Role.VIEWER), CONDITIONAL],
-    responses=UNCHANGED,
-)  # fmt: skip
+    "", summary="Get the hot configuration", dependencies=[needs(Role.VIEWER), CONDITIONAL], responses=UNCHANGED
+)
 async def get_config(served: Served, response: Response) -> ConfigRevision:
     """Return the newest revision of the hot configuration.
 
@@ -33,10 +32,7 @@ async def get_config(served: Served, response: Response) -> ConfigRevision:
     return revision_body(stored)
 
 
-@router.put(
-    "", summary="Replace the hot configuration", operation_id="put_config", dependencies=[needs(Role.OPERATOR)],
-    responses=problems(412),
-)  # fmt: skip
+@router.put("", summary="Replace the hot configuration", dependencies=[needs(Role.OPERATOR)], responses=problems(412))
 async def put_config(
     wanted: HotConfiguration, served: Served, by: By, expected: Expected, response: Response
 ) -> ConfigRevision:
@@ -57,10 +53,7 @@ async def put_config(
     return revision_body(stored)
 
 
-@router.get(
-    "/revisions", summary="List revisions of the hot configuration", operation_id="list_config_revisions",
-    dependencies=[needs(Role.VIEWER)],
-)  # fmt: skip
+@router.get("/revisions", summary="List revisions of the hot configuration", dependencies=[needs(Role.VIEWER)])
 async def list_config_revisions(served: Served, page: Page, response: Response) -> Listing[ConfigRevision]:
     """List the revisions of the hot configuration, newest first."""
     before = page.place(int, 2**31 - 1, greatest=2**31 - 1)
@@ -70,7 +63,7 @@ async def list_config_revisions(served: Served, page: Page, response: Response) 
 
 
 @router.get(
-    "/revisions/{revision}", summary="Get a revision of the hot configuration", operation_id="get_config_revision",
+    "/revisions/{revision}", summary="Get a revision of the hot configuration",
     dependencies=[needs(Role.VIEWER), CONDITIONAL], responses={**problems(404), **UNCHANGED},
 )  # fmt: skip
 async def get_config_revision(

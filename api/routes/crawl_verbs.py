@@ -84,8 +84,8 @@ for _verb in _VERBS:
 
 
 @router.get(
-    "/v1/commands/{command_id}", tags=["commands"], summary="Get a command", operation_id="get_command",
-    dependencies=[needs(Role.VIEWER)], responses=problems(404),
+    "/v1/commands/{command_id}", tags=["commands"], summary="Get a command", dependencies=[needs(Role.VIEWER)],
+    responses=problems(404),
 )  # fmt: skip
 async def get_command(command_id: Annotated[str, Path(max_length=64)], served: Served) -> CommandStatus:
     """Return a command, with the number of partitions that have applied it."""

@@ -12,6 +12,7 @@ from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.crawl_verbs import collect
+from api.schemas.changes import recrawl_plan
 from api.schemas.crawls import (
     MAX_LABELS,
     NAME,
@@ -36,6 +37,7 @@ from api.schemas.model import ANYTHING, Listing
 from shared.domain.crawl.spec import encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
+from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
 from shared.domain.ops.access import Role
@@ -51,7 +53,7 @@ _WRITES: Final = [needs(Role.OPERATOR)]
 _PATCH_ATTEMPTS: Final = 5
 
 
-@router.get("", summary="List crawls", dependencies=_READS, operation_id="list_crawls")
+@router.get("", summary="List crawls", dependencies=_READS)
 async def list_crawls(
     served: Served,
     page: Page,
@@ -80,7 +82,7 @@ async def list_crawls(
 
 
 @router.post(
-    "", status_code=201, summary="Create a crawl", dependencies=_WRITES, operation_id="create_crawl",
+    "", status_code=201, summary="Create a crawl", dependencies=_WRITES,
     responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
 )  # fmt: skip
 async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> Crawl:
@@ -105,7 +107,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
 
 @router.get(
     "/{name}", summary="Get a crawl", dependencies=[*_READS, CONDITIONAL], responses={**UNCHANGED, **problems(404)},
-    operation_id="get_crawl", response_model=Crawl,
+    response_model=Crawl,
 )  # fmt: skip
 async def get_crawl(name: Name, served: Served) -> Response:
     """Return the spec and state of a crawl. Its counters are under /stats."""
@@ -113,7 +115,7 @@ async def get_crawl(name: Name, served: Served) -> Response:
 
 
 @router.put(
-    "/{name}", summary="Create or replace a crawl", dependencies=_WRITES, operation_id="put_crawl",
+    "/{name}", summary="Create or replace a crawl", dependencies=_WRITES,
     responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, ProblemKind.FULL, 412)},
 )  # fmt: skip
 async def put_crawl(
@@ -152,10 +154,7 @@ async def put_crawl(
     return body
 
 
-@router.patch(
-    "/{name}", summary="Change parts of a crawl", dependencies=_WRITES, responses=problems(404, 412),
-    operation_id="patch_crawl",
-)  # fmt: skip
+@router.patch("/{name}", summary="Change parts of a crawl", dependencies=_WRITES, responses=problems(404, 412))
 async def patch_crawl(
     name: Name, patch: CrawlPatch, served: Served, by: By, expected: Expected, response: Response
 ) -> Crawl:
@@ -190,10 +189,7 @@ async def patch_crawl(
     return body
 
 
-@router.delete(
-    "/{name}", status_code=204, summary="Delete a crawl", dependencies=_WRITES, responses=problems(404, 412),
-    operation_id="delete_crawl",
-)  # fmt: skip
+@router.delete("/{name}", status_code=204, summary="Delete a crawl", dependencies=_WRITES, responses=problems(404, 412))
 async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -> None:
     """Delete the crawl.
 
@@ -204,7 +200,7 @@ async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -
     await collect(served, before.crawl_id, by)
 
 
-@router.post("/{name}/plan", summary="Plan a change of a crawl", dependencies=_READS, operation_id="plan_crawl")
+@router.post("/{name}/plan", summary="Plan a change of a crawl", dependencies=_READS)
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
     """Return what a PUT of the crawl would change, without changing anything. The spec is validated as by a PUT."""
     declaration = _declared(name, wanted.spec, wanted.labels)
@@ -213,25 +209,27 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         stored = await served.catalog.crawl(name)
     except Missing:
         state = CrawlState.SEEDING if wanted.start else CrawlState.CREATED
-        return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings)
+        return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings, recrawl=None)
     differences = spec_difference(stored.spec, declaration.spec)
     labels = spec_difference(
         msgspec.json.encode(stored.labels).decode(), msgspec.json.encode(declaration.labels).decode()
     )
     standing = CrawlStatus(stored.state, stored.resumes_as)
+    recrawl = None
+    if wanted.spec.spec.recrawl.used:
+        _, tallies, _ = await served.catalog.stats(stored.crawl_id)
+        recrawl = await asyncio.to_thread(recrawl_plan, wanted.spec.spec.recrawl, tallies.get(RATES, {}))
     return Plan(
         action="update" if differences or labels else "none",
         revision=stored.revision + bool(differences),
         state=status_after_new_spec(standing).state if differences else stored.state,
         changes=[*changes_body(labels, below="labels."), *changes_body(differences)],
         warnings=warnings,
+        recrawl=recrawl,
     )
 
 
-@router.get(
-    "/{name}/revisions", summary="List a crawl's revisions", dependencies=_READS, responses=problems(404),
-    operation_id="list_revisions",
-)  # fmt: skip
+@router.get("/{name}/revisions", summary="List a crawl's revisions", dependencies=_READS, responses=problems(404))
 async def list_revisions(
     name: Name, served: Served, page: Page, response: Response, fields: Fields = None
 ) -> Listing[RevisionSummary]:
@@ -250,7 +248,7 @@ async def list_revisions(
 
 @router.get(
     "/{name}/revisions/{revision}", summary="Get a revision", dependencies=[*_READS, CONDITIONAL],
-    responses={**UNCHANGED, **problems(404)}, operation_id="get_revision",
+    responses={**UNCHANGED, **problems(404)},
 )  # fmt: skip
 async def get_revision(
     name: Name, revision: Annotated[int, Path(ge=1, le=2**31 - 1)], served: Served, response: Response
@@ -262,9 +260,8 @@ async def get_revision(
 
 
 @router.get(
-    "/{name}/revisions/{revision}/diff", summary="Compare revisions", dependencies=_READS,
-    responses=problems(404), operation_id="diff_revision",
-)  # fmt: skip
+    "/{name}/revisions/{revision}/diff", summary="Compare revisions", dependencies=_READS, responses=problems(404)
+)
 async def diff_revision(
     name: Name,
     revision: Annotated[int, Path(ge=1, le=2**31 - 1)],

@@ -8,7 +8,7 @@ from fastapi import Path, Query, Response
 from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
 from api.http.routing import Router
 from api.routes.crawl_verbs import commanded
-from api.schemas.frontier import DeadLetter, letter_body
+from api.schemas.frontier import DeadLetter
 from api.schemas.hosts import CommandAccepted
 from api.schemas.model import Listing
 from shared.domain.frontier.commands import CommandKind
@@ -27,7 +27,7 @@ Letter = Annotated[int, Path(ge=1, le=_NEWEST, description="The number of the de
 OfCrawl = Annotated[str, Query(min_length=1, max_length=63, description="The name of the crawl.", examples=["docs"])]
 
 
-@router.get("", summary="List dead letters", operation_id="list_dead_letters", dependencies=_READS)
+@router.get("", summary="List dead letters", dependencies=_READS)
 async def list_dead_letters(
     served: Served,
     page: Page,
@@ -40,13 +40,10 @@ async def list_dead_letters(
     crawl_id = None if crawl is None else (await served.catalog.crawl(crawl)).crawl_id
     before = page.place(int, _NEWEST)
     rows, place = await served.catalog.dead_letters(crawl_id, before=before, max_count=page.max_count)
-    return Listing(items=[letter_body(letter) for letter in rows], next=page.next(place, response))
+    return Listing(items=[DeadLetter.of(letter) for letter in rows], next=page.next(place, response))
 
 
-@router.post(
-    "/replay", status_code=202, summary="Replay a crawl's dead letters", operation_id="replay_dead_letters",
-    dependencies=_WRITES,
-)  # fmt: skip
+@router.post("/replay", status_code=202, summary="Replay a crawl's dead letters", dependencies=_WRITES)
 async def replay_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
     """Replay all dead letters of a crawl.
 
@@ -55,29 +52,23 @@ async def replay_dead_letters(crawl: OfCrawl, served: Served, by: By) -> Command
     return await _ask_all(served, by, crawl, CommandKind.REPLAY)
 
 
-@router.delete(
-    "", status_code=202, summary="Discard a crawl's dead letters", operation_id="discard_dead_letters",
-    dependencies=_WRITES,
-)  # fmt: skip
+@router.delete("", status_code=202, summary="Discard a crawl's dead letters", dependencies=_WRITES)
 async def discard_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
     """Delete all dead letters of a crawl."""
     return await _ask_all(served, by, crawl, CommandKind.DISCARD)
 
 
-@router.get(
-    "/{letter:int}", summary="Get a dead letter", operation_id="get_dead_letter", dependencies=[*_READS, CONDITIONAL],
-    responses=UNCHANGED,
-)  # fmt: skip
+@router.get("/{letter:int}", summary="Get a dead letter", dependencies=[*_READS, CONDITIONAL], responses=UNCHANGED)
 async def get_dead_letter(letter: Letter, served: Served, response: Response) -> DeadLetter:
     """Return a dead letter with its evidence: what was tried, and how it ended. A dead letter never changes."""
     stored = await _found(served, letter)
     response.headers.update(etag(stored.tag))
-    return letter_body(stored)
+    return DeadLetter.of(stored)
 
 
 @router.post(
-    "/{letter:int}/replay", status_code=202, summary="Replay a dead letter", operation_id="replay_dead_letter",
-    dependencies=_WRITES, responses=problems(412),
+    "/{letter:int}/replay", status_code=202, summary="Replay a dead letter", dependencies=_WRITES,
+    responses=problems(412),
 )  # fmt: skip
 async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
     """Queue the URL again with new attempts, if it is still failed, or publish the message again. The dead letter is
@@ -91,9 +82,8 @@ async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: E
 
 
 @router.delete(
-    "/{letter:int}", status_code=202, summary="Discard a dead letter", operation_id="discard_dead_letter",
-    dependencies=_WRITES, responses=problems(412),
-)  # fmt: skip
+    "/{letter:int}", status_code=202, summary="Discard a dead letter", dependencies=_WRITES, responses=problems(412)
+)
 async def discard_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
     """Delete the dead letter with its evidence. A URL remains failed."""
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.DISCARD)

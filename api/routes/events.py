@@ -64,10 +64,7 @@ LastEventId = Annotated[
 ]
 
 
-@router.get(
-    "/v1/events", summary="Stream events", operation_id="follow_events",
-    status_code=200, response_class=EventStream, responses=_STREAM,
-)  # fmt: skip
+@router.get("/v1/events", summary="Stream events", status_code=200, response_class=EventStream, responses=_STREAM)
 async def follow_events(
     request: Request,
     served: Served,
@@ -88,8 +85,8 @@ async def follow_events(
 
 
 @router.get(
-    "/v1/crawls/{name}/events", summary="Stream the events of a crawl", operation_id="follow_crawl",
-    status_code=200, response_class=EventStream, responses=_STREAM | problems(404),
+    "/v1/crawls/{name}/events", summary="Stream the events of a crawl", status_code=200, response_class=EventStream,
+    responses=_STREAM | problems(404),
 )  # fmt: skip
 async def follow_crawl(
     request: Request,

@@ -80,7 +80,7 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.get("/{what}", summary="Export a crawl", operation_id="export_crawl", response_class=Response, responses=_FILE)
+@router.get("/{what}", summary="Export a crawl", response_class=Response, responses=_FILE)
 async def export_crawl(
     name: Name,
     what: Annotated[

@@ -15,14 +15,14 @@ from shared.telemetry import exposed
 router = Router(tags=["health"])
 
 
-@router.get("/livez", summary="Check that the process is alive", operation_id="livez")
+@router.get("/livez", summary="Check that the process is alive")
 async def livez() -> Health:
     """Return 200 if the event loop of the process runs."""
     return Health(status="ok")
 
 
 @router.get(
-    "/readyz", summary="Check that the master is ready", operation_id="readyz",
+    "/readyz", summary="Check that the master is ready",
     responses={503: {"model": Readiness, "description": "A dependency in `missing` does not answer."}},
 )  # fmt: skip
 async def readyz(served: Served, response: Response) -> Readiness:
@@ -40,7 +40,7 @@ async def readyz(served: Served, response: Response) -> Readiness:
 
 
 @router.get(
-    "/metrics", summary="Metrics for Prometheus", operation_id="metrics", response_class=Response,
+    "/metrics", summary="Metrics for Prometheus", response_class=Response,
     responses={
         200: {"description": "All metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(404)
     },

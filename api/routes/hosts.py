@@ -10,7 +10,7 @@ from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.crawl_verbs import commanded
-from api.schemas.frontier import HostDetail, HostSummary, host_body, queue_body
+from api.schemas.frontier import HostDetail, HostSummary, QueueSummary, host_body
 from api.schemas.hosts import Block, CommandAccepted, Delay
 from api.schemas.model import Listing, ms_of
 from shared.domain.frontier.commands import CommandKind
@@ -28,9 +28,7 @@ HostName = Annotated[
 _QUEUES = 100
 
 
-@router.get(
-    "", summary="List hosts", operation_id="list_hosts", dependencies=[needs(Role.VIEWER)], responses=problems(404)
-)
+@router.get("", summary="List hosts", dependencies=[needs(Role.VIEWER)], responses=problems(404))
 async def list_hosts(
     served: Served,
     page: Page,
@@ -50,23 +48,17 @@ async def list_hosts(
     )
 
 
-@router.get(
-    "/{host}", summary="Get a host", operation_id="get_host", dependencies=[needs(Role.VIEWER)],
-    responses=problems(404),
-)  # fmt: skip
+@router.get("/{host}", summary="Get a host", dependencies=[needs(Role.VIEWER)], responses=problems(404))
 async def get_host(host: HostName, served: Served) -> HostDetail:
     """Return the state of a host, and its queues of at most 100 crawls."""
     view = await served.catalog.host(_named(host), None)
     if view is None:
         raise Missing(f"no crawl knows the host {host!r}")
     queues = await served.catalog.host_queues(view.host_id, _QUEUES)
-    return HostDetail(host=host_body(view, of_a_crawl=False), queues=[queue_body(queue) for queue in queues])
+    return HostDetail(host=host_body(view, of_a_crawl=False), queues=[QueueSummary.of(queue) for queue in queues])
 
 
-@router.put(
-    "/{host}/block", status_code=202, summary="Block a host", operation_id="block_host",
-    dependencies=[needs(Role.OPERATOR)],
-)  # fmt: skip
+@router.put("/{host}/block", status_code=202, summary="Block a host", dependencies=[needs(Role.OPERATOR)])
 async def block_host(host: HostName, wanted: Block, served: Served, by: By) -> CommandAccepted:
     """Send no request of any crawl to the host before `until`. Requests in progress are finished."""
     if wanted.until.tzinfo is None:
@@ -74,10 +66,7 @@ async def block_host(host: HostName, wanted: Block, served: Served, by: By) -> C
     return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", max(0, ms_of(wanted.until)))
 
 
-@router.delete(
-    "/{host}/block", status_code=202, summary="Unblock a host", operation_id="unblock_host",
-    dependencies=[needs(Role.OPERATOR)],
-)  # fmt: skip
+@router.delete("/{host}/block", status_code=202, summary="Unblock a host", dependencies=[needs(Role.OPERATOR)])
 async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepted:
     """End the block of a host.
 
@@ -86,10 +75,7 @@ async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepte
     return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", 0)
 
 
-@router.put(
-    "/{host}/delay", status_code=202, summary="Set a host's delay", operation_id="set_host_delay",
-    dependencies=[needs(Role.OPERATOR)],
-)  # fmt: skip
+@router.put("/{host}/delay", status_code=202, summary="Set a host's delay", dependencies=[needs(Role.OPERATOR)])
 async def set_host_delay(host: HostName, wanted: Delay, served: Served, by: By) -> CommandAccepted:
     """Set the least delay between two requests to the host, for every crawl.
 

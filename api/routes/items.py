@@ -25,7 +25,7 @@ ItemId = Annotated[
 ]
 
 
-@router.get("", summary="List items", operation_id="list_items")
+@router.get("", summary="List items")
 async def list_items(
     name: Name,
     served: Served,
@@ -56,7 +56,7 @@ async def list_items(
     return Listing(items=[item_body(each) for each in rows], next=page.next(place, response))
 
 
-@router.get("/{item}", summary="Get an item", operation_id="get_item", dependencies=[CONDITIONAL], responses=UNCHANGED)
+@router.get("/{item}", summary="Get an item", dependencies=[CONDITIONAL], responses=UNCHANGED)
 async def get_item(name: Name, item: ItemId, served: Served, response: Response) -> Item:
     """Return the item from the latest fetch of its page; 404 if that fetch no longer has it."""
     crawl = await served.catalog.crawl(name)

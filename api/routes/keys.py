@@ -21,7 +21,7 @@ KeyId = Annotated[str, Path(pattern=KEY_ID, description="The `id` of the key, no
 Revoked = Annotated[bool, Query(description="True: include revoked keys.")]
 
 
-@router.post("", status_code=201, summary="Create a key", responses=problems(409), operation_id="create_key")
+@router.post("", status_code=201, summary="Create a key", responses=problems(409))
 async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> IssuedKey:
     """Create an API key and return it.
 
@@ -35,7 +35,7 @@ async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idemp
     return IssuedKey(id=key_id, name=kept.name, role=kept.role, key=key, created_at=created)
 
 
-@router.get("", summary="List keys", operation_id="list_keys")
+@router.get("", summary="List keys")
 async def list_keys(served: Served, page: Page, response: Response, revoked: Revoked = False) -> Listing[KeyView]:
     """List API keys, without the keys themselves. Revoked ones are included only if `revoked` is true."""
     rows = await served.catalog.keys(after=page.place(str, ""), max_count=page.max_count + 1, revoked=revoked)
@@ -44,10 +44,7 @@ async def list_keys(served: Served, page: Page, response: Response, revoked: Rev
     return Listing(items=[key_body(key) for key in shown], next=page.next(place, response))
 
 
-@router.get(
-    "/{key_id}", summary="Get a key", dependencies=[CONDITIONAL], responses={**UNCHANGED, **problems(404)},
-    operation_id="get_key",
-)  # fmt: skip
+@router.get("/{key_id}", summary="Get a key", dependencies=[CONDITIONAL], responses={**UNCHANGED, **problems(404)})
 async def get_key(key_id: KeyId, served: Served, response: Response, revoked: Revoked = False) -> KeyView:
     """Return the name, role and times of an API key, without the key itself."""
     stored = await served.catalog.key(key_id)
@@ -57,9 +54,7 @@ async def get_key(key_id: KeyId, served: Served, response: Response, revoked: Re
     return key_body(stored)
 
 
-@router.delete(
-    "/{key_id}", summary="Revoke a key", responses=problems(404, ProblemKind.LAST_ADMIN, 412), operation_id="revoke_key"
-)
+@router.delete("/{key_id}", summary="Revoke a key", responses=problems(404, ProblemKind.LAST_ADMIN, 412))
 async def revoke_key(key_id: KeyId, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
     """Revoke an API key.
 

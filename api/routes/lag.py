@@ -21,7 +21,7 @@ BROKER_S = 2.0
 """Timeout of the broker's count of waiting reports."""
 
 
-@router.get("/v1/lag", summary="Get the lag of the cluster", operation_id="get_cluster_lag")
+@router.get("/v1/lag", summary="Get the lag of the cluster")
 async def get_cluster_lag(served: Served) -> Lag:
     """Return the lag of all running crawls.
 
@@ -30,7 +30,7 @@ async def get_cluster_lag(served: Served) -> Lag:
     return await _lag(served, None)
 
 
-@router.get("/v1/crawls/{name}/lag", summary="Get the lag of a crawl", operation_id="get_lag", responses=problems(404))
+@router.get("/v1/crawls/{name}/lag", summary="Get the lag of a crawl", responses=problems(404))
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
     """Return the lag of one crawl. Reports are not counted by crawl, so their number is that of all crawls."""
     crawl = await served.catalog.crawl(name)

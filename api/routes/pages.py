@@ -6,7 +6,8 @@ unspecified type, with a name of safe characters, and sandboxed.
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Final
 
 import structlog
@@ -40,7 +41,7 @@ PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The pag
 WHOLE_BYTES: Final = 1 << 20
 """Bodies up to this size are read to their end before the response begins, so that X-Orb-Incomplete covers them."""
 
-_BODY: Final[dict[int | str, dict[str, Any]]] = {
+BODY: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The body as a download, with content coding removed.",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -59,7 +60,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_CHARS: Final = 80
 
 
-@router.get("", summary="List stored pages", operation_id="list_pages")
+@router.get("", summary="List stored pages")
 async def list_pages(
     name: Name,
     served: Served,
@@ -88,52 +89,47 @@ async def list_pages(
     return Listing(items=[page_body(each) for each in rows], next=page.next(at, response))
 
 
-@router.get(
-    "/lookup", summary="Look up a stored page", operation_id="lookup_page", dependencies=[CONDITIONAL],
-    responses=UNCHANGED,
-)  # fmt: skip
+@router.get("/lookup", summary="Look up a stored page", dependencies=[CONDITIONAL], responses=UNCHANGED)
 async def lookup_page(name: Name, url: OneUrl, served: Served, response: Response) -> PageDetail:
     """Return the stored page of a URL, with the record of its fetch; 404 if no page of that URL is stored."""
-    _, view = await _page(served, name, located(url))
+    _, view = await stored_page(served, name, located(url))
     return _tagged(page_detail(view), response)
 
 
 @router.get(
-    "/lookup/body", summary="Get a stored body by URL", operation_id="lookup_page_body", response_class=Response,
-    dependencies=[CONDITIONAL], responses=_BODY,
+    "/lookup/body", summary="Get a stored body by URL", response_class=Response, dependencies=[CONDITIONAL],
+    responses=BODY,
 )  # fmt: skip
-async def lookup_body(name: Name, url: OneUrl, served: Served, request: Request) -> Response:
+async def lookup_page_body(name: Name, url: OneUrl, served: Served, request: Request) -> Response:
     """Return the content of a URL's stored page as the site sent it, with content coding removed.
 
     It is always a download, whatever its type.
     """
-    crawl, view = await _page(served, name, located(url))
+    crawl, view = await stored_page(served, name, located(url))
     return await _body(served, crawl, view, request)
 
 
-@router.get(
-    "/{page}", summary="Get a stored page", operation_id="get_page", dependencies=[CONDITIONAL], responses=UNCHANGED
-)
+@router.get("/{page}", summary="Get a stored page", dependencies=[CONDITIONAL], responses=UNCHANGED)
 async def get_page(name: Name, page_id: PageId, served: Served, response: Response) -> PageDetail:
     """Return a stored page with the record of its fetch."""
-    _, view = await _page(served, name, place_of(page_id))
+    _, view = await stored_page(served, name, place_of(page_id))
     return _tagged(page_detail(view), response)
 
 
 @router.get(
-    "/{page}/body", summary="Get a stored body", operation_id="get_page_body", response_class=Response,
-    dependencies=[CONDITIONAL], responses=_BODY,
-)  # fmt: skip
-async def get_body(name: Name, page_id: PageId, served: Served, request: Request) -> Response:
+    "/{page}/body", summary="Get a stored body", response_class=Response, dependencies=[CONDITIONAL], responses=BODY
+)
+async def get_page_body(name: Name, page_id: PageId, served: Served, request: Request) -> Response:
     """Return the content of a stored page as the site sent it, with content coding removed.
 
     It is always a download, whatever its type.
     """
-    crawl, view = await _page(served, name, place_of(page_id))
+    crawl, view = await stored_page(served, name, place_of(page_id))
     return await _body(served, crawl, view, request)
 
 
-async def _page(served: Services, name: str, at: UrlPlace | Location | None) -> tuple[DeclaredCrawl, PageView]:
+async def stored_page(served: Services, name: str, at: UrlPlace | Location | None) -> tuple[DeclaredCrawl, PageView]:
+    """Return the crawl and its stored page at `at`. Raise Missing if no page is stored there."""
     crawl = await served.catalog.crawl(name)
     view = None if at is None else await served.catalog.page(crawl.crawl_id, at)
     if view is None:
@@ -163,21 +159,42 @@ def archive_of(served: Services) -> PageArchive:
 
 
 async def _body(served: Services, crawl: DeclaredCrawl, view: PageView, request: Request) -> Response:
+    page = view.page
+    captured = partial(_captured, served, crawl, view)
+    return await stored_body(served, crawl, page.url, page.fingerprint, page.location, request, captured)
+
+
+async def _not_captured(url: str) -> RecordLocation:
+    raise Missing(f"the body of that version is stored with another capture of {url}")
+
+
+async def stored_body(
+    served: Services,
+    crawl: DeclaredCrawl,
+    url: str,
+    fingerprint: Fingerprint,
+    place: RecordLocation,
+    request: Request,
+    captured: Callable[[str], Awaitable[RecordLocation]] = _not_captured,
+) -> Response:
+    """Return the body in the record at `place` as a download.
+
+    `captured` returns the record with the body of a page whose own record refers to it.
+    """
     archive = archive_of(served)
-    place = view.page.location
     tag = hashlib.sha256(f"{place.segment} {place.offset} {place.length}".encode()).hexdigest()[:32]
     if has(known_tags(request.scope), f'"{tag}"'.encode()):
         return Response(status_code=304, headers=etag(tag))
-    headers = etag(tag) | _headers(view)
+    headers = etag(tag) | _headers(url, fingerprint)
     try:
         stored = await archive.aside(lambda: archive.body(place))
         if stored.refers_to is not None:
-            earlier = await _captured(served, crawl, view, stored.refers_to[0])
+            earlier = await captured(stored.refers_to[0])
             stored = await archive.aside(lambda: archive.body(earlier))
         pieces = iter(stored)
         begun, is_whole = await archive.aside(lambda: _begun(pieces))
     except (RecordUnreadable, NotARecord) as error:
-        log.warning("archive_record.rejected", crawl=crawl.crawl_id, url=view.page.url, error=str(error))
+        log.warning("archive_record.rejected", crawl=crawl.crawl_id, url=url, error=str(error))
         detail = "the page's record cannot be read in this master's archive; the log says why"
         raise ApiProblem(ProblemKind.NO_ARCHIVE, detail, hint=_NO_ARCHIVE_HINT) from error
     if stored.incomplete is not None:
@@ -216,9 +233,9 @@ async def _rest(archive: PageArchive, stored: StoredBody, pieces: Iterator[bytes
         raise BrokenOff(f"the body of {stored.url} is {stored.incomplete} behind its beginning")
 
 
-def _headers(view: PageView) -> dict[str, str]:
+def _headers(url: str, fingerprint: Fingerprint) -> dict[str, str]:
     return {
-        "Content-Disposition": f'attachment; filename="{file_name(view.page.url, view.page.fingerprint)}"',
+        "Content-Disposition": f'attachment; filename="{file_name(url, fingerprint)}"',
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Cross-Origin-Resource-Policy": "same-origin",
     }

@@ -6,6 +6,7 @@ the leader's last progress event of the crawl, so every master returns the same.
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import Path
@@ -14,10 +15,12 @@ from api.http.deps import Served, Services, needs, problems
 from api.http.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body, waits_body
-from api.schemas.progress import Rates, rates_body
+from api.schemas.model import moment_of
+from api.schemas.progress import QueuedParts, Rates, rates_body
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Transient
 from shared.domain.explain.waits import HostState, rested, waits_of
+from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId
@@ -37,7 +40,7 @@ RATES_S: Final = 1.0
 """Timeout of the read of rates. After that the rest is shown without them."""
 
 
-@router.get("/stats", summary="Get a crawl's counters", operation_id="get_stats")
+@router.get("/stats", summary="Get a crawl's counters")
 async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlStats:
     """Return the counters of a crawl, their drift from the two sums that must hold, and counts by status and reason.
 
@@ -51,8 +54,13 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
     )
     return CrawlStats(
         counters={each: getattr(counters, each) for each in counters.__dataclass_fields__ if each not in _UNSHOWN},
+        queued_by=QueuedParts(
+            new=counters.queued - counters.retries - counters.revisits,
+            retry=counters.retries,
+            revisit=counters.revisits,
+        ),
         identity=Identity(url_drift=counters.url_drift(), link_drift=counters.link_drift()),
-        tallies={kind: dict(counts) for kind, counts in tallies.items()},
+        tallies={kind: dict(counts) for kind, counts in tallies.items() if kind != RATES},
         left_out={
             reason: [LeftOutLink(url=each.url, page=each.page) for each in examples]
             for reason, examples in left_out.items()
@@ -62,7 +70,7 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
     )
 
 
-@router.get("/progress", summary="Get a crawl's progress", operation_id="get_progress")
+@router.get("/progress", summary="Get a crawl's progress")
 async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlProgress:
     """Return the numbers of a crawl that people and progress bars need."""
     crawl = await served.catalog.crawl(name)
@@ -89,8 +97,15 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
         active_s=active_s,
         pages_per_s=counters.pages / active_s if active_s else 0.0,
         rates=rates,
+        next_due_at=_next_due(states, now_ms) if spec.recrawl.used else None,
         waits=waits_body(waits, now_ms, more=more, in_flight=counters.leased > 0),
     )
+
+
+def _next_due(states: Sequence[HostState], now_ms: int) -> datetime | None:
+    """Return when the first page that waits is due; the present if one is due already. None if none waits."""
+    due_s = min((state.retry_s for state in states if state.waiting), default=None)
+    return None if due_s is None else moment_of(now_ms + int(due_s * 1000))
 
 
 async def _none() -> Sequence[HostState]:

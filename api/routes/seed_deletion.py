@@ -35,9 +35,8 @@ Place = tuple[str, bytes]
 
 
 @router.delete(
-    "", status_code=202, summary="Delete seeds", operation_id="delete_seeds", dependencies=[needs(Role.OPERATOR)],
-    responses=problems(404, 412),
-)  # fmt: skip
+    "", status_code=202, summary="Delete seeds", dependencies=[needs(Role.OPERATOR)], responses=problems(404, 412)
+)
 async def delete_seeds(
     name: Annotated[str, Path(pattern=NAME)], wanted: SeedDeletion, served: Served, by: By, expected: Expected
 ) -> SeedDeletionAccepted:

@@ -23,7 +23,7 @@ SCANNED: Final = 5_000
 """Maximum stored seeds that one page of the list reads in order to skip those of the spec."""
 
 
-@router.get("", summary="List seeds", operation_id="list_seeds")
+@router.get("", summary="List seeds")
 async def list_seeds(name: Name, served: Served, page: Page, response: Response) -> Listing[SeedSummary]:
     """List the seeds of a crawl: those of the spec in its order, then uploaded seeds by host.
 

@@ -75,7 +75,6 @@ _BODY: Final[dict[str, Any]] = {
     "",
     summary="Add seeds",
     dependencies=[needs(Role.OPERATOR)],
-    operation_id="add_seeds",
     openapi_extra={"requestBody": _BODY},
     responses={
         **problems(404, ProblemKind.ILLEGAL_TRANSITION, 413, 415),

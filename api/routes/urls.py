@@ -12,7 +12,7 @@ from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.schemas.crawls import NAME, needs_of
-from api.schemas.frontier import Explanation, UrlDetail, UrlSummary, detail_body, ruling_body, url_body
+from api.schemas.frontier import Explanation, RuleVerdict, UrlDetail, UrlSummary, detail_body, url_body
 from api.schemas.model import Listing
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.crawl.state import CrawlStatus
@@ -23,7 +23,8 @@ from shared.domain.frontier.states import UrlState
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ops.access import Role
 from shared.domain.reads.declared import DeclaredCrawl
-from shared.domain.reads.views import UrlView
+from shared.domain.reads.views import HostView, UrlView
+from shared.domain.web.addresses import parse_address
 from shared.domain.web.robots import RobotsRecord
 from shared.domain.web.url import MAX_URL_CHARS, Location, locate, origin_of
 from shared.ports.catalog import Missing, UrlPlace
@@ -68,7 +69,7 @@ class UrlStateName(StrEnum):
     EXCLUDED = "excluded"
 
 
-@router.get("", summary="List URLs", operation_id="list_urls")
+@router.get("", summary="List URLs")
 async def list_urls(
     name: Name,
     served: Served,
@@ -98,7 +99,7 @@ async def list_urls(
     return Listing(items=[url_body(url) for url in rows], next=page.next(at, response))
 
 
-@router.get("/lookup", summary="Look up a URL", operation_id="lookup_url")
+@router.get("/lookup", summary="Look up a URL")
 async def lookup_url(name: Name, url: OneUrl, served: Served) -> UrlDetail:
     """Return the state of a URL, how it was discovered, and its last fetch; 404 if the crawl has not discovered it."""
     crawl = await served.catalog.crawl(name)
@@ -109,7 +110,7 @@ async def lookup_url(name: Name, url: OneUrl, served: Served) -> UrlDetail:
     return detail_body(view)
 
 
-@router.get("/explain", summary="Explain the state of a URL", operation_id="explain_url")
+@router.get("/explain", summary="Explain the state of a URL")
 async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
     """Return the state of a URL, every rule that applies to it, and the rule that blocks it now.
 
@@ -143,7 +144,7 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
         in_scope=in_scope,
         linked_from=via,
         blocking_reason=blocking_reason(rulings),
-        rules=[ruling_body(ruling) for ruling in rulings],
+        rules=[RuleVerdict.of(ruling) for ruling in rulings],
     )
 
 
@@ -169,7 +170,21 @@ async def _around(
         others=tuple(queue.crawl for queue in queues if queue.leased and queue.crawl != crawl.name)[:3],
         visits=visits,
         busy=busy,
+        excluded=await _exclusion(served, location, host),
     )
+
+
+async def _exclusion(served: Services, location: Location, host: HostView | None) -> str | None:
+    """Return which exclusion in force covers the URL and why, None if none does."""
+    exclusions = served.exclusions()
+    target = exclusions.first(location.url, location.host)
+    address = None if host is None or host.ip is None else parse_address(host.ip)
+    if target is None and address is not None:
+        target = exclusions.of_address(address)
+    if target is None:
+        return None
+    rows = await served.desired.exclusions(after=0, max_count=1, target=target)
+    return f"the exclusion of {target} covers it" + "".join(f": {row.terms.reason}" for row in rows)
 
 
 async def _robots(served: Services, url: str) -> RobotsRecord | None:

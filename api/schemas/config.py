@@ -1,21 +1,25 @@
 """The request and response bodies of the hot configuration."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from api.schemas.crawls import NAME
-from api.schemas.model import WHOLE, Model, RequestModel, moment_of
+from api.schemas.model import Model, RequestModel, as_whole, field, moment_of
 from shared.domain.ops.config import (
-    MAX_AHEAD,
-    MAX_HEADROOM,
     MAX_POOLS,
     HotConfig,
     LogLevel,
+    MasterPart,
     MasterTuning,
+    RetentionPart,
+    StoragePart,
     StoredConfig,
+    WorkerPart,
 )
 from shared.settings import ClusterWorkerSettings
 
@@ -31,289 +35,145 @@ _MASTER: Final = MasterTuning()
 _WORKER: Final = {field.name: field.default for field in msgspec.structs.fields(ClusterWorkerSettings)}
 
 
-class WorkerValues(RequestModel):
+_BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le"}
+
+
+def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callable[[str, str, float], Any]:
+    """Return a function that returns the field of a setting, by its name in `part`, which has its bounds.
+
+    The function takes the name, a description and an example. `started` are the values of a member that was started
+    without flags.
+    """
+    schema = msgspec.json.schema(part)["$defs"][part.__name__]["properties"]
+
+    def setting(name: str, description: str, example: float) -> Any:
+        bounds: dict[str, Any] = {_BOUNDS[key]: n for key, n in schema[name]["anyOf"][0].items() if key in _BOUNDS}
+        return Field(None, description=f"{description} Default: `{started[name]}`.", examples=[example], **bounds)
+
+    return setting
+
+
+_worker: Final = _settings(WorkerPart, _WORKER)
+_master: Final = _settings(MasterPart, asdict(_MASTER))
+_storage: Final = _settings(
+    StoragePart,
+    {
+        "high_watermark_ratio": _MASTER.storage.high,
+        "low_watermark_ratio": _MASTER.storage.low,
+        "headroom_bytes": _MASTER.storage.headroom,
+    },
+)
+_retention: Final = _settings(RetentionPart, asdict(_MASTER.retention))
+
+
+class _Values(RequestModel):
+    """Settings that may be left out. In JSON, 2.0 is a whole number too."""
+
+    _whole = field_validator("*", mode="before")(as_whole)
+
+
+class WorkerValues(_Values):
     """Settings of workers. A setting that is null or left out has the value that each worker was started with."""
 
-    max_visits: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=100_000,
-            description="The number of URL shards that a worker holds at a time. Most of them wait for their hosts; "
-            "`max_requests` of a worker bounds its requests. Shards in progress are finished. "
-            f"Default: `{_WORKER['max_visits']}`.",
-            examples=[512],
-        ),
-        WHOLE,
-    ] = None
-    report_s: Annotated[
-        float | None,
-        Field(
-            ge=0.01,
-            le=60.0,
-            description="The longest time in seconds before a worker reports a finished page. "
-            f"Default: `{_WORKER['report_s']}`.",
-            examples=[1.0],
-        ),
-    ] = None
+    max_visits: int | None = _worker(
+        "max_visits",
+        "The number of URL shards that a worker holds at a time. Most of them wait for their hosts; "
+        "`max_requests` of a worker bounds its requests. Shards in progress are finished.",
+        512,
+    )
+    report_s: float | None = _worker(
+        "report_s", "The longest time in seconds before a worker reports a finished page.", 1.0
+    )
 
 
-class MasterValues(RequestModel):
+class MasterValues(_Values):
     """Settings of masters, as owners of partitions.
 
     A setting that is null or left out has the value that each master was started with.
     """
 
-    grant_s: Annotated[
-        float | None,
-        Field(
-            ge=1.0,
-            le=3600.0,
-            description="Seconds that a new grant of a URL shard lasts, at most the value of the start. "
-            f"Default: `{_MASTER.grant_s}`.",
-            examples=[20.0],
-        ),
-    ] = None
-    dispatch_ahead_ratio: Annotated[
-        float | None,
-        Field(
-            ge=0.0,
-            le=MAX_AHEAD,
-            description="URL shards dispatched for each free visit of a pool. 0 dispatches nothing. "
-            f"Default: `{_MASTER.dispatch_ahead_ratio}`.",
-            examples=[1.5],
-        ),
-    ] = None
-    dispatch_batch_size: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=1_000,
-            description="The number of leases written in one transaction, at most. "
-            f"Default: `{_MASTER.dispatch_batch_size}`.",
-            examples=[64],
-        ),
-        WHOLE,
-    ] = None
-    max_hosts: Annotated[
-        int | None,
-        Field(
-            ge=100,
-            le=1_000_000,
-            description="The number of hosts that a partition keeps in memory. The queues of others wait in "
-            "SQL. "
-            f"Default: `{_MASTER.max_hosts}`.",
-            examples=[5000],
-        ),
-        WHOLE,
-    ] = None
-    report_batch_size: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=4_096,
-            description="The number of reports applied in one transaction, at most. "
-            f"Default: `{_MASTER.report_batch_size}`.",
-            examples=[256],
-        ),
-        WHOLE,
-    ] = None
-    sweep_interval_s: Annotated[
-        float | None,
-        Field(
-            ge=0.05,
-            le=60.0,
-            description=f"Seconds between two sweeps of a partition. Default: `{_MASTER.sweep_interval_s}`.",
-            examples=[1.0],
-        ),
-    ] = None
-    seed_upload_refusal_ratio: Annotated[
-        float | None,
-        Field(
-            ge=0.0,
-            le=0.9,
-            description="How full the discovery queue of the fullest partition may be, from 0 to 0.9. Above, "
-            "uploads of seeds are refused with 429. "
-            f"Default: `{_MASTER.seed_upload_refusal_ratio}`.",
-            examples=[0.4],
-        ),
-    ] = None
-    max_crawls: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=1_000_000,
-            description="The number of crawls that are not deleted. Beyond, creating one is refused with 409. "
-            f"Default: `{_MASTER.max_crawls}`.",
-            examples=[10000],
-        ),
-        WHOLE,
-    ] = None
-    split_after_expiries: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=100,
-            description="The number of grants of a URL shard that may expire before it is split. "
-            f"Default: `{_MASTER.split_after_expiries}`.",
-            examples=[2],
-        ),
-        WHOLE,
-    ] = None
-    dead_letter_after_expiries: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=100,
-            description="The number of grants of a single URL that may expire before it becomes a dead letter. "
-            f"Default: `{_MASTER.dead_letter_after_expiries}`.",
-            examples=[5],
-        ),
-        WHOLE,
-    ] = None
+    grant_s: float | None = _master(
+        "grant_s", "Seconds that a new grant of a URL shard lasts, at most the value of the start.", 20.0
+    )
+    dispatch_ahead_ratio: float | None = _master(
+        "dispatch_ahead_ratio", "URL shards dispatched for each free visit of a pool. 0 dispatches nothing.", 1.5
+    )
+    dispatch_batch_size: int | None = _master(
+        "dispatch_batch_size", "The number of leases written in one transaction, at most.", 64
+    )
+    max_hosts: int | None = _master(
+        "max_hosts", "The number of hosts that a partition keeps in memory. The queues of others wait in SQL.", 5000
+    )
+    report_batch_size: int | None = _master(
+        "report_batch_size", "The number of reports applied in one transaction, at most.", 256
+    )
+    sweep_interval_s: float | None = _master("sweep_interval_s", "Seconds between two sweeps of a partition.", 1.0)
+    seed_upload_refusal_ratio: float | None = _master(
+        "seed_upload_refusal_ratio",
+        "How full the discovery queue of the fullest partition may be, from 0 to 0.9. Above, uploads of seeds are "
+        "refused with 429.",
+        0.4,
+    )
+    max_crawls: int | None = _master(
+        "max_crawls", "The number of crawls that are not deleted. Beyond, creating one is refused with 409.", 10000
+    )
+    split_after_expiries: int | None = _master(
+        "split_after_expiries", "The number of grants of a URL shard that may expire before it is split.", 2
+    )
+    dead_letter_after_expiries: int | None = _master(
+        "dead_letter_after_expiries",
+        "The number of grants of a single URL that may expire before it becomes a dead letter.",
+        5,
+    )
 
 
-class StorageValues(RequestModel):
+class StorageValues(_Values):
     """When the disk or size limit of a database, NATS or an archive counts as full. Then no new work begins that would
     fill it, until enough is free."""
 
-    high_watermark_ratio: Annotated[
-        float | None,
-        Field(
-            gt=0.0,
-            le=1.0,
-            description=f"The used share from which a resource counts as full. Default: `{_MASTER.storage.high}`.",
-            examples=[0.95],
-        ),
-    ] = None
-    low_watermark_ratio: Annotated[
-        float | None,
-        Field(
-            gt=0.0,
-            le=1.0,
-            description="The used share below which work resumes, at most `high_watermark_ratio`. "
-            f"Default: `{_MASTER.storage.low}`.",
-            examples=[0.9],
-        ),
-    ] = None
-    headroom_bytes: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            le=MAX_HEADROOM,
-            description="Free bytes from which a resource does not count as full, whatever its size. Work "
-            "resumes "
-            "at twice as many. "
-            f"Default: `{_MASTER.storage.headroom}`.",
-            examples=[1073741824],
-        ),
-        WHOLE,
-    ] = None
+    high_watermark_ratio: float | None = _storage(
+        "high_watermark_ratio", "The used share from which a resource counts as full.", 0.95
+    )
+    low_watermark_ratio: float | None = _storage(
+        "low_watermark_ratio", "The used share below which work resumes, at most `high_watermark_ratio`.", 0.9
+    )
+    headroom_bytes: int | None = _storage(
+        "headroom_bytes",
+        "Free bytes from which a resource does not count as full, whatever its size. Work resumes at twice as many.",
+        1073741824,
+    )
 
 
-class RetentionValues(RequestModel):
+class RetentionValues(_Values):
     """How long records are kept. The leader deletes older ones in the background."""
 
-    audit_days: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=36_500,
-            description=f"Days that entries of the audit log are kept. Default: `{_MASTER.retention.audit_days}`.",
-            examples=[365],
-        ),
-        WHOLE,
-    ] = None
-    commands_days: Annotated[
-        int | None,
-        Field(
-            ge=2,
-            le=36_500,
-            description="Days that commands are kept after all partitions have applied them. "
-            f"Default: `{_MASTER.retention.commands_days}`.",
-            examples=[30],
-        ),
-        WHOLE,
-    ] = None
-    revisions: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=1_000_000,
-            description="The number of revisions that are kept of each spec and of this configuration, the "
-            "newest "
-            "ones. "
-            f"Default: `{_MASTER.retention.revisions}`.",
-            examples=[100],
-        ),
-        WHOLE,
-    ] = None
-    deleted_crawls_days: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=36_500,
-            description="Days that the names, specs and times of deleted crawls are kept. "
-            f"Default: `{_MASTER.retention.deleted_crawls_days}`.",
-            examples=[30],
-        ),
-        WHOLE,
-    ] = None
-    dead_letters_days: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=36_500,
-            description="Days that dead letters without a crawl are kept. "
-            f"Default: `{_MASTER.retention.dead_letters_days}`.",
-            examples=[90],
-        ),
-        WHOLE,
-    ] = None
-    producers_days: Annotated[
-        int | None,
-        Field(
-            ge=21,
-            le=36_500,
-            description="Days that the positions by which repeated discoveries of workers are recognized are "
-            "kept. "
-            f"Default: `{_MASTER.retention.producers_days}`.",
-            examples=[60],
-        ),
-        WHOLE,
-    ] = None
-    uploads_days: Annotated[
-        int | None,
-        Field(
-            ge=2,
-            le=36_500,
-            description="Days that the positions by which repeated uploads of seeds are recognized are kept. "
-            f"Default: `{_MASTER.retention.uploads_days}`.",
-            examples=[30],
-        ),
-        WHOLE,
-    ] = None
-    revoked_keys_days: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=36_500,
-            description=f"Days that revoked keys are kept. Default: `{_MASTER.retention.revoked_keys_days}`.",
-            examples=[365],
-        ),
-        WHOLE,
-    ] = None
-    hosts_days: Annotated[
-        int | None,
-        Field(
-            ge=7,
-            le=36_500,
-            description="Days after the last visit that hosts without any crawl are kept. "
-            f"Default: `{_MASTER.retention.hosts_days}`.",
-            examples=[90],
-        ),
-        WHOLE,
-    ] = None
+    audit_days: int | None = _retention("audit_days", "Days that entries of the audit log are kept.", 365)
+    commands_days: int | None = _retention(
+        "commands_days", "Days that commands are kept after all partitions have applied them.", 30
+    )
+    revisions: int | None = _retention(
+        "revisions",
+        "The number of revisions that are kept of each spec and of this configuration, the newest ones.",
+        100,
+    )
+    deleted_crawls_days: int | None = _retention(
+        "deleted_crawls_days", "Days that the names, specs and times of deleted crawls are kept.", 30
+    )
+    dead_letters_days: int | None = _retention(
+        "dead_letters_days", "Days that dead letters without a crawl are kept.", 90
+    )
+    producers_days: int | None = _retention(
+        "producers_days",
+        "Days that the positions by which repeated discoveries of workers are recognized are kept.",
+        60,
+    )
+    uploads_days: int | None = _retention(
+        "uploads_days", "Days that the positions by which repeated uploads of seeds are recognized are kept.", 30
+    )
+    revoked_keys_days: int | None = _retention("revoked_keys_days", "Days that revoked keys are kept.", 365)
+    hosts_days: int | None = _retention(
+        "hosts_days", "Days after the last visit that hosts without any crawl are kept.", 90
+    )
 
 
 class HotConfiguration(RequestModel):
@@ -344,23 +204,15 @@ class HotConfiguration(RequestModel):
 class ConfigRevision(Model):
     """The hot configuration at a revision."""
 
-    revision: int = Field(
-        description="The number of the revision. Every change increments it; 0 means that the configuration "
-        "was "
-        "never changed.",
-        examples=[3],
+    revision: int = field(
+        "The number of the revision. Every change increments it; 0 means that the configuration was never changed.", 3
     )
-    changed_at: datetime | None = Field(
-        description="When the revision was created. Null for revision 0.", examples=["2030-01-01T08:00:00Z"]
+    changed_at: datetime | None = field("When the revision was created. Null for revision 0.", "2030-01-01T08:00:00Z")
+    changed_by: str | None = field(
+        "The name and id of the API key that created it. Null for revision 0.", "terraform (5f3c0a2b9d1e4f67)"
     )
-    changed_by: str | None = Field(
-        description="The name and id of the API key that created it. Null for revision 0.",
-        examples=["terraform (5f3c0a2b9d1e4f67)"],
-    )
-    config: HotConfiguration = Field(
-        description="The configuration. Settings that are null or left out have the values that each member "
-        "was "
-        "started with."
+    config: HotConfiguration = field(
+        "The configuration. Settings that are null or left out have the values that each member was started with."
     )
 
 

@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJ
 
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats, PressureAt
-from api.schemas.model import ONE_LINE, Model, RequestModel, moment_of, when
+from api.schemas.changes import RecrawlPlan
+from api.schemas.model import ONE_LINE, Model, RequestModel, field, moment_of
 from api.schemas.pressure import ResourcePressure, pressure_body
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl.spec_diff import Difference
@@ -130,39 +131,32 @@ class _CrawlState(Model):
     """The state of a crawl."""
 
     name: CrawlName
-    id: int = Field(description="The crawl's number. It is never reused, even if the name is.", examples=[7])
-    revision: int = Field(
-        description="The number of the spec's revision. Every change of the spec increments it.", examples=[1]
+    id: int = field("The crawl's number. It is never reused, even if the name is.", 7)
+    revision: int = field("The number of the spec's revision. Every change of the spec increments it.", 1)
+    state: CrawlState = field("The state of the crawl.")
+    finished_reason: str | None = field(
+        "Why the crawl finished: `complete`, `cancelled` or the budget that ended it. Null if it has not finished.",
+        "complete",
     )
-    state: CrawlState = Field(description="The state of the crawl.")
-    finished_reason: str | None = Field(
-        description="Why the crawl finished: `complete`, `cancelled` or the budget that ended it. Null if it has not "
-        "finished.",
-        examples=["complete"],
-    )
-    blocking_reason: str | None = Field(
-        description="Why no URL of the crawl is dispatched although it is running: resource pressure, or a pattern "
+    blocking_reason: str | None = field(
+        "Why no URL of the crawl is dispatched although it is running: resource pressure, or a pattern "
         "of the spec that workers cannot compile. Null if neither is so.",
-        examples=["master m1: the database has 900.0 MiB free of 100.0 GiB; it goes on when 2.0 GiB are free"],
+        "master m1: the database has 900.0 MiB free of 100.0 GiB; it goes on when 2.0 GiB are free",
     )
-    resource_pressure: list[ResourcePressure] = Field(
-        description="The resources that stop dispatch: those of the first master, by id, that owns partitions and is "
+    resource_pressure: list[ResourcePressure] = field(
+        "The resources that stop dispatch: those of the first master, by id, that owns partitions and is "
         "under pressure, or of the first worker if the whole pool is. Empty if none. Dispatch resumes by "
         "itself.",
-        examples=[[]],
+        [],
     )
-    allowed_verbs: list[str] = Field(
-        description="The verbs that the crawl's state allows now.", examples=[["pause", "cancel"]]
+    allowed_verbs: list[str] = field("The verbs that the crawl's state allows now.", ["pause", "cancel"])
+    labels: dict[str, str] = field("The crawl's labels.", {"team": "search"})
+    created_at: datetime = field("When the crawl was created.", "2030-01-01T08:00:00Z")
+    started_at: datetime | None = field(
+        "When the crawl was first started. Null if it never was.", "2030-01-01T08:00:00Z"
     )
-    labels: dict[str, str] = Field(description="The crawl's labels.", examples=[{"team": "search"}])
-    created_at: datetime = Field(description="When the crawl was created.", examples=["2030-01-01T08:00:00Z"])
-    started_at: datetime | None = Field(
-        description="When the crawl was first started. Null if it never was.", examples=["2030-01-01T08:00:00Z"]
-    )
-    finished_at: datetime | None = Field(
-        description="When the crawl finished. Null if it has not.", examples=["2030-01-01T08:12:30Z"]
-    )
-    active_s: float = Field(description="Seconds during which the crawl was running, over all runs.", examples=[750.0])
+    finished_at: datetime | None = field("When the crawl finished. Null if it has not.", "2030-01-01T08:12:30Z")
+    active_s: float = field("Seconds during which the crawl was running, over all runs.", 750.0)
     warnings: list[str] = Field(
         [],
         description="Parts of the spec that have no effect now: networks that no worker of the pool may reach.",
@@ -179,30 +173,30 @@ class Crawl(_CrawlState):
 class CrawlSummary(_CrawlState):
     """A crawl in a list of crawls."""
 
-    seeds: int = Field(description="The number of seeds in the spec.", examples=[1])
+    seeds: int = field("The number of seeds in the spec.", 1)
     spec: SpecJson | None = Field(None, description="The spec. Null unless the request has `fields=spec`.")
 
 
 class Revision(Model):
     """A revision of a crawl's spec."""
 
-    revision: int = Field(description="The number of the revision.", examples=[1])
-    created_at: datetime = Field(description="When the revision was created.", examples=["2030-01-01T08:00:00Z"])
+    revision: int = field("The number of the revision.", 1)
+    created_at: datetime = field("When the revision was created.", "2030-01-01T08:00:00Z")
     spec: SpecJson
 
 
 class RevisionSummary(Model):
     """A revision of a crawl's spec, in a list of revisions."""
 
-    revision: int = Field(description="The number of the revision.", examples=[1])
-    created_at: datetime = Field(description="When the revision was created.", examples=["2030-01-01T08:00:00Z"])
+    revision: int = field("The number of the revision.", 1)
+    created_at: datetime = field("When the revision was created.", "2030-01-01T08:00:00Z")
     spec: SpecJson | None = Field(None, description="The spec. Null unless the request has `fields=spec`.")
 
 
 class Change(Model):
     """A field that differs between two specs or declarations."""
 
-    path: str = Field(description="The field that differs.", examples=["spec.budget.max_pages"])
+    path: str = field("The field that differs.", "spec.budget.max_pages")
     before: Any = Field(None, description="The value before. Null if the field was not set.", examples=[10000])
     after: Any = Field(None, description="The value after. Null if the field is not set.", examples=[50000])
 
@@ -210,39 +204,42 @@ class Change(Model):
 class RevisionDiff(Model):
     """The differences between two revisions of a crawl's spec."""
 
-    revision: int = Field(description="The number of the revision.", examples=[2])
-    against: int = Field(description="The number of the revision that it is compared with.", examples=[1])
-    changes: list[Change] = Field(description="The fields that differ.")
+    revision: int = field("The number of the revision.", 2)
+    against: int = field("The number of the revision that it is compared with.", 1)
+    changes: list[Change] = field("The fields that differ.")
 
 
 class Plan(Model):
     """What a PUT of this crawl would change. Nothing was changed."""
 
-    action: str = Field(description="What a PUT would do: `create`, `update` or `none`.", examples=["update"])
-    revision: int = Field(description="The number of the revision that the crawl would have.", examples=[2])
-    state: CrawlState = Field(description="The state that the crawl would have.")
-    changes: list[Change] = Field(description="The fields that would change.")
+    action: str = field("What a PUT would do: `create`, `update` or `none`.", "update")
+    revision: int = field("The number of the revision that the crawl would have.", 2)
+    state: CrawlState = field("The state that the crawl would have.")
+    changes: list[Change] = field("The fields that would change.")
     warnings: list[str] = Field(
         [],
         description="Parts of the spec that would have no effect now: networks that no worker of the pool may reach.",
         examples=[["no worker of the pool 'default' may reach 10.0.0.0/8 (egress.allow)"]],
+    )
+    recrawl: RecrawlPlan | None = Field(
+        None, description="What the section `recrawl` would need and give. Null without it, or without stored pages."
     )
 
 
 class CommandStatus(Model):
     """A command and how far it is applied. Each partition applies it once, in order."""
 
-    id: str = Field(description="The command's id.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"])
-    kind: str = Field(description="What the command does.", examples=["retry_failed"])
-    applied: int = Field(description="The number of partitions that have applied it.", examples=[60])
-    partitions: int = Field(description="The number of partitions that have to apply it.", examples=[64])
-    requested_at: datetime = Field(description="When the command was requested.", examples=["2030-01-01T08:00:00Z"])
+    id: str = field("The command's id.", "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c")
+    kind: str = field("What the command does.", "retry_failed")
+    applied: int = field("The number of partitions that have applied it.", 60)
+    partitions: int = field("The number of partitions that have to apply it.", 64)
+    requested_at: datetime = field("When the command was requested.", "2030-01-01T08:00:00Z")
 
 
 class CrawlVerbResult(Model):
     """A crawl after a verb, and the command that applies the verb to its URLs."""
 
-    crawl: Crawl = Field(description="The crawl after the verb.")
+    crawl: Crawl = field("The crawl after the verb.")
     command: str | None = Field(
         None,
         description="The id of the command that applies the verb to the crawl's URLs: see /v1/commands/{id}. Null if "
@@ -312,36 +309,28 @@ class Seen:
 def needs_of(spec: str) -> Needs:
     """Return what a stored spec needs of workers."""
     read = summary_of(spec)
-    return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract))
+    return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract, read.recrawl))
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
     """Return the crawl as the API shows it, with what stops it now (`seen`)."""
-    return Crawl(**_state_of(crawl, seen), spec=spec_body(crawl.spec))
+    return Crawl.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec))
 
 
 def summary_body(crawl: DeclaredCrawl, around: Surroundings, *, spec: bool) -> CrawlSummary:
     """Return the crawl as a list of crawls shows it now. `spec`: include the whole spec."""
     seen = needs_of(crawl.spec).seen(crawl.state, around)
-    return CrawlSummary(**_state_of(crawl, seen), seeds=crawl.seeds, spec=spec_body(crawl.spec) if spec else None)
+    return CrawlSummary.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec) if spec else None)
 
 
-def _state_of(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
+def _shown(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
     return {
-        "name": crawl.name,
         "id": crawl.crawl_id,
-        "revision": crawl.revision,
-        "state": crawl.state,
-        "finished_reason": crawl.finished_reason,
         "blocking_reason": seen.blocking_reason,
         "resource_pressure": seen.resource_pressure(),
         "allowed_verbs": [verb.value for verb in allowed_verbs(crawl.state)],
-        "labels": dict(crawl.labels),
-        "created_at": moment_of(crawl.created_at_ms),
-        "started_at": when(crawl.started_at_ms),
-        "finished_at": when(crawl.finished_at_ms),
         "active_s": crawl.active_ms / 1000,
-        "warnings": list(seen.warnings),
+        "warnings": seen.warnings,
     }
 
 
@@ -354,31 +343,19 @@ def spec_body(spec: str) -> dict[str, Any]:
 
 def revision_body(revision: StoredRevision) -> Revision:
     """Return a stored revision of a spec as the API shows it."""
-    return Revision(
-        revision=revision.revision, created_at=moment_of(revision.created_at_ms), spec=spec_body(revision.spec)
-    )
+    return Revision.of(revision, spec=spec_body(revision.spec))
 
 
 def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary:
     """Return the revision as a list of revisions shows it. `spec`: include the whole spec."""
-    return RevisionSummary(
-        revision=revision.revision,
-        created_at=moment_of(revision.created_at_ms),
-        spec=spec_body(revision.spec) if spec else None,
-    )
+    return RevisionSummary.of(revision, spec=spec_body(revision.spec) if spec else None)
 
 
 def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
     """Return the differences between two specs as the API shows them. `below` is put before the path of each."""
-    return [Change(path=below + each.path, before=each.before, after=each.after) for each in differences]
+    return [Change.of(each, path=below + each.path) for each in differences]
 
 
 def command_body(command: CommandProgress) -> CommandStatus:
     """Return a command and how far it is applied, as the API shows it."""
-    return CommandStatus(
-        id=command.id,
-        kind=command.kind,
-        applied=command.applied,
-        partitions=command.partitions,
-        requested_at=moment_of(command.at_ms),
-    )
+    return CommandStatus.of(command, requested_at=moment_of(command.at_ms))

@@ -4,10 +4,9 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from pydantic import Field
 
 from api.events.reader import EventGap
-from api.schemas.model import Model, moment_of
+from api.schemas.model import Model, field, moment_of
 from shared.ports.broker import Delivered
 from shared.wire.events import Event, decode_event
 from shared.wire.messages import Malformed
@@ -16,17 +15,13 @@ from shared.wire.messages import Malformed
 class EventBody(Model):
     """The `data` of an event in a stream. The stream's `event` is its `kind`, and `id` its position in the stream."""
 
-    kind: str = Field(description="What the event is about.", examples=["crawl"])
-    about: str = Field(
-        description="The id of the crawl, member, partition or key that the event is about.", examples=["7"]
-    )
-    action: str = Field(description="What happened to it.", examples=["paused"])
-    at: datetime = Field(description="When the master noticed it.", examples=["2030-01-01T08:00:00Z"])
-    member: str = Field(description="The id of the master that published the event.", examples=["m1"])
-    crawl: str | None = Field(
-        description="The crawl's name. Null if the event is not about a crawl.", examples=["docs"]
-    )
-    data: dict[str, Any] = Field(description="Further values, which depend on `kind`.", examples=[{"state": "paused"}])
+    kind: str = field("What the event is about.", "crawl")
+    about: str = field("The id of the crawl, member, partition or key that the event is about.", "7")
+    action: str = field("What happened to it.", "paused")
+    at: datetime = field("When the master noticed it.", "2030-01-01T08:00:00Z")
+    member: str = field("The id of the master that published the event.", "m1")
+    crawl: str | None = field("The crawl's name. Null if the event is not about a crawl.", "docs")
+    data: dict[str, Any] = field("Further values, which depend on `kind`.", {"state": "paused"})
 
 
 EXAMPLE: Final = """\

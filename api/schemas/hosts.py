@@ -2,15 +2,14 @@
 
 from pydantic import Field
 
-from api.schemas.model import Model, Moment, RequestModel
+from api.schemas.model import Model, Moment, RequestModel, field
 
 
 class Block(RequestModel):
     """The time until which a host is blocked: no request is sent to it."""
 
-    until: Moment = Field(
-        description="Until when no crawl sends a request to the host. It needs a time zone.",
-        examples=["2030-01-01T00:00:00Z"],
+    until: Moment = field(
+        "Until when no crawl sends a request to the host. It needs a time zone.", "2030-01-01T00:00:00Z"
     )
 
 
@@ -29,6 +28,4 @@ class Delay(RequestModel):
 class CommandAccepted(Model):
     """A command that was accepted and is applied by the owners of partitions."""
 
-    command: str = Field(
-        description="The id of the command: see /v1/commands/{id}.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"]
-    )
+    command: str = field("The id of the command: see /v1/commands/{id}.", "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c")

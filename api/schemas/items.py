@@ -4,9 +4,8 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from pydantic import Field
 
-from api.schemas.model import Model, moment_of
+from api.schemas.model import Model, field, moment_of
 from shared.domain.reads.items import StoredItem
 
 ITEM_ID: Final = r"^[0-9a-f]{32}$"
@@ -15,19 +14,14 @@ ITEM_ID: Final = r"^[0-9a-f]{32}$"
 class Item(Model):
     """An item that a rule extracted from a page."""
 
-    id: str = Field(
-        description="The item's id. It is the same for every fetch of its page.",
-        examples=["259b8e05857a7c0c0d60c4d4d9d40bd7"],
-    )
-    rule: str = Field(description="The name of the rule that extracted it.", examples=["product"])
-    url: str = Field(description="The URL of its page.", examples=["https://example.org/p/1"])
-    page: str = Field(description="The id of its page.", examples=["4099-8a5edab282632443219e051e4ade2d1d"])
-    fetched_at: datetime = Field(
-        description="When its page was fetched, by the worker's clock.", examples=["2030-01-01T08:12:30Z"]
-    )
-    data: dict[str, Any] = Field(
-        description="The fields of the rule. A value is a string, a list of strings, or null.",
-        examples=[{"title": "Bolt M8", "price": "1.50", "tags": ["steel", "bolt"]}],
+    id: str = field("The item's id. It is the same for every fetch of its page.", "259b8e05857a7c0c0d60c4d4d9d40bd7")
+    rule: str = field("The name of the rule that extracted it.", "product")
+    url: str = field("The URL of its page.", "https://example.org/p/1")
+    page: str = field("The id of its page.", "4099-8a5edab282632443219e051e4ade2d1d")
+    fetched_at: datetime = field("When its page was fetched, by the worker's clock.", "2030-01-01T08:12:30Z")
+    data: dict[str, Any] = field(
+        "The fields of the rule. A value is a string, a list of strings, or null.",
+        {"title": "Bolt M8", "price": "1.50", "tags": ["steel", "bolt"]},
     )
 
 

@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Generic, TypeVar
+from functools import cache
+from typing import Annotated, Any, Final, Generic, Self, TypeVar, dataclass_transform
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, Strict
 from pydantic.json_schema import JsonSchemaValue
@@ -27,10 +28,34 @@ MOMENT: Final = "a time as 2030-01-01T00:00:00Z"
 _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}.*", re.ASCII)
 
 
+def field(description: str, *examples: Any) -> Any:
+    """Return a required field with a description, and with examples where the type does not say enough."""
+    return Field(description=description, examples=list(examples) or None)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field, field))
 class Model(BaseModel):
     """A request body or response body, or a part of one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def of(cls, value: object, **values: Any) -> Self:
+        """Return the body that shows `value`: its attributes of the fields' names, and `values` for other fields.
+
+        A field `x_at` or `at` shows the attribute `x_at_ms` or `at_ms`, which is in Unix milliseconds.
+        """
+        for name, attribute in _attributes(cls):
+            if name not in values:
+                shown = getattr(value, attribute)
+                values[name] = shown if name is attribute else when(shown)
+        return cls(**values)
+
+
+@cache
+def _attributes(body: type[Model]) -> list[tuple[str, str]]:
+    """Return the body's fields, and the attributes that they show."""
+    return [(name, f"{name}_ms" if name == "at" or name.endswith("_at") else name) for name in body.model_fields]
 
 
 class RequestModel(Model):
@@ -65,11 +90,12 @@ def _written_out(given: Any) -> Any:
     return given
 
 
-def _as_whole(given: Any) -> Any:
+def as_whole(given: Any) -> Any:
+    """Return a float without a fraction as an int, and anything else as it is."""
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
-WHOLE: Final = BeforeValidator(_as_whole)
+WHOLE: Final = BeforeValidator(as_whole)
 """Validator of a whole number in a request, after its bounds: in JSON, 2.0 is a whole number."""
 
 Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]

@@ -2,80 +2,73 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from api.schemas.frontier import TRUNCATED
-from api.schemas.model import Model, moment_of, when
+from api.schemas.model import Model, field, moment_of
 from shared.domain.archive.model import labelled_sha1
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.reads.views import Page, PageView, SeedView
 from shared.ports.catalog import UrlPlace
 
 PAGE_ID: Final = r"^[0-9]{1,19}-[0-9a-f]{32}$"
+SEGMENT_NAME: Final = r"^[A-Za-z0-9_.-]{1,200}\.warc\.gz$"
+TIME_DIGITS: Final = r"^[0-9]{0,14}$"
 _MAX: Final = 2**63 - 1
 
 
 class ArchivePlace(Model):
     """Where a WARC record is: its file, offset and length. The record is one gzip member of the file."""
 
-    segment: str = Field(description="The name of the WARC file.", examples=["orb-w1-20300101080000-00001.warc.gz"])
-    offset: int = Field(description="The offset of the record in bytes.", examples=[10240])
-    length: int = Field(description="The length of the record in bytes.", examples=[5120])
+    segment: str = field("The name of the WARC file.", "orb-w1-20300101080000-00001.warc.gz")
+    offset: int = field("The offset of the record in bytes.", 10240)
+    length: int = field("The length of the record in bytes.", 5120)
 
 
 class PageSummary(Model):
     """A stored page."""
 
-    id: str = Field(description="The page's id within its crawl.", examples=["4099-8a5edab282632443219e051e4ade2d1d"])
-    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/guide/"])
-    host: str = Field(description="`name` or `name:port` of its host.", examples=["example.org"])
-    status: int = Field(description="The HTTP status.", examples=[200])
-    mime: str | None = Field(description="The media type. Null if the answer named none.", examples=["text/html"])
-    size: int = Field(description="The size of the body in bytes, as transferred.", examples=[18250])
-    digest: str | None = Field(
-        description="The SHA-1 of that body, as in WARC. Null if there is no body.",
-        examples=["sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"],
+    id: str = field("The page's id within its crawl.", "4099-8a5edab282632443219e051e4ade2d1d")
+    url: str = field("The URL in canonical form.", "https://example.org/guide/")
+    host: str = field("`name` or `name:port` of its host.", "example.org")
+    status: int = field("The HTTP status.", 200)
+    mime: str | None = field("The media type. Null if the answer named none.", "text/html")
+    size: int = field("The size of the body in bytes, as transferred.", 18250)
+    digest: str | None = field(
+        "The SHA-1 of that body, as in WARC. Null if there is no body.", "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
     )
-    depth: int = Field(description="The number of links between a seed and this page.", examples=[1])
-    title: str | None = Field(description="The title. Null if the page has none.", examples=["A guide"])
-    fetched_at: datetime = Field(description="When the page was fetched.", examples=["2030-01-01T08:12:30Z"])
-    archive: ArchivePlace = Field(description="The place of its WARC record.")
-    truncated: str | None = Field(description=TRUNCATED, examples=["length"])
+    depth: int = field("The number of links between a seed and this page.", 1)
+    title: str | None = field("The title. Null if the page has none.", "A guide")
+    fetched_at: datetime = field("When the page was fetched.", "2030-01-01T08:12:30Z")
+    archive: ArchivePlace = field("The place of its WARC record.")
+    truncated: str | None = field(TRUNCATED, "length")
 
 
 class EarlierFetch(Model):
     """Another fetch of the same URL. If it is later than the fetch of the page, it returned no page."""
 
-    at: datetime = Field(description="When the fetch began.", examples=["2030-01-01T08:00:00Z"])
-    status: int | None = Field(description="The HTTP status. Null if there was no answer.", examples=[503])
-    reason: str = Field(description="The outcome of the fetch.", examples=["http_503"])
+    at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")
+    status: int | None = field("The HTTP status. Null if there was no answer.", 503)
+    reason: str = field("The outcome of the fetch.", "http_503")
 
 
 class PageDetail(PageSummary):
     """A stored page with the record of its fetch."""
 
-    latency_ms: int = Field(description="The duration of the fetch in milliseconds.", examples=[85])
-    links: int = Field(description="The number of its links that the crawl followed.", examples=[42])
-    links_found: int | None = Field(
-        description="The number of all its links. Null if they were not counted.", examples=[51]
+    latency_ms: int = field("The duration of the fetch in milliseconds.", 85)
+    links: int = field("The number of its links that the crawl followed.", 42)
+    links_found: int | None = field("The number of all its links. Null if they were not counted.", 51)
+    left_out: dict[str, int] = field("The number of its links that were not followed, by reason.", {"other_host": 9})
+    redirect: str | None = field(
+        "The URL that it redirects to. Null if it does not redirect.", "https://example.org/new/"
     )
-    left_out: dict[str, int] = Field(
-        description="The number of its links that were not followed, by reason.", examples=[{"other_host": 9}]
+    etag: str | None = field(
+        "The site's ETag of the page, for conditional requests. Null if there was none.", '"5f-3c0a"'
     )
-    redirect: str | None = Field(
-        description="The URL that it redirects to. Null if it does not redirect.", examples=["https://example.org/new/"]
+    last_modified: str | None = field(
+        "The site's Last-Modified of the page. Null if there was none.", "Tue, 01 Jan 2030 08:00:00 GMT"
     )
-    etag: str | None = Field(
-        description="The site's ETag of the page, for conditional requests. Null if there was none.",
-        examples=['"5f-3c0a"'],
-    )
-    last_modified: str | None = Field(
-        description="The site's Last-Modified of the page. Null if there was none.",
-        examples=["Tue, 01 Jan 2030 08:00:00 GMT"],
-    )
-    history: list[EarlierFetch] = Field(description="Other fetches of the same URL, newest first.")
+    history: list[EarlierFetch] = field("Other fetches of the same URL, newest first.")
 
 
 class SeedSource(StrEnum):
@@ -88,21 +81,13 @@ class SeedSource(StrEnum):
 class SeedSummary(Model):
     """A seed of a crawl, with the state of its URL."""
 
-    url: str = Field(description="The URL in canonical form.", examples=["https://example.org/"])
-    source: SeedSource = Field(description="Where the seed was declared.")
-    priority: int = Field(
-        description="Its priority, from -100 to 100. Higher priorities are fetched first.", examples=[0]
-    )
-    state: str | None = Field(
-        description="The state of the URL. Null until its owner has applied the seed.", examples=["done"]
-    )
-    reason: str | None = Field(description="Why it failed or was excluded. Null otherwise.", examples=["http_404"])
-    status: int | None = Field(
-        description="The HTTP status of the last fetch. Null if there was no answer.", examples=[200]
-    )
-    fetched_at: datetime | None = Field(
-        description="When it was last fetched. Null if it never was.", examples=["2030-01-01T08:12:30Z"]
-    )
+    url: str = field("The URL in canonical form.", "https://example.org/")
+    source: SeedSource = field("Where the seed was declared.")
+    priority: int = field("Its priority, from -100 to 100. Higher priorities are fetched first.", 0)
+    state: str | None = field("The state of the URL. Null until its owner has applied the seed.", "done")
+    reason: str | None = field("Why it failed or was excluded. Null otherwise.", "http_404")
+    status: int | None = field("The HTTP status of the last fetch. Null if there was no answer.", 200)
+    fetched_at: datetime | None = field("When it was last fetched. Null if it never was.", "2030-01-01T08:12:30Z")
 
 
 def page_id(page: Page) -> str:
@@ -118,20 +103,11 @@ def place_of(page: str) -> UrlPlace | None:
 
 def page_body(page: Page) -> PageSummary:
     """Return a page as a list of pages shows it."""
-    place = page.location
-    return PageSummary(
+    return PageSummary.of(
+        page,
         id=page_id(page),
-        url=page.url,
-        host=page.host,
-        status=page.status,
-        mime=page.mime,
-        size=page.size,
         digest=labelled_sha1(page.digest) if page.digest else None,
-        depth=page.depth,
-        title=page.title,
-        fetched_at=moment_of(page.fetched_at_ms),
-        archive=ArchivePlace(segment=place.segment, offset=place.offset, length=place.length),
-        truncated=page.truncated,
+        archive=ArchivePlace.of(page.location),
     )
 
 
@@ -139,31 +115,12 @@ def page_detail(view: PageView) -> PageDetail:
     """Return a page with the record of its fetch, as the API shows it."""
     fetch = view.fetch
     history = [EarlierFetch(at=moment_of(at), status=status or None, reason=why) for at, status, why in fetch.history]
-    return PageDetail(
-        **dict(page_body(view.page)),
-        latency_ms=fetch.latency_ms,
-        links=fetch.links,
-        links_found=fetch.links_found,
-        left_out=dict(fetch.left_out),
-        redirect=fetch.redirect,
-        etag=fetch.etag,
-        last_modified=fetch.last_modified,
-        history=history,
-    )
+    return PageDetail.of(fetch, **dict(page_body(view.page)), history=history)
 
 
 def seed_body(url: str, source: SeedSource, priority: int, known: SeedView | None) -> SeedSummary:
     """Return a seed as a list of seeds shows it. `known`: the state of its URL, None until the owner has applied it."""
+    declared: dict[str, Any] = {"url": url, "source": source, "priority": priority}
     if known is None:
-        return SeedSummary(
-            url=url, source=source, priority=priority, state=None, reason=None, status=None, fetched_at=None
-        )
-    return SeedSummary(
-        url=url,
-        source=source,
-        priority=priority,
-        state=known.state.name.lower(),
-        reason=known.reason,
-        status=known.status or None,
-        fetched_at=when(known.fetched_at_ms),
-    )
+        return SeedSummary(**declared, state=None, reason=None, status=None, fetched_at=None)
+    return SeedSummary.of(known, **declared, state=known.state.name.lower(), status=known.status or None)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from api.schemas.model import Model
+from api.schemas.model import Model, field
 from shared.domain.ops.watermarks import Pressure, Resource
 
 
@@ -17,10 +17,10 @@ class ResourcePressure(Model):
         "the process.",
         json_schema_extra={"enum": [place.value for place in Resource]},
     )
-    member: str = Field(description="The id of the master or worker that measures it.", examples=["m1"])
-    detail: str = Field(
-        description="How full the resource is, and when work resumes.",
-        examples=["the database has 900.0 MiB free of 100.0 GiB; it goes on when 2.0 GiB are free"],
+    member: str = field("The id of the master or worker that measures it.", "m1")
+    detail: str = field(
+        "How full the resource is, and when work resumes.",
+        "the database has 900.0 MiB free of 100.0 GiB; it goes on when 2.0 GiB are free",
     )
 
 

@@ -2,17 +2,14 @@
 
 from pydantic import Field
 
-from api.schemas.model import Model
+from api.schemas.model import Model, field
 
 
 class FieldProblem(Model):
     """What is wrong with one field of a request."""
 
-    path: str = Field(
-        description="The field, as `spec.scope.include[2]`. Empty if the whole request is meant.",
-        examples=["spec.seeds"],
-    )
-    message: str = Field(description="What is wrong with the field.", examples=["is required"])
+    path: str = field("The field, as `spec.scope.include[2]`. Empty if the whole request is meant.", "spec.seeds")
+    message: str = field("What is wrong with the field.", "is required")
     hint: str = Field(
         "",
         description="How to correct it. Empty if there is no hint.",
@@ -23,14 +20,12 @@ class FieldProblem(Model):
 class ProblemBody(Model):
     """An error, for programs (`type`, `status`, `errors`) and for people (`title`, `detail`, `hint`)."""
 
-    type: str = Field(
-        description="The stable name of the kind of problem.", examples=["urn:orbweaver:problem:not-found"]
-    )
-    title: str = Field(description="The kind of problem in words.", examples=["Not found"])
-    status: int = Field(description="The HTTP status of the answer.", examples=[404])
-    detail: str = Field(description="What is wrong with this request.", examples=["there is no crawl 'docs'"])
-    instance: str = Field(description="The path of the request.", examples=["/v1/crawls/docs"])
-    request_id: str = Field(description="The id of this request in the logs.", examples=["0d3c5f1f4f1b4d6c8a52"])
+    type: str = field("The stable name of the kind of problem.", "urn:orbweaver:problem:not-found")
+    title: str = field("The kind of problem in words.", "Not found")
+    status: int = field("The HTTP status of the answer.", 404)
+    detail: str = field("What is wrong with this request.", "there is no crawl 'docs'")
+    instance: str = field("The path of the request.", "/v1/crawls/docs")
+    request_id: str = field("The id of this request in the logs.", "0d3c5f1f4f1b4d6c8a52")
     hint: str = Field(
         "",
         description="How to correct it. Empty if there is no hint.",

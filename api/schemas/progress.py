@@ -2,9 +2,7 @@
 
 from datetime import datetime
 
-from pydantic import Field
-
-from api.schemas.model import Model, moment_of
+from api.schemas.model import Model, field, moment_of
 from shared.domain.frontier.lag import Waiting
 from shared.ports.broker import Delivered
 from shared.wire.events import Event
@@ -13,50 +11,52 @@ from shared.wire.events import Event
 class Queue(Model):
     """How many entries wait in a queue, and for how long the oldest has."""
 
-    count: int = Field(description="The number of entries that wait.", examples=[12])
-    oldest_s: float | None = Field(
-        description="Seconds that the oldest entry has waited. Null if the queue is empty.", examples=[1.5]
-    )
-    is_lower_bound: bool = Field(
-        description="True if `count` may be higher: only a bounded number of entries was counted."
-    )
+    count: int = field("The number of entries that wait.", 12)
+    oldest_s: float | None = field("Seconds that the oldest entry has waited. Null if the queue is empty.", 1.5)
+    is_lower_bound: bool = field("True if `count` may be higher: only a bounded number of entries was counted.")
 
 
 class Lag(Model):
     """The work that waits at each stage, in the order in which URLs pass through the stages."""
 
-    at: datetime = Field(description="When the numbers were read.", examples=["2030-01-01T08:12:30Z"])
-    due_urls: Queue = Field(
-        description="URLs that could be dispatched now but for politeness, budgets and free workers. Its oldest "
+    at: datetime = field("When the numbers were read.", "2030-01-01T08:12:30Z")
+    due_urls: Queue = field(
+        "URLs that could be dispatched now but for politeness, budgets and free workers. Its oldest "
         "entry is the host queue that was served longest ago."
     )
-    shards_pending: Queue = Field(description="URL shards that were leased and that no worker has begun.")
-    shards_in_flight: Queue = Field(description="URL shards that a worker has begun.")
-    reports_pending: Queue | None = Field(
-        description="Reports of workers, of all crawls, that no owner has applied. Null while NATS does not answer."
+    shards_pending: Queue = field("URL shards that were leased and that no worker has begun.")
+    shards_in_flight: Queue = field("URL shards that a worker has begun.")
+    reports_pending: Queue | None = field(
+        "Reports of workers, of all crawls, that no owner has applied. Null while NATS does not answer."
     )
+
+
+class QueuedParts(Model):
+    """The queued URLs of a crawl by why they are queued."""
+
+    new: int = field("URLs that were never fetched, or are fetched again for their links.", 15)
+    retry: int = field("URLs that wait for another attempt.", 2)
+    revisit: int = field("Stored pages that wait for their next fetch.", 3)
 
 
 class Rate(Model):
     """The pages and bytes that a crawl stored per second, over one window of time."""
 
-    window_s: int = Field(description="The length of the window in seconds.", examples=[10])
-    measured_s: float = Field(
-        description="Seconds of the window that were measured. It is shorter soon after a change of leaders.",
-        examples=[10.0],
+    window_s: int = field("The length of the window in seconds.", 10)
+    measured_s: float = field(
+        "Seconds of the window that were measured. It is shorter soon after a change of leaders.", 10.0
     )
-    pages_per_s: float = Field(description="Stored pages per second.", examples=[4.2])
-    bytes_per_s: float = Field(description="Stored bytes per second.", examples=[76650.0])
+    pages_per_s: float = field("Stored pages per second.", 4.2)
+    bytes_per_s: float = field("Stored bytes per second.", 76650.0)
 
 
 class Rates(Model):
     """The pages and bytes that a crawl stores per second now, as the leader measured it."""
 
-    counted_at: datetime = Field(
-        description="When the leader counted. It counts about once a second and publishes changes.",
-        examples=["2030-01-01T08:12:30Z"],
+    counted_at: datetime = field(
+        "When the leader counted. It counts about once a second and publishes changes.", "2030-01-01T08:12:30Z"
     )
-    windows: list[Rate] = Field(description="The rates over several windows.")
+    windows: list[Rate] = field("The rates over several windows.")
 
 
 def waiting_body(waiting: Waiting) -> Queue:

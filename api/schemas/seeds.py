@@ -3,33 +3,30 @@
 from pydantic import Field
 
 from api.crawls.seed_upload import UploadCounts
-from api.schemas.model import Model, RequestModel
+from api.schemas.model import Model, RequestModel, field
 
 
 class RejectedSeed(Model):
     """A line of a seed upload that was rejected, and why."""
 
-    line: int = Field(description="The number of the line, from 1.", examples=[12])
-    url: str = Field(description="The text of the line, cut if it is long.", examples=["ftp://example.org/"])
-    reason: str = Field(description="Why it was rejected.", examples=["its scheme is not http or https"])
+    line: int = field("The number of the line, from 1.", 12)
+    url: str = field("The text of the line, cut if it is long.", "ftp://example.org/")
+    reason: str = field("Why it was rejected.", "its scheme is not http or https")
 
 
 class SeedReport(Model):
     """How many lines of a seed upload were accepted, duplicate or rejected."""
 
-    lines: int = Field(description="The number of lines that were read, including blank ones.", examples=[1000])
-    accepted: int = Field(
-        description="The number of seeds that are stored durably. Each is fetched, or excluded by a rule.",
-        examples=[997],
-    )
-    duplicate: int = Field(
-        description="The number of seeds that repeat a recent one of the same upload. Seeds that the crawl knows "
+    lines: int = field("The number of lines that were read, including blank ones.", 1000)
+    accepted: int = field("The number of seeds that are stored durably. Each is fetched, or excluded by a rule.", 997)
+    duplicate: int = field(
+        "The number of seeds that repeat a recent one of the same upload. Seeds that the crawl knows "
         "already count as accepted.",
-        examples=[2],
+        2,
     )
-    rejected: int = Field(description="The number of lines that are not valid seeds.", examples=[1])
-    durable_lines: int = Field(description="The number of lines that need not be sent again.", examples=[1000])
-    first_rejected: list[RejectedSeed] = Field(description="The first rejected lines.")
+    rejected: int = field("The number of lines that are not valid seeds.", 1)
+    durable_lines: int = field("The number of lines that need not be sent again.", 1000)
+    first_rejected: list[RejectedSeed] = field("The first rejected lines.")
 
 
 class SeedDeletion(RequestModel):
@@ -47,24 +44,10 @@ class SeedDeletion(RequestModel):
 class SeedDeletionAccepted(Model):
     """The command that deletes the seeds, and the crawl's revision."""
 
-    command: str = Field(
-        description="The id of the command: see /v1/commands/{id}.", examples=["6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c"]
-    )
-    revision: int = Field(
-        description="The number of the crawl's revision. It is a new one if the spec named a deleted seed.",
-        examples=[2],
-    )
+    command: str = field("The id of the command: see /v1/commands/{id}.", "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c")
+    revision: int = field("The number of the crawl's revision. It is a new one if the spec named a deleted seed.", 2)
 
 
 def report_body(counts: UploadCounts) -> SeedReport:
     """Return the counts of an upload's lines as the API shows them."""
-    return SeedReport(
-        lines=counts.lines,
-        accepted=counts.accepted,
-        duplicate=counts.duplicate,
-        rejected=counts.rejected,
-        durable_lines=counts.durable_lines,
-        first_rejected=[
-            RejectedSeed(line=each.line, url=each.url, reason=each.reason) for each in counts.first_rejected
-        ],
-    )
+    return SeedReport.of(counts, first_rejected=[RejectedSeed.of(each) for each in counts.first_rejected])

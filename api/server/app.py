@@ -25,10 +25,12 @@ from api.http.routing import mount
 from api.observe.traffic import measure
 from api.routes import (
     audit,
+    changes,
     cluster,
     config,
     crawls,
     events,
+    exclusions,
     exports,
     health,
     hosts,
@@ -37,9 +39,11 @@ from api.routes import (
     lag,
     pages,
     progress,
+    replay,
     seed_deletion,
     seeds,
     urls,
+    versions,
 )
 from api.routes import crawl_verbs as turning
 from api.routes import dead_letters as letters
@@ -62,10 +66,14 @@ ROUTERS: Final = (
     lag.router,
     events.router,
     urls.router,
+    changes.router,
+    versions.router,
     pages.router,
+    replay.router,
     items.router,
     exports.router,
     hosts.router,
+    exclusions.router,
     letters.router,
     cluster.router,
     config.router,

@@ -28,7 +28,7 @@ from cli.local.folder_lock import owner_of
 from cli.terminal.display_rates import amount, count
 from cli.terminal.exits import Environment, Exit
 from cli.terminal.progress import say
-from shared.settings import ClusterMasterSettings
+from shared.settings import ClusterMasterSettings, is_postgresql
 from shared.telemetry import configure_logging
 
 _EPILOG: Final = """\
@@ -67,7 +67,7 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.catalog import items
     from shared.adapters.sql.engine.migrate import HEAD
-    from shared.adapters.sql.engine.snapshot import is_postgresql, snapshot
+    from shared.adapters.sql.engine.snapshot import snapshot
     from shared.adapters.sql.frontier import leader_state as control
 
     clock = SystemClock()

@@ -10,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cli.admin.engines import add_database_flag, add_etcd_flags, database_setting, engine_settings, registered
-from cli.admin.key_issue import database_errors, sqlite_path
+from cli.admin.key_issue import database_errors
 from cli.local.cluster_folder import without_password
 from cli.terminal.display_rates import count
 from cli.terminal.exits import Environment, Exit
 from cli.terminal.progress import say
 from shared.domain.ops.integrity import MEANINGS, Findings
+from shared.settings import is_postgresql, sqlite_file
 from shared.telemetry import configure_logging
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ async def examined(database: str) -> Findings:
     """Check a cluster's database. Return the inconsistencies that were found."""
     from shared.adapters.local.suffixes import use_list, use_snapshot
     from shared.adapters.sql.admin.integrity_check import examine
-    from shared.adapters.sql.engine.snapshot import snapshot, sqlite_file
+    from shared.adapters.sql.engine.snapshot import snapshot
     from shared.adapters.sql.frontier import crawl_rows as crawls
     from shared.domain.web.url import partition_of
 
@@ -159,9 +160,7 @@ async def _refuse_masters(source: str, cluster: "ClusterMasterSettings | None") 
 
 def _shown(database: str) -> str:
     """Return the database for messages, without a password."""
-    from shared.adapters.sql.engine.snapshot import is_postgresql
-
-    return f"the database {without_password(database) if is_postgresql(database) else sqlite_path(database).absolute()}"
+    return f"the database {without_password(database) if is_postgresql(database) else sqlite_file(database).absolute()}"
 
 
 async def _table(

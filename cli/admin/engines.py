@@ -15,15 +15,22 @@ from cli.local.cluster_folder import ClusterFolder, database_of
 from cli.local.member import flags_of
 from cli.terminal.exits import Environment, Usage
 from cli.terminal.settings import CONFIG, gathered, read
-from shared.settings import PREFIX, ClusterMasterSettings, SettingOrigin, SettingValue, listed
+from shared.settings import (
+    PREFIX,
+    ClusterMasterSettings,
+    SettingOrigin,
+    SettingValue,
+    is_postgresql,
+    sqlite_file,
+)
 
 if TYPE_CHECKING:
     from shared.adapters.nats.broker import NatsBroker
     from shared.adapters.sql.engine.executor import Executor
 
-_DATABASE: Final = ("--database",)
-_NATS: Final = ("--nats", "--nats-ca", "--nats-cert", "--nats-key", "--nats-replicas", "--pools")
-_ETCD: Final = ("--etcd", "--etcd-user", "--etcd-ca", "--etcd-cert", "--etcd-key", "--cluster")
+_DATABASE: Final = ("database",)
+_NATS: Final = ("nats_url", "nats_ca", "nats_cert", "nats_key", "nats_replicas", "pools")
+_ETCD: Final = ("etcd", "etcd_user", "etcd_ca", "etcd_cert", "etcd_key", "cluster")
 _OPTIONAL: Final = {
     "id": SettingValue("operator", SettingOrigin.DEFAULT, ""),
     "etcd": SettingValue("", SettingOrigin.DEFAULT, ""),
@@ -57,13 +64,13 @@ def _add_folder(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--dir", dest="up", type=Path, metavar="DIR", help=text)
 
 
-def _add(parser: argparse.ArgumentParser, flags: tuple[str, ...]) -> None:
+def _add(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     from cli.local.member import explained
 
     parser.add_argument("--config", metavar="FILE", help=f"settings of a master as YAML (or {CONFIG})")
-    for flag in flags:
-        name, metavar, text = explained("master", flag)
-        parser.add_argument(flag, dest=name, metavar=metavar, help=text)
+    for name in names:
+        metavar, text = explained("master", name)
+        parser.add_argument(flags_of("master")[name], dest=name, metavar=metavar, help=text)
 
 
 def engine_settings(
@@ -108,7 +115,7 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
     remembered = folder.remembered()
     if remembered is None:
         raise Usage(f"{folder.path} is not the folder of a cluster.")
-    on_server = remembered.database.startswith(("postgresql:", "postgres:"))
+    on_server = is_postgresql(remembered.database)
     given = database if on_server else None
     here = {
         "database": database_of(folder, None if given is None else given.text),
@@ -128,7 +135,7 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
 @asynccontextmanager
 async def executing(database: str) -> AsyncIterator["Executor"]:
     """Open the database at this path or URL until the `with` block ends. Apply no migrations."""
-    from shared.adapters.sql.engine.snapshot import is_postgresql, no_database, sqlite_file
+    from shared.adapters.sql.engine.snapshot import no_database
 
     executor: Executor
     if is_postgresql(database):
@@ -155,15 +162,8 @@ async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroke
     Raise Transient while NATS does not answer, Unusable if it rejects the connection.
     """
     from shared.adapters.nats.broker import NatsBroker
-    from shared.adapters.nats.settings import nats_tls_of, streams_of
 
-    broker = await NatsBroker.connect(
-        listed(settings.nats_url),
-        token=settings.nats_token,
-        name=f"orb-{settings.id}",
-        settings=streams_of(settings),
-        tls=nats_tls_of(settings),
-    )
+    broker = await NatsBroker.of_master(settings, f"orb-{settings.id}")
     try:
         yield broker
     finally:

@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 from typing import Final
 
-from cli.admin.key_issue import DATABASE, database_errors, new_key, sqlite_path
+from cli.admin.key_issue import DATABASE, database_errors, new_key
 from cli.local.cluster_folder import DEFAULT, ClusterFolder, database_of
 from cli.terminal.exits import Exit, Usage
 from cli.terminal.progress import say
 from shared.domain.ops.access import Role
+from shared.settings import is_postgresql, sqlite_file
 
 _EPILOG: Final = f"""\
 The key is the only output on stdout; it is shown only once and stored nowhere. The cluster may run or not. List and
@@ -50,8 +51,8 @@ def _database(arguments: argparse.Namespace) -> tuple[str, str | None]:
         if database is None:
             by = None if arguments.dir is None else "--dir"
         database = database_of(folder, database)
-    if not database.startswith(("postgresql:", "postgres:")) and not sqlite_path(database).is_file():
+    if not is_postgresql(database) and not sqlite_file(database).is_file():
         from shared.adapters.sql.engine.snapshot import no_database
 
-        raise Usage(f"{no_database(sqlite_path(database))}.")
+        raise Usage(f"{no_database(sqlite_file(database))}.")
     return database, by

@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -13,8 +11,10 @@ from cli.local.cluster_folder import without_password
 from cli.terminal.exits import Environment
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import DiskFull, ResourceFull, Transient, Unusable
+from shared.settings import is_postgresql, sqlite_file
 
 if TYPE_CHECKING:
+    from shared.adapters.sql.frontier.store import SqlStore
     from shared.domain.ops.access import Role
     from shared.ports.catalog import Catalog
 
@@ -79,8 +79,8 @@ def unreached(database: str, error: Exception, by: str | None = None) -> str:
     """Return the message for a database that refuses or does not answer, with what to do. `database` is its path or
     URL.
     """
-    server = database.startswith(("postgresql:", "postgres:"))
-    shown = without_password(database) if server else str(sqlite_path(database).absolute())
+    server = is_postgresql(database)
+    shown = without_password(database) if server else str(sqlite_file(database).absolute())
     if isinstance(error, DiskFull):
         return f"the disk of the database {shown} is full: make room there, and run the same command again."
     reason = str(error).rstrip(".")
@@ -117,21 +117,20 @@ def _place(database: str) -> str:
 @asynccontextmanager
 async def _catalog(database: str) -> "AsyncIterator[Catalog]":
     from shared.adapters.sql.catalog.catalog import SqlCatalog
-    from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 
-    store: SqlStore
-    if database.startswith(("postgresql:", "postgres:")):
-        from shared.adapters.sql.engine.postgres import PostgresStore
-
-        store = await PostgresStore.open(database)
-    else:
-        store = await SqliteStore.open(sqlite_path(database))
+    store = await opened_store(database)
     try:
         yield SqlCatalog(store.executor)
     finally:
         await store.close()
 
 
-def sqlite_path(database: str) -> Path:
-    """Return the path of the database file that a path or a `sqlite:` URL names."""
-    return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))
+async def opened_store(database: str) -> "SqlStore":
+    """Open the database at this path or URL, after the migrations that it lacks."""
+    if is_postgresql(database):
+        from shared.adapters.sql.engine.postgres import PostgresStore
+
+        return await PostgresStore.open(database)
+    from shared.adapters.sql.frontier.store import SqliteStore
+
+    return await SqliteStore.open(sqlite_file(database))

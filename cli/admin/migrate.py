@@ -7,10 +7,11 @@ import asyncio
 import os
 from typing import Final
 
-from cli.admin.engines import add_database_flag, database_setting
-from cli.admin.key_issue import database_errors
+from cli.admin.engines import add_database_flag, database_setting, executing
+from cli.admin.key_issue import database_errors, opened_store
 from cli.terminal.exits import Exit
 from cli.terminal.progress import say
+from shared.settings import is_postgresql, sqlite_file
 
 _EPILOG: Final = """\
 Masters of the previous release can still use the new schema. Exit codes: 0 done, or with --check nothing is missing; 1
@@ -41,36 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
 async def missing_in(database: str) -> list[str]:
     """Return the names of the migrations that the database lacks; all of them if it does not exist."""
     from shared.adapters.sql.engine.migrate import current_schema, missing_migrations
-    from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
 
-    if is_postgresql(database):
-        from shared.adapters.sql.engine.postgres import PostgresPool
-
-        pool = PostgresPool(database)
-        try:
-            return missing_migrations(await pool.read(current_schema))
-        finally:
-            await pool.close()
-    from shared.adapters.sql.engine.sqlite import SqliteThreads
-
-    path = sqlite_file(database)
-    if not path.is_file():
+    if not is_postgresql(database) and not sqlite_file(database).is_file():
         return missing_migrations(None)
-    threads = SqliteThreads(path)
-    try:
-        return missing_migrations(await threads.read(current_schema))
-    finally:
-        await threads.close()
+    async with executing(database) as executor:
+        return missing_migrations(await executor.read(current_schema))
 
 
 async def migrated(database: str) -> None:
     """Apply the missing migrations to the database."""
-    from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
-    from shared.adapters.sql.frontier.store import SqliteStore
-
-    if is_postgresql(database):
-        from shared.adapters.sql.engine.postgres import PostgresStore
-
-        await (await PostgresStore.open(database)).close()
-    else:
-        await (await SqliteStore.open(sqlite_file(database))).close()
+    await (await opened_store(database)).close()

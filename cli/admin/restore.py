@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.admin.backup_folder import Backup
+from cli.admin.backup_folder import Backup, Part
 from cli.admin.engines import add_engine_flags, broker_of, engine_settings, registered
 from cli.admin.stream_copy import patiently, publish_events, publish_items, publish_reports
 from cli.local.cluster_folder import ClusterFolder, Remembered, database_of, shown
@@ -23,7 +23,6 @@ from shared.settings import ClusterMasterSettings, listed
 from shared.telemetry import configure_logging
 
 if TYPE_CHECKING:
-    from shared.adapters.nats.broker import NatsBroker
     from shared.adapters.sql.admin.load import DatabaseLoad
 
 _EPILOG: Final = """\
@@ -82,9 +81,11 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
             )
         await _tables(backup, fresh)
         await fresh.write(begin_anew)
-        await _reports(backup, broker)
-        await _items(backup, broker)
-        await _events(backup, broker)
+        name = f"restore-{manifest.id}"
+        reports, items = manifest.reports, manifest.items
+        _stored_all(reports, await publish_reports(broker, name, backup.frames(reports)))
+        _stored_all(items, await publish_items(broker, name, backup.frames(items)))
+        await publish_events(broker.events, name, backup.frames(manifest.events))
 
 
 def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> None:
@@ -134,27 +135,11 @@ async def _tables(backup: Backup, fresh: "DatabaseLoad") -> None:
     for table, part in backup.manifest.tables.items():
         for page in backup.frames(part):
             await fresh.write(partial(rows.put, table=table, columns=part.columns, rows=page))
-        written = await fresh.write(partial(rows.count, table=table))
-        if written != part.values:
-            raise Environment(f"{part.file} has {part.values} rows, but {written} were written.")
+        _stored_all(part, await fresh.write(partial(rows.count, table=table)))
     numbers = backup.manifest.numbers
     await fresh.write(lambda c: rows.give_beyond(c, {**numbers, "crawls": numbers["crawls"] + SKIPPED_CRAWLS}))
 
 
-async def _reports(backup: Backup, broker: "NatsBroker") -> None:
-    part = backup.manifest.reports
-    stored = await publish_reports(broker, f"restore-{backup.manifest.id}", backup.frames(part))
+def _stored_all(part: Part, stored: int) -> None:
     if stored != part.values:
-        raise Environment(f"{part.file} has {part.values} reports, but {stored} were stored.")
-
-
-async def _items(backup: Backup, broker: "NatsBroker") -> None:
-    part = backup.manifest.items
-    stored = await publish_items(broker, f"restore-{backup.manifest.id}", backup.frames(part))
-    if stored != part.values:
-        raise Environment(f"{part.file} has {part.values} messages of items, but {stored} were stored.")
-
-
-async def _events(backup: Backup, broker: "NatsBroker") -> None:
-    manifest = backup.manifest
-    await publish_events(broker.events, f"restore-{manifest.id}", backup.frames(manifest.events))
+        raise Environment(f"{part.file} has {part.values} entries, but {stored} were stored.")

@@ -4,9 +4,11 @@ A NATS of several servers that has just lost one answers again within seconds, s
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from shared.domain.errors import Transient
@@ -137,34 +139,40 @@ async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
 
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
     """Publish all item messages in order. Return their number. `name` is unique for this restore."""
-    number = 0
-    for batch in batches:
-        for data in batch:
-            number += 1
-            await patiently(partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}"))
-    return number
+    messages = enumerate(chain.from_iterable(batches), 1)
+    return await _each(
+        partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}") for number, data in messages
+    )
 
 
 async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, ReportKind, list[bytes]]]) -> int:
     """Publish all reports, each subject in order. Return their number. `name` is unique for this restore."""
-    numbers: dict[tuple[int, ReportKind], int] = {}
-    total = 0
-    for partition, kind, batch in batches:
-        for data in batch:
-            number = numbers[partition, kind] = numbers.get((partition, kind), 0) + 1
-            message_id = f"{name}.{partition}.{kind}.{number}"
-            await patiently(partial(broker.publish_report, Partition(partition), kind, data, message_id))
-        total += len(batch)
-    return total
+    numbers: Counter[str] = Counter()
+
+    def calls() -> Iterator[Callable[[], Awaitable[object]]]:
+        for partition, kind, batch in batches:
+            subject = f"{name}.{partition}.{kind}"
+            for data in batch:
+                numbers[subject] += 1
+                message_id = f"{subject}.{numbers[subject]}"
+                yield partial(broker.publish_report, Partition(partition), kind, data, message_id)
+
+    return await _each(calls())
 
 
-async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> None:
-    """Publish all events in order. `name` is unique for this restore."""
+async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> int:
+    """Publish all events in order. Return their number. `name` is unique for this restore."""
+    messages = enumerate(chain.from_iterable(batches), 1)
+    return await _each(partial(events.publish, subject, data, f"{name}.{n}") for n, (subject, data) in messages)
+
+
+async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
+    """Make all calls in order, each patiently. Return their number."""
     number = 0
-    for batch in batches:
-        for subject, data in batch:
-            number += 1
-            await patiently(partial(events.publish, subject, data, f"{name}.{number}"))
+    for call in calls:
+        await patiently(call)
+        number += 1
+    return number
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:

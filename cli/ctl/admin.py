@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -40,6 +41,17 @@ def declare(verbs: Verbs) -> None:
     delay = hosts.add("delay", "set the least delay between two requests to a host; 0 removes it", _delay)
     delay.add_argument("host", metavar="HOST")
     delay.add_argument("seconds", metavar="S")
+
+    exclude = verbs.add("exclude", "let no crawl request a host, a URL prefix or an address range", _exclude)
+    exclude.add_argument(
+        "targets", nargs="+", metavar="TARGET", help="example.org, https://example.org/a/, 192.0.2.0/24"
+    )
+    exclude.add_argument("--reason", required=True, metavar="TEXT", help="why nothing of it is crawled")
+    exclude.add_argument("--requested-by", default="", metavar="WHO", help="who asked for it")
+    exclude.add_argument("--for", dest="length", metavar="TIME", help="end it after this time: 90s, 15m, 2h30m, 7d")
+    exclude.add_argument(
+        "--withdraw", action="store_true", help="also withdraw its stored pages and items from listings and exports"
+    )
 
     letters = verbs.family("dead-letters", "replay and discard dead letters (`get dead-letters` lists them)")
     for turn, summary in (("replay", "try them again, with new attempts"), ("discard", "delete them")):
@@ -98,6 +110,35 @@ def _delay(desk: VerbContext, arguments: argparse.Namespace) -> int:
     answer = desk.client.ask("PUT", path("hosts", arguments.host, "delay"), body={"delay_s": seconds}).body
     done = f"gets a request at most every {seconds:g} s" if seconds else _NO_DELAY
     desk.output.done(f"host/{arguments.host}", done, answer)
+    return Exit.OK
+
+
+def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    """Exclude the targets. A target that is excluded already gets the new terms."""
+    terms: dict[str, Any] = {
+        "reason": arguments.reason,
+        "requested_by": arguments.requested_by,
+        "withdraw": arguments.withdraw,
+    }
+    if arguments.length is not None:
+        try:
+            until = datetime.now(UTC) + timedelta(seconds=_seconds(arguments.length))
+        except OverflowError:
+            raise Usage(f"--for {arguments.length} is too long. Without --for an exclusion never ends.") from None
+        terms["until"] = until.isoformat(timespec="seconds")
+    for target in arguments.targets:
+        try:
+            made, done = desk.client.ask("POST", path("exclusions"), body={"target": target, **terms}).body, "created"
+        except Refusal as refusal:
+            if refusal.problem.status != 409:
+                raise
+            known = desk.client.get(f"{path('exclusions')}?{urlencode({'target': target})}").body["items"]
+            if not known:  # the limit is reached
+                raise
+            made = desk.client.ask("PUT", path("exclusions", str(known[0]["id"])), body=terms).body
+            done = "replaced"
+        desk.output.done(f"exclusion/{made['id']}", f"{done}: no crawl requests {made['target']}", made)
+        desk.asked(made)
     return Exit.OK
 
 

@@ -17,6 +17,7 @@ from shared.domain.web.url import with_scheme
 
 _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
     "crawl": ("crawls", "deleted"),
+    "exclusion": ("exclusions", "deleted"),
     "key": ("api-keys", "revoked"),
     "dead-letter": ("dead-letters", "discarded"),
 }
@@ -34,7 +35,7 @@ def declare(verbs: Verbs) -> None:
     create.add_argument("--no-start", action="store_true", help="do not start them")
     add_flags(create)
 
-    delete = verbs.add("delete", "delete crawls, revoke keys, discard dead letters", _delete)
+    delete = verbs.add("delete", "delete crawls and exclusions, revoke keys, discard dead letters", _delete)
     delete.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(_REMOVED))
     delete.add_argument("names", nargs="*", metavar="NAME")
     _files(delete, required=False)

@@ -20,6 +20,7 @@ _STATES: Final = {
     "drained": "yellow",
     "failed": "red",
     "revoked": "red",
+    "ended": "dim",
     "excluded": "dim",
     "finished": "dim",
 }
@@ -93,6 +94,10 @@ def block_style(text: str) -> str:
 
 def key_state(row: Any, now: Now) -> str:
     return "revoked" if row.get("revoked_at") else "valid"
+
+
+def exclusion_state(row: Any, now: Now) -> str:
+    return "active" if row.get("active") else "ended"
 
 
 def owned(row: Any, now: Now) -> str:

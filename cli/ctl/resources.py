@@ -10,6 +10,7 @@ from cli.ctl.columns import (
     block_style,
     crawl_state,
     duration,
+    exclusion_state,
     fields,
     key_state,
     left,
@@ -156,6 +157,17 @@ PAGES: Final = ResourceKind(
     single="/v1/crawls/{crawl}/pages/lookup?url=",
 )  # fmt: skip
 
+CHANGES: Final = ResourceKind(
+    "changes", "change", "/v1/crawls/{crawl}/changes", (
+        Column("AT", lambda row, now: dated(row.get("at")), rank=1),
+        Column("KIND", picked("kind")),
+        _URL,
+        Column("VERSION", picked("version"), rank=2, right=True),
+        Column("PAGE", picked("page"), rank=3, wide=True),
+    ),
+    belongs=Belongs.TO_CRAWL, single="", filters=frozenset(("since",)),
+)  # fmt: skip
+
 ITEMS: Final = ResourceKind(
     "items", "item", "/v1/crawls/{crawl}/items", (
         Column("ID", picked("id")),
@@ -177,6 +189,20 @@ SEEDS: Final = ResourceKind(
         Column("FETCHED", age("fetched_at"), rank=5, right=True),
     ),
     key="url", belongs=Belongs.TO_CRAWL, single="",
+)  # fmt: skip
+
+EXCLUSIONS: Final = ResourceKind(
+    "exclusions", "exclusion", "/v1/exclusions", (
+        Column("ID", picked("id"), right=True),
+        Column("TARGET", picked("target"), cut=_URL_WIDTH),
+        Column("STATE", exclusion_state, rank=1, style=state_style),
+        Column("REASON", picked("reason"), rank=2, cut=16),
+        Column("FROM", picked("requested_by"), rank=4, cut=12),
+        Column("ENDS", left("until"), rank=3, right=True),
+        Column("AGE", age("created_at"), rank=5, right=True),
+        Column("COMMAND", picked("command"), rank=6, wide=True),
+    ),
+    filters=frozenset(("target",)),
 )  # fmt: skip
 
 LETTERS: Final = ResourceKind(
@@ -250,8 +276,9 @@ CLUSTER: Final = ResourceKind(
 )  # fmt: skip
 
 RESOURCES: Final = (
-    CRAWLS, URLS, PAGES, ITEMS, SEEDS, HOSTS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS,
-    AUDIT,
+    CRAWLS, URLS, PAGES, CHANGES, ITEMS, SEEDS, HOSTS, EXCLUSIONS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS,
+    CONFIG,
+    CONFIGS, AUDIT,
 )  # fmt: skip
 
 KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))

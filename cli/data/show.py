@@ -17,7 +17,7 @@ from cli.terminal.summary_counts import ranked
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.archive.model import labelled_sha1
 from shared.domain.crawl.spec import decode_spec
-from shared.domain.explain.sentences import counted, moment, why
+from shared.domain.explain.sentences import KINDS, counted, moment, why
 from shared.domain.frontier.states import UrlState
 from shared.domain.reads.views import FetchView, UrlView
 
@@ -90,6 +90,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int) -> str:
         *(_field("why" if number == 0 else "", reason) for number, reason in enumerate(reasons)),
         _field("depth", f"{view.depth}" + (f", after {counted(view.hops, 'redirect')}" if view.hops else "")),
         _field("found on", view.chain[0] if view.chain else "nothing: it is a seed"),
+        *([_field("found as", KINDS[view.kind])] if view.kind in KINDS else []),
         *(_field("", f"found on {page}") for page in view.chain[1:8]),
         _field("attempts", str(view.attempts)),
     ]

@@ -31,7 +31,9 @@ from shared.domain.web.url import Location, canonicalize, fingerprint, host_of, 
 
 _LABEL: Final = 11
 _SEEDS: Final = 20
-_TALLIES: Final = ("status", "failed", "excluded", "retried", "host_failures", "truncated", "left_out")
+_TALLIES: Final = (
+    *("status", "failed", "excluded", "retried", "host_failures", "truncated", "left_out", "not_indexed", "discover"),
+)
 _BUDGETS: Final = {
     "complete": "every URL in scope was tried",
     "max_pages": "the page budget is used up",
@@ -228,10 +230,13 @@ def as_text(
             f"{count(counters.excluded)} excluded, {count(counters.queued)} queued, {count(counters.leased)} in flight",
         ),
     ]
+    if discovered := summary.tallies.get("discover"):
+        lines.append(_line("sitemaps", _discovered(discovered)))
     for label, kind in (
         ("answers", "status"),
         ("failed", "failed"),
         ("excluded", "excluded"),
+        ("not listed", "not_indexed"),
         ("hosts", "host_failures"),
     ):
         text = ", ".join(ranked(summary.tallies.get(kind, {}), plain=kind == "status"))
@@ -256,6 +261,13 @@ def as_text(
         lines += _block("left out", [*left_out, *([NOT_READ_AGAIN] if losses.can_follow(spec) else [])])
     lines += _block("cut", losses.pages(spec))
     return "\n".join(lines)
+
+
+def _discovered(counts: Mapping[str, int]) -> str:
+    """Return how many sitemaps and feeds were read, and how many URLs were found first in them."""
+    read = [f"{count(counts[key])} {key}" for key in ("sitemaps", "feeds") if counts.get(key)]
+    unreadable = f"; {count(counts['unreadable'])} could not be read" if counts.get("unreadable") else ""
+    return f"{' and '.join(read) or 'none'} read, {count(counts.get('listed', 0))} URLs found in them{unreadable}"
 
 
 def hosts_text(hosts: tuple[HostView, ...]) -> str:

@@ -1,43 +1,13 @@
 """`orb test`, `lint`, `faults`, `bench`, `lock`: tools for developers, in a clone only (the wheel has no tests)."""
 
 import argparse
-import os
-import subprocess
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from cli.terminal.exits import Environment, Exit, Usage
+from cli.terminal.exits import Environment
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-
-_ALL_CORES: Final = ("-n", "logical", "--dist", "worksteal")
-
-_NOT_SLOW: Final = ("-m", "not slow")
-_SHORT: Final = ("-m", "not slow and (smoke or not (e2e or faults))", "--hypothesis-profile", "short")
-
-_EXPLORING: Final = ("--seed", "--rounds")
-"""With one of these, `orb faults` injects random faults into a cluster instead of running the tests."""
-
-_LINT: Final = (
-    ("ruff", "check", "."),
-    ("ruff", "format", "--check", "."),
-    ("mypy",),
-    ("lint-imports", "--no-logo"),
-)
-
-_COMPILE: Final = (
-    "pip", "compile", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11",
-)  # fmt: skip
-_LOCKS: Final = (
-    ("pyproject.toml", "--group", "dev", "--output-file", "requirements-dev.lock"),
-    ("pyproject.toml", "--constraints", "requirements-dev.lock", "--output-file", "requirements.lock"),
-    ("--group", "pyproject.toml:launcher", "--output-file", "requirements-launcher.lock"),
-    (
-        "--group", "pyproject.toml:build", "--constraints", "requirements-dev.lock",
-        "--output-file", "requirements-build.lock",
-    ),
-)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,69 +20,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not (_ROOT / "tests").is_dir() or not (_ROOT / "pyproject.toml").is_file():
         raise Environment(f"`orb {arguments.command}` works in a clone of the repository only.")
-    rest: list[str] = arguments.rest
-    match arguments.command:
-        case "test":
-            return _test(rest)
-        case "faults" if any(word.partition("=")[0] == "--soak" for word in rest):
-            return _python("-m", "tests.support.faults.soak", *rest)
-        case "faults" if any(word.partition("=")[0] in _EXPLORING for word in rest):
-            return _python("-m", "tests.support.faults.exploration", *rest)
-        case "faults":
-            return _python("-m", "pytest", "-m", "faults", *rest)
-        case "bench":
-            return _bench(rest)
-        case "lint":
-            return _lint()
-        case "lock":
-            return _lock(rest)
-        case other:
-            raise AssertionError(other)
-
-
-def _python(*arguments: str) -> int:
-    """Run Python in the clone's root without the launcher's import path, as if started by hand. Let it write bytecode,
-    since tests start hundreds of processes."""
-    without = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
-    environment = {name: value for name, value in os.environ.items() if name not in without}
-    return subprocess.run([sys.executable, *arguments], cwd=_ROOT, env=environment, check=False).returncode
-
-
-def _test(rest: list[str]) -> int:
-    """Run the short set. With `--all`, or if `rest` selects by path or marker, omit only the slow tests."""
-    selected = any(word.startswith("-m") or (_ROOT / word.partition("::")[0]).exists() for word in rest)
-    chosen = _NOT_SLOW if selected or "--all" in rest else _SHORT
-    return _python("-m", "pytest", *_ALL_CORES, *chosen, *(word for word in rest if word != "--all"))
-
-
-def _bench(rest: list[str]) -> int:
-    """Run the benchmark that `rest` names, a module of tests/benchmarks, with the arguments after it."""
-    known = sorted(path.stem for path in (_ROOT / "tests" / "benchmarks").glob("[!_]*.py"))
-    match rest:
-        case [name, *others] if name in known:
-            return _python("-m", f"tests.benchmarks.{name}", *others)
-        case [name, *_]:
-            raise Usage(f"there is no benchmark {name!r}; there is {', '.join(known)}.")
-        case _:
-            print("\n".join(known))
-            return Exit.OK
-
-
-def _lint() -> int:
-    """Run every check, even after one has failed; return 1 if any did."""
-    tools = Path(sys.executable).parent
-    failed = [name for name, *rest in _LINT if subprocess.run([tools / name, *rest], cwd=_ROOT, check=False).returncode]
-    if _python("-m", "tests.support.prose"):
-        failed.append("prose")
-    if failed:
-        print(f"orb lint: {', '.join(dict.fromkeys(failed))} found something.", file=sys.stderr)
-        return 1
-    return Exit.OK
-
-
-def _lock(rest: list[str]) -> int:
-    """Update the lock files. Without `--upgrade`, a pinned version stays if it still fits."""
-    for lock in _LOCKS:
-        if _python("-m", "uv", *_COMPILE, "--quiet", *rest, *lock) != 0:
-            raise Environment("the lock files could not be updated; see uv's message above.")
-    return Exit.OK
+    code: int = import_module("tests.support.developer_commands").run(arguments.command, arguments.rest)
+    return code

@@ -20,6 +20,7 @@ import msgspec
 
 from cli.local.folder_lock import ROOM_BYTES, absent, check_disk, held, made, unmake
 from cli.terminal.exits import Environment, Usage
+from shared.settings import is_postgresql
 
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
@@ -159,7 +160,7 @@ def database_of(folder: ClusterFolder, given: str | None) -> str:
     Raise Usage if the folder belongs to another database: its broker may hold messages of that one. Before NATS and
     etcd first run they hold nothing, so until then the database may change and a typo has no lasting effect.
     """
-    if given is not None and not given.startswith(("postgresql:", "postgres:")):
+    if given is not None and not is_postgresql(given):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")
     database = os.fspath(folder.database) if given is None else given
     remembered = folder.remembered()
@@ -189,7 +190,7 @@ def shown(folder: ClusterFolder, database: str) -> str:
 
 def without_password(database: str) -> str:
     """Return a PostgreSQL URL without its password; return anything else unchanged."""
-    if not database.startswith(("postgresql:", "postgres:")):
+    if not is_postgresql(database):
         return database
     parts = urlsplit(database)
     user, at, place = (parts.username or ""), "@", parts.netloc.rpartition("@")[2]

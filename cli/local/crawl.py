@@ -55,6 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="delete the contents of DIR and start over")
     parser.add_argument("--retry-failed", action="store_true", help="retry every failed URL, with new attempts")
     parser.add_argument(
+        "--refresh",
+        action="store_true",
+        help="fetch what is new and the pages that are due, and end; needs --recrawl or the section recrawl",
+    )
+    parser.add_argument(
         "--unblock",
         action="store_true",
         help="resume, and send requests at once to hosts that are blocked after 429, 503 or an outage",
@@ -76,16 +81,18 @@ def run(arguments: argparse.Namespace) -> int:
     folder = wanted.folder
     folder.make()
     with folder.held() as lock, _resumable(wanted):
-        if (arguments.fresh or folder.renewing()) and (kept := folder.renew()):
+        renewed = arguments.fresh or folder.renewing()
+        if renewed and (kept := folder.renew()):
             say(f"kept in {folder.path}, because the crawl did not make them: {', '.join(kept[:5])}")
         put_authorities(folder, arguments.ca)
         before = folder.spec()
         summary = None if before is None else _finished(wanted)
-        if summary is not None and not (arguments.retry_failed and summary.counters.failed):
+        again = wanted.spec.recrawl.used or (arguments.retry_failed and summary is not None and summary.counters.failed)
+        if summary is not None and not again:
             return _already_finished(wanted, summary)
         _announce(wanted, before)
         folder.put_spec(wanted.spec)
-        return _crawled(wanted, lock, None if summary is None else summary.row.finished_at_ms)
+        return _crawled(wanted, lock, None if summary is None else summary.row.finished_at_ms, renewed)
 
 
 def _announce(wanted: CrawlRequest, before: CrawlSpec | None) -> None:
@@ -108,6 +115,8 @@ def _announce(wanted: CrawlRequest, before: CrawlSpec | None) -> None:
         say(f"resuming in {path} with a changed spec: {'; '.join(changed[:4])}{more}")
         for effect in effects(changed):
             say(effect)
+    elif wanted.arguments.refresh:
+        say(f"resuming in {path}: what is new or due is fetched")
     elif not (wanted.arguments.retry_failed or wanted.arguments.unblock):
         say(f"resuming the interrupted crawl in {path}")
 
@@ -156,17 +165,21 @@ def _how_to_go_on(reason: str | None) -> str:
     return "a changed spec goes on" if flag is None else f"its {flag} is used up: a greater one goes on"
 
 
-def _crawled(wanted: CrawlRequest, lock: int, finished_before_ms: int | None) -> int:
-    """Run the crawl. `finished_before_ms` is when an earlier run finished it, which is not the end of this run."""
+def _crawled(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, renewed: bool) -> int:
+    """Run the crawl. `finished_before_ms` is when an earlier run finished it, which is not the end of this run.
+    `renewed`: another crawl was deleted from the folder just now.
+    """
     from cli.local.fork_server import forking, preload
 
     # This process needs most of these modules at the end, too: the forks share them.
     preload(IMPORTED)
     with forking() as forks:
-        return _run(wanted, lock, finished_before_ms, forks)
+        return _run(wanted, lock, finished_before_ms, renewed, forks)
 
 
-def _run(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, forks: "ForkServer | None") -> int:
+def _run(
+    wanted: CrawlRequest, lock: int, finished_before_ms: int | None, renewed: bool, forks: "ForkServer | None"
+) -> int:
     from cli.local.finalize import is_finished, repair
     from cli.local.local_run import LocalRun
     from cli.local.logs import log_to
@@ -187,6 +200,8 @@ def _run(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, forks:
             finished=lambda: is_finished(folder, wanted.spec, finished_before_ms),
             retry_id=f"retry-{uuid.uuid4().hex}" if wanted.arguments.retry_failed else "",
             unblock=wanted.arguments.unblock,
+            renewed=renewed,
+            refresh_ms=time.time_ns() // 1_000_000 if wanted.arguments.refresh else 0,
             forks=forks,
         )
         return await local.run()

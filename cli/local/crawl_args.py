@@ -51,6 +51,11 @@ def judged(arguments: argparse.Namespace) -> CrawlRequest:
     if arguments.retry_failed and known is None:
         why = "--fresh removes it; choose one" if arguments.fresh else f"{path} holds none yet; leave the flag out"
         raise Usage(f"--retry-failed needs a crawl to resume, but {why}.")
+    if arguments.refresh and not spec.recrawl.used:
+        raise Usage(
+            "--refresh fetches pages that are due, and this crawl fetches each page once: add --recrawl TIME, such as "
+            "--recrawl 1d, or the section `recrawl` to its spec."
+        )
     if known is not None and known.name != spec.name:
         raise Usage(
             f"{path} holds the crawl {known.name!r} and not {spec.name!r}; choose another folder with --out, or start "

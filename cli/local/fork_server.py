@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from cli.local.prctl import adopt_descendants, can_fork
-from shared.runtime.supervise import process_end
+from shared.runtime.supervise import Process, process_end
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class ForkedProcess:
 class ForkServer:
     """The fork server, as the command uses it."""
 
-    def __init__(self, process: ForkedProcess, channel: socket.socket) -> None:
+    def __init__(self, process: Process, channel: socket.socket) -> None:
         self._process = process
         self._channel = channel
         self._forking = 0

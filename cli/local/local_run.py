@@ -42,8 +42,8 @@ class LocalRun:
     """Runs the crawl in `folder` until it is finished, stopped, or fails. The caller holds the folder's lock. Run it
     only once.
 
-    `finished` returns whether the crawl is finished, from the database. `retry_id`, `unblock`: see MasterSettings.
-    Master and workers come from `forks`, if given.
+    `finished` returns whether the crawl is finished, from the database. `retry_id`, `unblock`, `renewed`, `refresh_ms`:
+    see MasterSettings. Master and workers come from `forks`, if given.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class LocalRun:
         finished: Callable[[], bool],
         retry_id: str = "",
         unblock: bool = False,
+        renewed: bool = False,
+        refresh_ms: int = 0,
         forks: ForkServer | None = None,
     ) -> None:
         self._forks = forks
@@ -66,6 +68,8 @@ class LocalRun:
         self._watch = watch
         self._finished = finished
         self._retry_id = retry_id
+        self._renewed = renewed
+        self._refresh_ms = refresh_ms
         self._family = ProcessGroup(watch)
         self._server = EmbeddedServer(folder.nats, inherit=(lock,))
         self._broker = Engine("NATS", self._server)
@@ -108,7 +112,12 @@ class LocalRun:
             begin_log(path)
             role = partial(RoleProcess, inherit=(self._lock,), forks=self._forks)
             if name == "master":
-                settings = {**shared, "ORB_RETRY_ID": self._retry_id}
+                settings = {
+                    **shared,
+                    "ORB_RETRY_ID": self._retry_id,
+                    "ORB_RENEWED": str(self._renewed).lower(),
+                    "ORB_REFRESH_MS": str(self._refresh_ms),
+                }
                 child = role(name, ["_master"], path, settings, at_first=self._at_first)
             else:
                 child = role(name, ["_worker"], path, {**shared, "ORB_ID": name})

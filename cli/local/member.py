@@ -12,86 +12,75 @@ from cli.terminal.settings import CONFIG, gathered, read
 from shared.settings import PREFIX, ClusterMasterSettings, ClusterWorkerSettings
 
 _SHARED: Final = {
-    "--id": ("id", "NAME", "its name in the cluster: a second process of this name takes its place"),
-    "--cluster": ("cluster", "NAME", "the cluster's name (default: orb)"),
-    "--etcd": ("etcd", "URL[,URL]", "etcd's endpoints: http://, https:// or unix:"),
-    "--etcd-user": ("etcd_user", "NAME", "user name for etcd"),
-    "--etcd-ca": ("etcd_ca", "FILE", "the CA that has signed etcd's certificate"),
-    "--etcd-cert": ("etcd_cert", "FILE", "its own certificate for etcd"),
-    "--etcd-key": ("etcd_key", "FILE", "the key of that certificate"),
-    "--nats": ("nats_url", "URL[,URL]", "NATS's endpoints: nats://, or tls:// to be encrypted"),
-    "--nats-ca": ("nats_ca", "FILE", "the CA that has signed NATS's certificates"),
-    "--nats-cert": ("nats_cert", "FILE", "its own certificate for NATS"),
-    "--nats-key": ("nats_key", "FILE", "the key of that certificate"),
-    "--tls-cert": ("tls_cert", "FILE", "certificate of its HTTP server, which then serves HTTPS"),
-    "--tls-key": ("tls_key", "FILE", "the key of that certificate"),
-    "--tls-client-ca": (
-        "tls_client_ca",
-        "FILE",
-        "the CA of client certificates, which its HTTP server then requires",
-    ),
-    "--member-ttl-s": ("member_ttl_s", "S", "seconds of silence after which it counts as dead (default: 15)"),
-    "--ack-wait-s": ("ack_wait_s", "S", "seconds of silence after which NATS redelivers a shard (default: 30)"),
-    "--metrics-crawls": ("metrics_crawls", "N", "crawls with metrics of their own (default: 50)"),
-    "--memory-bytes": ("memory_bytes", "N", "memory above which it accepts no new work (default: a share of all)"),
-    "--log-level": ("log_level", "LEVEL", "debug, info, warning or error (default: info)"),
-    "--log-format": ("log_format", "FORMAT", "json or text (default: json)"),
+    "id": ("NAME", "its name in the cluster: a second process of this name takes its place"),
+    "cluster": ("NAME", "the cluster's name (default: orb)"),
+    "etcd": ("URL[,URL]", "etcd's endpoints: http://, https:// or unix:"),
+    "etcd_user": ("NAME", "user name for etcd"),
+    "etcd_ca": ("FILE", "the CA that has signed etcd's certificate"),
+    "etcd_cert": ("FILE", "its own certificate for etcd"),
+    "etcd_key": ("FILE", "the key of that certificate"),
+    "nats_url": ("URL[,URL]", "NATS's endpoints: nats://, or tls:// to be encrypted"),
+    "nats_ca": ("FILE", "the CA that has signed NATS's certificates"),
+    "nats_cert": ("FILE", "its own certificate for NATS"),
+    "nats_key": ("FILE", "the key of that certificate"),
+    "tls_cert": ("FILE", "certificate of its HTTP server, which then serves HTTPS"),
+    "tls_key": ("FILE", "the key of that certificate"),
+    "tls_client_ca": ("FILE", "the CA of client certificates, which its HTTP server then requires"),
+    "member_ttl_s": ("S", "seconds of silence after which it counts as dead (default: 15)"),
+    "ack_wait_s": ("S", "seconds of silence after which NATS redelivers a shard (default: 30)"),
+    "metrics_crawls": ("N", "crawls with metrics of their own (default: 50)"),
+    "memory_bytes": ("N", "memory above which it accepts no new work (default: a share of all)"),
+    "log_level": ("LEVEL", "debug, info, warning or error (default: info)"),
+    "log_format": ("FORMAT", "json or text (default: json)"),
 }
 _MASTER: Final = {
-    "--database": ("database", "URL", "a path, sqlite: or postgresql: URL; all masters use the same"),
-    "--http": ("http", "HOST:PORT", "where its API listens (default: 127.0.0.1:8081)"),
-    "--address": ("address", "URL", "where the other masters reach its API, if it differs from --http"),
-    "--tls-ca": ("tls_ca", "FILE", "the CA of the other masters' certificates (default: --tls-client-ca)"),
-    "--nats-replicas": ("nats_replicas", "N", "NATS servers that keep every stream (default: 1; in a cluster: 3)"),
-    "--archive": ("archive", "DIR", "the folder of the workers' segments (archive in their --dir), to serve pages"),
-    "--pools": ("pools", "NAME[,NAME]", "the pools of workers (default: default)"),
-    "--partitions": ("partitions", "N", "fixed when the cluster is first used (default: 64)"),
-    "--grant-s": ("grant_s", "S", "seconds that a worker may fetch before it renews its grant (default: 30)"),
-    "--synchronous": ("synchronous", "MODE", "SQLite's mode: NORMAL, or FULL, which survives a power failure"),
-    "--metrics-s": ("metrics_s", "S", "how often metrics are read from SQL (default: 5)"),
-    "--events-age-s": ("events_age_s", "S", "older events are deleted (default: a week)"),
-    "--events-bytes": ("events_bytes", "N", "above this size the oldest events are deleted (default: 256 MiB)"),
-    "--items-age-s": ("items_age_s", "S", "older items are deleted from their stream (default: a week)"),
-    "--items-bytes": ("items_bytes", "N", "above this size the oldest items are deleted (default: 512 MiB)"),
-    "--database-bytes": ("database_bytes", "N", "the size at which PostgreSQL counts as full (default: none)"),
-    "--database-writers": ("database_writers", "N", "connections that write to PostgreSQL (default: 8)"),
-    "--database-readers": ("database_readers", "N", "connections that read from PostgreSQL (default: 4)"),
-    "--reports-bytes": ("reports_bytes", "N", "space of reports in NATS (default: all it has)"),
-    "--nats-store": ("nats_store", "DIR", "the folder of NATS's files, if on this machine, to watch its disk"),
-    "--event-streams": ("event_streams", "N", "clients that may follow events here at once (default: 64)"),
-    "--exports": ("exports", "N", "exports that this master sends at once (default: 16)"),
-    "--body-bytes": ("body_bytes", "N", "size limit of a request; line-by-line seeds have none (default: 4 MiB)"),
-    "--http-connections": ("http_connections", "N", "connections to the API at once (default: 1000)"),
-    "--pool-visits": ("pool_visits", "N", "URL shards that all workers of a pool may hold (default: 100000)"),
-    "--pool-workers": ("pool_workers", "N", "workers of a pool that may wait for work at once (default: 4096)"),
-    "--reports-per-partition": (
-        "reports_per_partition",
-        "N",
-        "reports of a kind in NATS (default: 100000)",
-    ),
-    "--robots-bytes": ("robots_bytes", "N", "robots.txt files that NATS keeps for all workers (default: 256 MiB)"),
+    "database": ("URL", "a path, sqlite: or postgresql: URL; all masters use the same"),
+    "http": ("HOST:PORT", "where its API listens (default: 127.0.0.1:8081)"),
+    "address": ("URL", "where the other masters reach its API, if it differs from --http"),
+    "tls_ca": ("FILE", "the CA of the other masters' certificates (default: --tls-client-ca)"),
+    "nats_replicas": ("N", "NATS servers that keep every stream (default: 1; in a cluster: 3)"),
+    "archive": ("DIR", "the folder of the workers' segments (archive in their --dir), to serve pages"),
+    "pools": ("NAME[,NAME]", "the pools of workers (default: default)"),
+    "partitions": ("N", "fixed when the cluster is first used (default: 64)"),
+    "grant_s": ("S", "seconds that a worker may fetch before it renews its grant (default: 30)"),
+    "synchronous": ("MODE", "SQLite's mode: NORMAL, or FULL, which survives a power failure"),
+    "metrics_s": ("S", "how often metrics are read from SQL (default: 5)"),
+    "events_age_s": ("S", "older events are deleted (default: a week)"),
+    "events_bytes": ("N", "above this size the oldest events are deleted (default: 256 MiB)"),
+    "items_age_s": ("S", "older items are deleted from their stream (default: a week)"),
+    "items_bytes": ("N", "above this size the oldest items are deleted (default: 512 MiB)"),
+    "database_bytes": ("N", "the size at which PostgreSQL counts as full (default: none)"),
+    "database_writers": ("N", "connections that write to PostgreSQL (default: 8)"),
+    "database_readers": ("N", "connections that read from PostgreSQL (default: 4)"),
+    "reports_bytes": ("N", "space of reports in NATS (default: all it has)"),
+    "nats_store": ("DIR", "the folder of NATS's files, if on this machine, to watch its disk"),
+    "event_streams": ("N", "clients that may follow events here at once (default: 64)"),
+    "exports": ("N", "exports that this master sends at once (default: 16)"),
+    "body_bytes": ("N", "size limit of a request; line-by-line seeds have none (default: 4 MiB)"),
+    "http_connections": ("N", "connections to the API at once (default: 1000)"),
+    "pool_visits": ("N", "URL shards that all workers of a pool may hold (default: 100000)"),
+    "pool_workers": ("N", "workers of a pool that may wait for work at once (default: 4096)"),
+    "reports_per_partition": ("N", "reports of a kind in NATS (default: 100000)"),
+    "robots_bytes": ("N", "robots.txt files that NATS keeps for all workers (default: 256 MiB)"),
 }
 _WORKER: Final = {
-    "--dir": ("dir", "DIR", "the folder that contains its archive"),
-    "--pool": ("pool", "NAME", "the pool it belongs to (default: default)"),
-    "--max-visits": ("max_visits", "N", "URL shards that it holds at once, waiting for hosts or not (default: 1024)"),
-    "--max-requests": ("max_requests", "N", "requests under way at once (default: 128)"),
-    "--connections": ("connections", "N", "connections kept open at once, at least max_requests (default: 512)"),
-    "--report-s": ("report_s", "S", "longest time a finished page waits to be reported (default: 2)"),
-    "--grace-s": ("grace_s", "S", "how long visits may go on after a stop (default: 10)"),
-    "--extract-s": ("extract_s", "S", "processor time to extract items from one page (default: 2)"),
-    "--extract-bytes": ("extract_bytes", "N", "memory to extract items from one page (default: 1 GiB)"),
-    "--open-crawls": ("open_crawls", "N", "crawls with a WARC file open (default: 256)"),
-    "--allow-net": (
-        "allow_net",
-        "CIDR[,CIDR]",
-        "private networks that specs may open; repeatable (default: none)",
-    ),
-    "--closed": ("closed", "HOST:PORT[,...]", "further servers that crawls may not reach, as members and engines"),
-    "--metrics": ("metrics", "HOST:PORT", "where its metrics are served (default: nowhere)"),
+    "dir": ("DIR", "the folder that contains its archive"),
+    "pool": ("NAME", "the pool it belongs to (default: default)"),
+    "max_visits": ("N", "URL shards that it holds at once, waiting for hosts or not (default: 1024)"),
+    "max_requests": ("N", "requests under way at once (default: 128)"),
+    "connections": ("N", "connections kept open at once, at least max_requests (default: 512)"),
+    "report_s": ("S", "longest time a finished page waits to be reported (default: 2)"),
+    "grace_s": ("S", "how long visits may go on after a stop (default: 10)"),
+    "extract_s": ("S", "processor time to extract items from one page (default: 2)"),
+    "extract_bytes": ("N", "memory to extract items from one page (default: 1 GiB)"),
+    "open_crawls": ("N", "crawls with a WARC file open (default: 256)"),
+    "allow_net": ("CIDR[,CIDR]", "private networks that specs may open; repeatable (default: none)"),
+    "closed": ("HOST:PORT[,...]", "further servers that crawls may not reach, as members and engines"),
+    "metrics": ("HOST:PORT", "where its metrics are served (default: nowhere)"),
 }
 _ROLES: Final = {"master": {**_SHARED, **_MASTER}, "worker": {**_SHARED, **_WORKER}}
-"""A flag for each setting that is not a secret. Secrets come from variables or a file, hidden from other users."""
+"""The flag of each setting that is not a secret: the name of its value, and its help. Secrets come from variables or a
+file, hidden from other users."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +95,14 @@ def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
         f"{PREFIX}ETCD_PASSWORD. `orb config show {role}` prints the effective settings."
     )
     parser.add_argument("--config", metavar="FILE", help=f"settings as YAML (or {CONFIG})")
-    for flag, (name, metavar, text) in _ROLES[role].items():
-        parser.add_argument(flag, dest=name, metavar=metavar, help=text, action=_Listed if "[," in metavar else "store")
+    for name, (metavar, text) in _ROLES[role].items():
+        action = _Listed if "[," in metavar else "store"
+        parser.add_argument(_flag(name), dest=name, metavar=metavar, help=text, action=action)
+
+
+def _flag(name: str) -> str:
+    """Return the flag of the setting `name`."""
+    return "--nats" if name == "nats_url" else f"--{name.replace('_', '-')}"
 
 
 class _Listed(argparse.Action):
@@ -126,15 +121,12 @@ class _Listed(argparse.Action):
 
 def flags_of(role: str) -> dict[str, str]:
     """Return a mapping from each setting's name to its flag, for `orb master` or `orb worker`, as `role` says."""
-    return {name: flag for flag, (name, _, _) in _ROLES[role].items()}
+    return {name: _flag(name) for name in _ROLES[role]}
 
 
-def explained(role: str, flag: str) -> tuple[str, str, str]:
-    """Return three texts for a flag of `orb master` or `orb worker`, as `role` says.
-
-    They are its setting's name, its value's name in the help, and its help.
-    """
-    return _ROLES[role][flag]
+def explained(role: str, name: str) -> tuple[str, str]:
+    """Return the name of the value in the help, and the help, of a setting's flag of `orb master` or `orb worker`."""
+    return _ROLES[role][name]
 
 
 def run(arguments: argparse.Namespace) -> int:

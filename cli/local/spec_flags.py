@@ -5,6 +5,7 @@ the flag that set it.
 """
 
 import argparse
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from cli.terminal.exits import Usage
+from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.spec import CrawlSpec, encode_spec
 from shared.domain.crawl.spec_parse import SpecError, parse_spec
 from shared.domain.suggestions import url_meant
 from shared.domain.web.url import canonicalize, with_scheme
+
+MONTH_S: Final = Recrawl().max_s
 
 OUTAGE_S: Final = 600
 """How long `orb crawl` waits for a site that stops answering, by default. It is short because a user is waiting."""
@@ -27,9 +31,11 @@ _EFFECTS: Final = {
     "seeds": "new seeds are added; seeds that are left out stay in the crawl",
     "scope": "the changed scope applies to links found from now on: queued URLs stay, and pages already "
     "fetched are not read again for links (--fresh does that)",
+    "discover": "sitemaps are read with the next URL of a host, and feeds of pages fetched from now on",
     "extract": "the changed rules apply to pages fetched from now on: pages already fetched are not read again "
     "(--fresh does that)",
     "budget": "the crawl goes on up to the changed limits, which include what it has done already",
+    "recrawl": "the changed times apply to each page from its next fetch on",
     **dict.fromkeys(("politeness", "fetch", "retry", "egress"), _REQUESTS),
 }
 """The effect of a change in a section of the spec on a resumed crawl."""
@@ -70,6 +76,10 @@ FLAGS: Final = (
     Flag("--scope", "scope.mode", "MODE", "links to follow: host (default), domain, prefix (below a seed's path), any"),
     Flag("--include", "scope.include", "REGEX", "follow only URLs that match; repeatable", many=True),
     Flag("--exclude", "scope.exclude", "REGEX", "never fetch URLs that match; repeatable", many=True),
+    Flag("--recrawl", "recrawl.min_s", "TIME", "fetch each page again this long after its last fetch: 6h, 1d",
+         hint=", and written as 6h, 1d or 7d"),
+    Flag("--sitemaps", "discover.sitemaps", "MODE",
+         "sitemaps to read: none (default), robots (those that robots.txt names), well-known (also /sitemap.xml)"),
     Flag("--contact", "fetch.contact", "URL|MAIL", "URL or mail address of the operator; sent in the User-Agent"),
     Flag("--user-agent", "fetch.user_agent", "TEXT", "send this User-Agent instead of orb/VERSION (+CONTACT)"),
     Flag("--allow-net", "egress.allow", "CIDR", "allow private addresses of this network; repeatable",
@@ -85,6 +95,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for flag in FLAGS:
         action = "append" if flag.many else "store"
         group.add_argument(flag.name, metavar=flag.metavar, action=action, help=f"{flag.help} [{flag.path}]")
+    group.add_argument("--feeds", action="store_true", help="read the feeds that pages name [discover.feeds]")
     group.add_argument("--no-robots", action="store_true", help="do not obey robots.txt [politeness.obey_robots]")
 
 
@@ -115,9 +126,28 @@ def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespa
         value = getattr(arguments, flag.attribute)
         if value is not None:
             _set(result, flag.path, list(value) if flag.many else _scalar(flag, value))
+    if arguments.feeds:
+        _set(result, "discover.feeds", True)
     if arguments.no_robots:
         _set(result, "politeness.obey_robots", False)
+    if arguments.recrawl is not None:
+        _set_recrawl(result)
     return result
+
+
+def _set_recrawl(data: dict[str, Any]) -> None:
+    """Set the fields of `recrawl` that go with the interval of --recrawl. Without an interval, none is left."""
+    section = data["recrawl"]
+    if not isinstance(section, dict):
+        return
+    if section["min_s"] is None:
+        del data["recrawl"]
+        return
+    if section.get("policy", "never") == "never":
+        _set(data, "recrawl.policy", "fixed")
+    longest = section.get("max_s", MONTH_S)
+    if isinstance(section["min_s"], int) and isinstance(longest, int | float) and longest < section["min_s"]:
+        _set(data, "recrawl.max_s", section["min_s"])
 
 
 def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +265,7 @@ def _scalar(flag: Flag, text: str) -> object:
         return None
     if flag.metavar == "TIME":
         length = seconds_of(text)
-        return text if length is None else max(1, round(length))
+        return text if length is None else math.ceil(length)
     if flag.metavar in ("N", "S"):
         for number in (int, float):
             try:

@@ -70,21 +70,17 @@ class Child(Protocol):
     @property
     def patience_s(self) -> float:
         """The seconds that the child process may take to end in order before it is killed."""
-        ...
 
     async def start(self) -> None: ...
 
     async def exited(self) -> int:
         """Wait until the child process has ended. Return its exit status, negative for a signal."""
-        ...
 
     def signal(self, number: int) -> None:
         """Send the signal `number` to the child process if it is alive."""
-        ...
 
     def last_words(self) -> str:
         """Return the last lines of the child process's log."""
-        ...
 
 
 class RoleProcess:

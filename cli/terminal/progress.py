@@ -18,23 +18,18 @@ class Watch(Protocol):
 
     def progress(self, progress: Progress) -> None:
         """Show the progress that the master reports about twice a second."""
-        ...
 
     def note(self, line: str) -> None:
         """Show a message to the user at once."""
-        ...
 
     def tick(self) -> None:
         """Update what is shown, such as the elapsed time. Called about twice a second."""
-        ...
 
     def phase(self, name: str) -> None:
         """Show what the run does now (such as `stopping`) instead of the crawl's state."""
-        ...
 
     def hang_up(self) -> None:
         """Stop all output, because the terminal is gone."""
-        ...
 
     def close(self) -> None: ...
 

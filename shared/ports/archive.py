@@ -37,22 +37,18 @@ class Segment(Protocol):
     @property
     def name(self) -> str:
         """The final file name. The locations of its records carry it from the first record on."""
-        ...
 
     def commit(self, members: Sequence[bytes]) -> None:
         """Append whole compressed records (`members`) and make them durable: all of them, or none.
 
         Raise ArchiveFull or ArchiveUnavailable.
         """
-        ...
 
     def finish(self) -> None:
         """Give the segment its final form and name, durably. No `commit` may follow. May be repeated after an error."""
-        ...
 
     def abandon(self) -> None:
         """Close the file without finishing the segment. A repair at a later start finishes it."""
-        ...
 
 
 class SegmentReader(Protocol):
@@ -63,21 +59,36 @@ class SegmentReader(Protocol):
 
         Raise RecordUnreadable if it cannot be read.
         """
+
+    def size(self, name: str) -> int:
+        """Return the present size of the segment `name` in bytes. Raise RecordUnreadable if there is none."""
         ...
 
 
 class PageArchive(Protocol):
-    """Reads stored pages by the location of their records. `body` and `outlinks` block; run them through `aside`."""
+    """Reads stored pages by the location of their records. All methods but `aside` block: run them through it."""
 
     def body(self, location: RecordLocation) -> StoredBody:
         """Return the stored page at `location`, with its headers read. Iterate over it for the body.
 
         Raise RecordUnreadable or ArchiveUnavailable. The iteration may also raise NotARecord.
         """
-        ...
 
     def outlinks(self, location: RecordLocation) -> Sequence[tuple[str, str]]:
         """Return the links stored with the page at `location`: pairs of a URL and how it was found.
+
+        Raise RecordUnreadable or ArchiveUnavailable.
+        """
+
+    def size(self, segment: str) -> int:
+        """Return the bytes of the WARC file `segment`, finished or not.
+
+        Raise RecordUnreadable or ArchiveUnavailable.
+        """
+        ...
+
+    def piece(self, segment: str, offset: int, max_count: int) -> bytes:
+        """Return at most `max_count` bytes of the WARC file `segment` from `offset` on. Empty bytes mean its end.
 
         Raise RecordUnreadable or ArchiveUnavailable.
         """
@@ -85,7 +96,6 @@ class PageArchive(Protocol):
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Run `work`, which may block, in one of a few threads kept for that. Return its result."""
-        ...
 
 
 class SegmentStore(Protocol):
@@ -96,10 +106,8 @@ class SegmentStore(Protocol):
 
         Raise FileExistsError if the name was ever used.
         """
-        ...
 
     def read(self, location: RecordLocation) -> bytes:
         """Return the compressed record at `location` by one seek. Its segment may be unfinished. Raise
         RecordUnreadable.
         """
-        ...

@@ -28,7 +28,6 @@ class Backlog(Protocol):
         Zero is exact. For a partition with unapplied reports, applied reports not yet purged count too. Raise Transient
         if the broker is away.
         """
-        ...
 
 
 ReportKind = Literal["outcome", "discovery"]
@@ -103,12 +102,10 @@ class VisitMessage(Protocol):
     @property
     def delivery(self) -> int:
         """How often the broker has delivered the shard, 1 at the first time."""
-        ...
 
     @property
     def origin(self) -> VisitOrigin | None:
         """Where the shard is queued; None if its subject does not have the form of a visit's subject."""
-        ...
 
     async def ack(self) -> None:
         """Acknowledge the shard, so that it is not delivered again. Wait until the broker has confirmed. A repeat is
@@ -117,11 +114,9 @@ class VisitMessage(Protocol):
         After Transient the shard may be delivered again. A broker that was killed may have lost the delivery: it then
         never confirms, and delivers again, counting from 1.
         """
-        ...
 
     async def nak(self, delay_s: float) -> None:
         """Hand the shard back, so that the broker delivers it again after `delay_s` seconds."""
-        ...
 
     async def working(self) -> None: ...
 
@@ -135,14 +130,12 @@ class ReportReader(Protocol):
         Raise Transient while the broker is away; reading again continues without a gap or a repeat. Raise
         StreamReplaced once the stream is another one, or came back shorter: open a new reader.
         """
-        ...
 
     async def purge(self, through: int) -> bool:
         """Delete the subject's messages up to and including sequence `through`.
 
         Return False, and delete nothing, while it is not certain that the stream is still the one that was read.
         """
-        ...
 
     async def close(self) -> None: ...
 
@@ -152,26 +145,21 @@ class Broker(Protocol):
 
     async def declare(self, pools: Sequence[str]) -> None:
         """Create or update the streams, consumers and buckets, also of `pools`. Safe to repeat; no message is lost."""
-        ...
 
     def stores_nothing(self) -> bool:
         """Return True if the broker answers, but for a while stored nothing this process published to some stream."""
-        ...
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
         """Queue a URL shard durably. Return False (no error) if the previous one of this host slot is still queued."""
-        ...
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
         """Store a report durably. Return its sequence. A repeat with the same id within two minutes is dropped."""
-        ...
 
     async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
         """Return up to `max_count` URL shards of a pool. Wait up to `wait_s` seconds for the first only.
 
         Only one caller at a time may pull from a pool.
         """
-        ...
 
     async def read_reports(
         self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
@@ -181,7 +169,6 @@ class Broker(Protocol):
         `at_ns`: when the report at `after` was stored (Unix ns). Raise StreamReplaced if the present stream does not
         continue the one with that report (see `continues`). With None, do not compare.
         """
-        ...
 
     async def reports_state(self) -> StreamState: ...
 
@@ -190,7 +177,6 @@ class Broker(Protocol):
 
         Purged reports count too, as far as the broker still has the number.
         """
-        ...
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
         """Return True if the present stream of reports is the one in which the report at `sequence` was stored at
@@ -198,66 +184,54 @@ class Broker(Protocol):
 
         The stream is another one if that report has another time, or if an earlier sequence has a later time.
         """
-        ...
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
         """Delete the partition's reports of this kind up to and including sequence `through`."""
-        ...
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
         """Return the places that the partition's queued URL shards occupy, in every pool that has a queue, used or not.
 
         At most 100,000 per pool, far more than dispatch sends out.
         """
-        ...
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
         """Return the URL shard that is queued at `place` (a pool, a host and a slot of it) now, or None."""
-        ...
 
     async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
         """Return True if the broker has never delivered the URL shard in this place of a pool's queue.
 
         Its turn in the queue is then yet to come.
         """
-        ...
 
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:
         """Delete a queued URL shard whose lease is gone. With `through`, only if its sequence is at most that."""
-        ...
 
     async def pending_reports(self) -> int:
         """Return the number of reports in the broker, over all partitions. Applied ones count until they are purged."""
-        ...
 
     async def fullness(self, kind: ReportKind) -> float:
         """Return how full the fullest partition is with reports of this kind: 0 is empty, 1 refuses further ones."""
-        ...
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
         """Store items durably. Return their sequence. A repeat with the same id within two minutes is dropped."""
-        ...
 
     async def read_items(self, after: int) -> ReportReader:
         """Return a reader of all crawls' items stored after sequence `after`.
 
         Items that the stream no longer keeps are skipped: the sequences then have a gap.
         """
-        ...
 
     async def items_state(self) -> ItemsState: ...
 
     async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
         """Send a question to the partition's owner and return its answer. Raise Transient if none came in time."""
-        ...
 
     def answer(
         self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
     ) -> AbstractAsyncContextManager[None]:
         """During the `with` block, answer questions to the partition's owner by `reply` (None: send no answer)."""
-        ...
 
     async def get_robots(self, key: str) -> bytes | None: ...
 
@@ -265,10 +239,8 @@ class Broker(Protocol):
 
     async def tell(self, subject: str, data: bytes) -> None:
         """Send a message to the processes that listen on the subject now. Nothing is stored."""
-        ...
 
     def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Yield the messages that other processes `tell` on the subject. A slow listener loses the oldest."""
-        ...
 
     async def close(self) -> None: ...

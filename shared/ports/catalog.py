@@ -4,16 +4,20 @@ Every method is one transaction. It raises the errors below, and Transient, Perm
 Any master may call it. It never writes the frontier's rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from shared.domain.archive.cdx_query import CdxQuery
+from shared.domain.archive.cdxj import IndexRow
 from shared.domain.crawl.state import Verb
 from shared.domain.explain.excluded_links import ExcludedLinkExample
+from shared.domain.frontier.page_history import ChangeKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import Counters
-from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition, Revision
 from shared.domain.ops.access import ApiKey
+from shared.domain.reads.changes import ChangePlace, PageChangeView, PageVersion
 from shared.domain.reads.declared import (
     Actor,
     CommandProgress,
@@ -91,7 +95,6 @@ class Catalog(Protocol):
         concurrently are not counted. A repeat returns the crawl as it was created. Raise ReusedKey if its key was used
         for another request.
         """
-        ...
 
     async def put(
         self,
@@ -107,7 +110,6 @@ class Catalog(Protocol):
 
         `start` and `max_count` only apply to a new crawl.
         """
-        ...
 
     async def turn(
         self, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
@@ -117,17 +119,14 @@ class Catalog(Protocol):
 
         RESET gives a new crawl id with the same spec. DELETE gives the state DELETED and frees the name.
         """
-        ...
 
     async def crawl(self, name: str) -> DeclaredCrawl:
         """Return the crawl of that name. Raise Missing if it does not exist or is deleted."""
-        ...
 
     async def stamp(self, name: str) -> Stamp:
         """Return the crawl's stamp, which changes with anything shown of it, at less cost than `crawl`. Raise
         Missing.
         """
-        ...
 
     async def crawls(
         self, which: CrawlFilter, *, after: str, max_count: int, specs: bool = False
@@ -137,7 +136,6 @@ class Catalog(Protocol):
 
         Without `specs` each has a SpecSummary instead of its spec. With `specs` large specs make the page shorter.
         """
-        ...
 
     async def revisions(
         self, crawl_id: CrawlId, *, before: int, max_count: int, specs: bool = False
@@ -146,19 +144,15 @@ class Catalog(Protocol):
 
         Without `specs` each has an empty spec. With `specs` large specs make the page shorter.
         """
-        ...
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
         """Return that revision of the crawl's spec. Raise Missing if it does not exist."""
-        ...
 
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
         """Return a crawl's counters, its tallies (kind -> key -> number), and the hosts with the most pages."""
-        ...
 
     async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[ExcludedLinkExample]]:
         """Return examples of links that the crawl's rules excluded, by reason: `MAX_EXAMPLES` for each at most."""
-        ...
 
     async def urls(
         self,
@@ -176,7 +170,6 @@ class Catalog(Protocol):
         `status` is that of the last response. A call examines a bounded number of rows, so a page may be short or empty
         before the end.
         """
-        ...
 
     async def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None: ...
 
@@ -188,11 +181,27 @@ class Catalog(Protocol):
 
         A call examines a bounded number of rows, as in `urls`.
         """
-        ...
 
     async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
         """Return the stored page of that URL, or None if none is stored."""
-        ...
+
+    async def changes(
+        self, crawl_id: CrawlId, *, after: ChangePlace, kinds: Collection[ChangeKind], max_count: int
+    ) -> tuple[Sequence[PageChangeView], ChangePlace | None]:
+        """Return up to `max_count` changes of pages after `after`, in the order of time, and the place to continue from
+        (None at the end).
+
+        A call examines a bounded number of rows, so there may be fewer before the end.
+        """
+
+    async def versions(self, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
+        """Return the versions of a stored page that are listed, the newest first. Empty if no page is stored there."""
+
+    async def captures(self, crawl_id: CrawlId, query: CdxQuery, partition: Partition) -> Sequence[IndexRow] | None:
+        """Return the captures among which a query of the CDX server selects, unsorted. `partition`: its host's.
+
+        A call reads a bounded number of rows. Return None if the query would have to read more.
+        """
 
     async def items(
         self, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, max_count: int
@@ -202,29 +211,23 @@ class Catalog(Protocol):
 
         The bytes returned and the rows examined are bounded, so there may be fewer before the end.
         """
-        ...
 
     async def item(self, crawl_id: CrawlId, item: bytes) -> StoredItem | None: ...
 
     async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, max_count: int) -> Sequence[SeedView]:
         """Return up to `max_count` seeds after `after` that the frontier has, both of the spec and uploaded."""
-        ...
 
     async def known_seeds(self, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
         """Return what the frontier knows of these URLs, by fingerprint. Those that it does not know are left out."""
-        ...
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
         """Return what is stored of a host, with the numbers of its queue of one crawl (zeros if `crawl_id` is None)."""
-        ...
 
     async def hosts(self, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
         """Return up to `max_count` hosts after the host id `after`, of one crawl, or of all if `crawl_id` is None."""
-        ...
 
     async def host_queues(self, host_id: HostId, max_count: int) -> Sequence[HostQueue]:
         """Return up to `max_count` queues on a host, one for each crawl that has URLs of it, ordered by crawl name."""
-        ...
 
     async def dead_letters(
         self, crawl_id: CrawlId | None, *, before: int | None, max_count: int
@@ -234,7 +237,6 @@ class Catalog(Protocol):
         Also return the number to pass as `before` next (None at the end). The bytes returned are bounded, so there may
         be fewer before the end.
         """
-        ...
 
     async def dead_letter(self, letter: int) -> DeadLetterView | None: ...
 
@@ -242,33 +244,27 @@ class Catalog(Protocol):
         self, command_id: str, crawl_id: CrawlId, kind: str, args: str, partitions: int, *, actor: Actor, now_ms: int
     ) -> None:
         """Record a requested command and its audit entry, before the command is published. A repeat changes nothing."""
-        ...
 
     async def command(self, command_id: str) -> CommandProgress | None: ...
 
     async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
         """Store a new API key. Raise Exists if this repeats a create (`repeatable`): the key was shown only then."""
-        ...
 
     async def add_first_key(self, key: ApiKey) -> bool:
         """Store the API key if there is none at all. Return True if it is stored.
 
         A caller that got no answer repeats the call with the same key.
         """
-        ...
 
     async def key(self, key_id: str) -> ApiKey | None: ...
 
     async def keys(self, *, after: str, max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
         """Return up to `max_count` API keys after the id `after`, ordered by id. `revoked` includes revoked keys."""
-        ...
 
     async def revoke_key(
         self, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
     ) -> ApiKey:
         """Revoke an API key and return it. Raise Missing, Stale or LastAdmin. A repeat changes nothing."""
-        ...
 
     async def ping(self) -> None:
         """Ask the database for a response. Raise Transient if it does not answer."""
-        ...

@@ -99,12 +99,10 @@ class View(Protocol):
     @property
     def snapshot(self) -> Snapshot:
         """The newest known state of all keys under the prefix. It stays available while the coordinator is away."""
-        ...
 
     @property
     def answered_at(self) -> float:
         """When the coordinator last sent anything for this view (`Clock.elapsed`). The snapshot is no older."""
-        ...
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
         """Wait until a snapshot is newer than `after`, at most `wait_s` seconds (None: without limit). Return the
@@ -113,7 +111,6 @@ class View(Protocol):
         No wake-up can be lost: a change before the call counts. A snapshot may contain several changes, but never a
         part of one write.
         """
-        ...
 
 
 class Leadership(Protocol):
@@ -122,7 +119,6 @@ class Leadership(Protocol):
     @property
     def revision(self) -> int:
         """The coordinator's revision at which the election was won. It grows from one leadership to the next."""
-        ...
 
     def acting(self, now: float) -> bool:
         """Return True if the leader may still act at `now` (`Clock.elapsed`).
@@ -130,11 +126,9 @@ class Leadership(Protocol):
         It is False from LEADER_MARGIN_S before the coordinator could give the leadership to another master, computed
         from when the last answered renewal was *sent*. It becomes True again when a renewal is answered in time.
         """
-        ...
 
     async def lost(self) -> None:
         """Wait until the leadership is over: the session was lost, or the leader's key is gone or another master's."""
-        ...
 
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
@@ -147,21 +141,18 @@ class Leadership(Protocol):
         - Transient: it may or may not have been written. It is not repeated.
         - ValueError: more than MAX_WRITES keys.
         """
-        ...
 
     async def barrier(self) -> int:
         """Return the coordinator's newest revision. Reads from now on include every earlier leader's writes.
 
         Raise OwnershipLost as `write` does.
         """
-        ...
 
     async def resign(self) -> None:
         """Give up the leadership at once, so that another master can win. Harmless if it is lost already.
 
         If this raises Transient, the leadership ends with the session, at the latest.
         """
-        ...
 
 
 class Session(Protocol):
@@ -174,7 +165,6 @@ class Session(Protocol):
     @property
     def id(self) -> int:
         """The number of the session, which its keys have as `Entry.lease`."""
-        ...
 
     @property
     def ok_until(self) -> float:
@@ -182,29 +172,24 @@ class Session(Protocol):
 
         This is the time the last answered renewal was *sent*, plus the session's time to live.
         """
-        ...
 
     def alive(self, now: float) -> bool:
         """Return True if the session is not lost and `now` (`Clock.elapsed`) is before `ok_until`."""
-        ...
 
     async def lost(self) -> None:
         """Wait until the session is over: expired by this process's clock, or no longer present in the coordinator."""
-        ...
 
     async def register(self, key: str, value: bytes) -> None:
         """Set the key to this value for as long as the session lives. A repeat changes the value.
 
         If several sessions register a key, the last one has it. Raise OwnershipLost if the session is over.
         """
-        ...
 
     async def campaign(self, key: str, value: bytes) -> Leadership:
         """Wait without limit until the key does not exist, then create it and return the leadership won by that.
 
         Raise OwnershipLost if the session ends meanwhile. A cancelled call holds nothing.
         """
-        ...
 
 
 class Coordinator(Protocol):
@@ -212,18 +197,14 @@ class Coordinator(Protocol):
 
     async def list(self, prefix: str) -> Snapshot:
         """Return all keys that start with `prefix`, with their values. Writes acknowledged before are included."""
-        ...
 
     async def get(self, key: str) -> Entry | None:
         """Return one key's present entry, or None if it does not exist."""
-        ...
 
     def watch(self, prefix: str) -> AbstractAsyncContextManager[View]:
         """Open a view of all keys under a prefix for the `with` block. Raise Transient if that fails."""
-        ...
 
     def session(self, ttl_s: float) -> AbstractAsyncContextManager[Session]:
         """Open a session for the `with` block; at its end its keys vanish at once. Raise Transient if that fails."""
-        ...
 
     async def close(self) -> None: ...

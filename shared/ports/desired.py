@@ -1,30 +1,29 @@
-"""The port to the members' desired state: the hot configuration, and which members are to drain.
+"""The port to the members' desired state: the hot configuration, the members that are to drain, and the exclusions.
 
-Every method is one transaction. Errors: Missing and Stale as for the catalog, Transient, Permanent and Unusable as for
-the store. The leader publishes what is stored here (`api.leader.config_publisher`); members follow what is published.
+Every method is one transaction. Errors: Missing, Exists, Full and Stale as for the catalog, Transient, Permanent and
+Unusable as for the store. The leader publishes what is stored here (`api.leader.config_publisher` and
+`exclusion_publisher`); members follow what is published.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from shared.domain.ops.config import Drains, HotConfig, MemberRole, StoredConfig
-from shared.domain.reads.declared import Actor
+from shared.domain.ops.exclusions import ExclusionList, ExclusionTerms, StoredExclusion
+from shared.domain.reads.declared import Actor, Repeatable
 
 
 class Desired(Protocol):
-    """The members' desired state in the database: revisions of the hot configuration, and the members to drain."""
+    """The members' desired state in the database: the hot configuration, the members to drain, and the exclusions."""
 
     async def config(self) -> StoredConfig:
         """Return the newest revision of the hot configuration, or the empty revision 0 if there is none."""
-        ...
 
     async def config_revision(self, revision: int) -> StoredConfig:
         """Return the hot configuration's revision of that number. Raise Missing if it does not exist."""
-        ...
 
     async def config_revisions(self, *, before: int, max_count: int) -> Sequence[StoredConfig]:
         """Return up to `max_count` revisions of the hot configuration below the number `before`, newest first."""
-        ...
 
     async def put_config(
         self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
@@ -34,20 +33,66 @@ class Desired(Protocol):
 
         `expected`: tags (HTTP ETags) of revisions, one of which must be the newest, else raise Stale. None accepts any.
         """
-        ...
 
     async def drains(self) -> Drains:
         """Return the ids of the members that are to drain, alive or not."""
-        ...
 
     async def drain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
         """Order a member to drain. Return True if that is new. Raise Refused while too many others are to drain."""
-        ...
 
     async def undrain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
         """Withdraw the order that a member drains. Return True if there was one."""
-        ...
 
     async def forget_drains(self, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
         """Withdraw orders to drain that are older than `before_ms`, of members not in `living`. Return the members."""
-        ...
+
+    async def exclusions(self, *, after: int, max_count: int, target: str | None = None) -> Sequence[StoredExclusion]:
+        """Return up to `max_count` exclusions after the id `after`, ordered by id, ended ones included.
+
+        With `target` (canonical) only the one that has it.
+        """
+
+    async def exclusion(self, exclusion_id: int) -> StoredExclusion:
+        """Return an exclusion, ended or not. Raise Missing if there is none."""
+
+    async def add_exclusion(
+        self,
+        target: str,
+        terms: ExclusionTerms,
+        partitions: int,
+        *,
+        actor: Actor,
+        now_ms: int,
+        repeatable: Repeatable | None = None,
+    ) -> StoredExclusion:
+        """Store an exclusion of a canonical `target`, and record its command to `partitions` partitions.
+
+        Return the earlier answer if the request is repeated. Raise Exists if another exclusion has the target, Full at
+        the limits of number and bytes.
+        """
+
+    async def put_exclusion(
+        self,
+        exclusion_id: int,
+        terms: ExclusionTerms,
+        partitions: int,
+        *,
+        expected: frozenset[str] | None,
+        actor: Actor,
+        now_ms: int,
+    ) -> StoredExclusion:
+        """Replace the terms of an exclusion and record its command, unless nothing differs. Raise Missing or Stale."""
+
+    async def delete_exclusion(
+        self, exclusion_id: int, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    ) -> None:
+        """Delete an exclusion. Raise Missing or Stale."""
+
+    async def exclusions_revision(self) -> int:
+        """Return the revision of the list of exclusions, 0 if it was never changed."""
+
+    async def exclusions_in_force(self, now_ms: int) -> ExclusionList:
+        """Return the exclusions that have not ended at `now_ms`, and those whose command is to be sent."""
+
+    async def exclusion_commanded(self, exclusion_id: int, revision: int) -> None:
+        """Record that the command of an exclusion at `revision` was sent to all its partitions."""

@@ -32,11 +32,9 @@ class EventReader(Protocol):
         Raise Transient while the broker is away; reading again continues without a gap or a repeat. Once the stream was
         replaced, always raise Transient (compare `Events.state`).
         """
-        ...
 
     async def close(self) -> None:
         """Let the broker forget this reader."""
-        ...
 
 
 class Events(Protocol):
@@ -44,22 +42,17 @@ class Events(Protocol):
 
     async def declare(self) -> None:
         """Create the stream of events in the broker, or update its settings. Safe to repeat."""
-        ...
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> int:
         """Store an event and return its sequence. A repeat with the same id within two minutes is dropped."""
-        ...
 
     async def state(self) -> EventsState: ...
 
     async def last(self, subject: str) -> Delivered | None:
         """Return the newest stored event whose subject is `subject`, or matches it as a pattern; None without one."""
-        ...
 
     async def newest(self, pattern: str) -> Sequence[Delivered]:
         """Return the newest stored event of every subject that the pattern matches, oldest first."""
-        ...
 
     async def read(self, subjects: Sequence[str], after: int) -> EventReader:
         """Return a reader of the events on these subjects after sequence `after`. Their patterns must not overlap."""
-        ...

@@ -21,7 +21,6 @@ class ItemTable(Protocol):
         Raise OwnershipLost if a later term is the writer. A transaction that began under an earlier claim can no longer
         commit.
         """
-        ...
 
     async def apply(
         self, fence: ItemFence, position: ItemPosition, messages: Sequence[CrawlItems], letters: Sequence[ItemLetter]
@@ -32,7 +31,6 @@ class ItemTable(Protocol):
         a fetch whose outcome was accepted are stored. Items whose outcome may still come wait for `settle`; all others
         are dropped.
         """
-        ...
 
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
@@ -42,14 +40,11 @@ class ItemTable(Protocol):
         Return None, and write nothing, if there is no such page. With `evidence`, make these pages dead letters with
         that text instead, since they can never be stored.
         """
-        ...
 
     async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return those of the crawls that have items waiting for the outcome of their page."""
-        ...
 
     async def position(self) -> ItemPosition: ...
 
     async def remove(self, crawl_id: CrawlId, max_count: int) -> bool:
         """Remove up to `max_count` rows of a deleted crawl's items. Return True if none remains."""
-        ...

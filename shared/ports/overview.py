@@ -38,34 +38,27 @@ class Overview(Protocol):
 
         The cost grows with the number returned.
         """
-        ...
 
     async def newest_line(self) -> int:
         """Return the greatest line number of the audit log, 0 if it is empty. It grows with every operator's change."""
-        ...
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
         """Return a mapping from crawl to its counters. Crawls that have none are left out."""
-        ...
 
     async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
         """Return at most `max_count` hosts on which the crawl has URLs to send out.
 
         Their `rest_s` counts from the last visit; `waits.rested` must add the host's delay to it.
         """
-        ...
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
         """Return how much work waits at each stage, in one crawl (None: in all crawls that are worked on)."""
-        ...
 
     async def letters(self, after: int, max_count: int) -> Sequence[DeadLetterView]:
         """Return up to `max_count` dead letters with numbers above `after`, oldest first."""
-        ...
 
     async def newest_letter(self) -> int:
         """Return the number of the newest dead letter, 0 if there is none."""
-        ...
 
     async def audit(self, which: AuditFilter, *, before: int, max_count: int) -> tuple[Sequence[AuditLine], int | None]:
         """Return up to `max_count` lines of the audit log that match `which`, with numbers below `before`, newest
@@ -74,4 +67,3 @@ class Overview(Protocol):
         Also return the number to pass as `before` next (None at the end). A call examines a bounded number of rows, so
         a page may be short or empty before the end.
         """
-        ...

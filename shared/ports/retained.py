@@ -26,4 +26,3 @@ class Retained(Protocol):
         Begin with the place "" and go on with the `place` of each result. A call reads a bounded number of rows,
         expired or not, so it costs the same at any table size.
         """
-        ...

@@ -35,7 +35,6 @@ class SpecSource(Protocol):
 
         Raise Transient if the revision does not arrive in time: absent must never be taken for deleted.
         """
-        ...
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
         """Return the newest spec of the crawl that this process has received. Return None if it has none that it can
@@ -43,11 +42,9 @@ class SpecSource(Protocol):
 
         Never waits.
         """
-        ...
 
     def changes(self) -> AsyncIterator[None]:
         """Yield at once, then whenever the result of `latest` may have changed for some crawl, without end."""
-        ...
 
 
 class SpecPublisher(Protocol):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
@@ -44,28 +45,23 @@ class Store(Protocol):
 
     async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
         """Return the number of partitions and the public suffix list (text or name). The first call ever fixes both."""
-        ...
 
     async def public_suffixes(self) -> str:
         """Return the public suffix list (its text or its name) that `open_cluster` fixed."""
-        ...
 
     async def newest_term(self) -> Term:
         """Return the greatest term under which any partition was claimed."""
-        ...
 
     async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
         """Create the crawl `name` with this spec, or add a revision if `spec` differs from its active one.
 
         Return the crawl, and True if anything changed.
         """
-        ...
 
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
 
     async def worked_on(self) -> Sequence[CrawlRow]:
         """Return the crawls that are seeding, running or paused, oldest first. Others cost nothing."""
-        ...
 
     async def crawl_changes(
         self, mark: ChangeMark, known: Callable[[CrawlId], CrawlVersion | None], compare: Collection[CrawlId]
@@ -76,15 +72,12 @@ class Store(Protocol):
         change too low to be found by `mark`. So each call also compares the crawls in `compare`, and the next few
         crawls that are worked on.
         """
-        ...
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         """Return the rows of those crawls that are not deleted. Pass at most some 10,000 ids."""
-        ...
 
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return the ids of those crawls that are not deleted."""
-        ...
 
     async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
         """Prepare another run of the database's only crawl, before any partition is claimed.
@@ -92,7 +85,6 @@ class Store(Protocol):
         Reset the outage counts of hosts, since no request was made between the runs. `unblock`: also unblock the hosts,
         and make URLs that wait for a retry due.
         """
-        ...
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
 
@@ -103,14 +95,12 @@ class Store(Protocol):
 
         Crawls that are paused or have ended are left out.
         """
-        ...
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
         """Add `ms` to the clock of each pool in `clocks`, if the clock still has the value given there.
 
         So of two leaders that count the same time, one counts it.
         """
-        ...
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
 
@@ -118,7 +108,6 @@ class Store(Protocol):
         self, crawl_ids: Collection[CrawlId]
     ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
         """Return the counters of each crawl by partition. Partitions in which a crawl has none are left out."""
-        ...
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
@@ -126,25 +115,27 @@ class Store(Protocol):
         """Return each crawl's counters and their version, summed over these partitions. Crawls without any are left
         out.
         """
-        ...
 
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
+
+    async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> Mapping[int, int]:
+        """Return how many of the crawl's stored pages in the partition are in each bucket of rates of change."""
         ...
+
+    async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
+        """Return True if a queued URL of the crawl may have waited for a time up to `before_ms` (Unix ms)."""
 
     # The control plane's ----------------------------------------------------------------------------------------------
 
     async def epoch(self) -> int:
         """Return the cluster's epoch: the part of a term that rises when the coordinator is replaced."""
-        ...
 
     async def raise_epoch(self, at_least: int) -> int:
         """Raise the epoch to `at_least`, unless it is greater already. Return the epoch afterwards."""
-        ...
 
     async def positions(self) -> Mapping[Partition, Position]:
         """Return, for each partition, the positions up to which its reports are applied."""
-        ...
 
     async def report_holds(self) -> Mapping[str, int]:
         """Return the purge holds on reports: the number of each holder's last beat
@@ -152,7 +143,6 @@ class Store(Protocol):
 
         The result includes all that was committed before the call.
         """
-        ...
 
     async def advance_crawl(
         self,
@@ -169,15 +159,12 @@ class Store(Protocol):
         Return False, and write nothing, if the crawl is at another revision or in another state. With `counted`, also
         if its counters have another version: the leader then decided on old numbers.
         """
-        ...
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
         """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them yet."""
-        ...
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> None:
         """Record that every partition has removed the rows of a deleted crawl. `uncollected` no longer returns it."""
-        ...
 
     async def reopen(
         self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
@@ -187,7 +174,6 @@ class Store(Protocol):
         Return them, and the id to pass as `after` next (None at the end). A call examines the crawls in `among`, and
         the next `max_count` crawls above `after` that have something queued.
         """
-        ...
 
     # An owner's transactions ------------------------------------------------------------------------------------------
 
@@ -196,7 +182,6 @@ class Store(Protocol):
 
         Raise OwnershipLost if an equal or later term owns it.
         """
-        ...
 
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
         """Write an owner's decisions, and set up to where it has applied reports (`position`).
@@ -204,7 +189,6 @@ class Store(Protocol):
         Return the queues of `changes.give_up` that may have more URLs to end. Another transaction must end those, since
         a host may have any number of URLs.
         """
-        ...
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
         """Return the partition's state, as `claim` under the same `term` returned it, but as of now.
@@ -212,7 +196,6 @@ class Store(Protocol):
         Raise OwnershipLost if another term owns the partition, or no claim was committed. A transaction that began
         earlier under this term can no longer commit.
         """
-        ...
 
     async def apply_found(
         self,
@@ -231,7 +214,6 @@ class Store(Protocol):
         `max_depth`: the depth limit of each crawl (see merge_link). `marks`: per crawl, the newest command in progress
         that was accepted before the batch. Rows that the batch writes carry it, so that such a command skips them.
         """
-        ...
 
     async def accept_command(
         self, fence: Fence, position: Position, command: CommandRun, now_ms: int
@@ -242,27 +224,30 @@ class Store(Protocol):
         transaction applied it, or it was accepted before, or its crawl is being deleted. A DELETE ends the other
         commands of its crawl: they count as applied.
         """
-        ...
 
     async def run_command(
-        self, fence: Fence, command: CommandRun, now_ms: int, *, sent: Sequence[int] = (), upto: int | None = None
+        self,
+        fence: Fence,
+        command: CommandRun,
+        now_ms: int,
+        *,
+        sent: Sequence[int] = (),
+        upto: int | None = None,
+        exclusions: Exclusions = NO_EXCLUSIONS,
     ) -> int | None:
         """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
         Return where the next chunk begins, or None when the command is applied. The same transaction stores that
         progress. Rows written after the command was accepted are not touched (`Changes.marks`). For a REPLAY, queue the
         URLs of dead letters up to `upto` and delete the letters in `sent`. The owner publishes the messages
-        (`message_letters`).
+        (`message_letters`). An EXCLUDE excludes what `exclusions`, those in force now, cover.
         """
-        ...
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return which of these crawls have a command in progress. All that was committed before the call counts."""
-        ...
 
     async def message_letters(self, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:
         """Return up to `max_count` messages that a REPLAY selects from the dead letters, after `command.after`."""
-        ...
 
     async def dispatch(
         self,
@@ -277,19 +262,18 @@ class Store(Protocol):
         `budgets` holds the crawls that have one. At most as many URLs are leased as may still become pages, and none
         once the bytes are spent. This holds although other owners lease for the crawl at the same time.
         """
-        ...
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
         """Count one more grant of each lease. The owner calls it before it sends the grants to workers."""
-        ...
+
+    async def data_version(self) -> int | None:
+        """Return a number that differs after any commit to the database, by any process. None if that is unknown."""
 
     def silent_s(self) -> float:
         """Return the seconds for which the database has not answered this process."""
-        ...
 
     async def still_owner(self, fence: Fence) -> bool:
         """Return True if the partition's term was still the fence's when this was called: it has no later owner."""
-        ...
 
     async def ready_queues(
         self, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
@@ -299,7 +283,6 @@ class Store(Protocol):
         Queues that may be visited by `soon_ms` come first: neither blocked nor waiting beyond it. Then the least
         recently served come first.
         """
-        ...
 
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
@@ -308,6 +291,5 @@ class Store(Protocol):
 
         One transaction moves a bounded number; the rest stay due.
         """
-        ...
 
     async def close(self) -> None: ...

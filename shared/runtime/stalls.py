@@ -33,7 +33,7 @@ _LAST: Final = 16
 """The seconds between the watchdog's two timers, and the signal number of the first: SIGSTKFLT, which is otherwise
 unused. They must be equal: a signal handler gets the signal number, and the handler here is alarm(seconds)."""
 
-_EVERY_S: Final = 0.25
+_EVERY_S: Final = 1.0
 _FRAMES: Final = 8
 _LOOKS: Final = 60
 _SAYING_S: Final = 5.0

@@ -1,10 +1,12 @@
 """The members' desired state as the leader publishes it through the coordinator, to and from the published records."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
+from shared.domain.crawl.exclusions import Exclusions, TargetRefused
 from shared.domain.ops.config import AS_STARTED, Drains, StoredConfig, decode_config
 from shared.ports.coordinator import Entry, Snapshot
 from shared.wire.keys import DRAINS, SETTINGS, ConfigRecord, Keys, decode_record, encode_record
@@ -72,4 +74,18 @@ def drains_of(entry: Entry) -> Drains:
     try:
         return msgspec.json.decode(bytes(record.value), type=Drains)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed(str(error)) from error
+
+
+def exclusions_record(revision: int, targets: Sequence[str]) -> bytes:
+    """Return the exclusions in force as the bytes published under the key `EXCLUSIONS`."""
+    return encode_record(ConfigRecord(msgspec.Raw(msgspec.json.encode(targets)), revision=revision))
+
+
+def exclusions_of(entry: Entry) -> Exclusions:
+    """Return the exclusions in the coordinator's entry. Raise Malformed if it holds none."""
+    record = decode_record(ConfigRecord, entry.value)
+    try:
+        return Exclusions(record.revision, msgspec.json.decode(bytes(record.value), type=list[str]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, TargetRefused) as error:
         raise Malformed(str(error)) from error

@@ -5,12 +5,13 @@ are in the database, or in the coordinator.
 """
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from shared.wire.messages import Malformed
+from shared.wire.messages import decoder
 
 EVENTS: Final = "EVENTS"
 EVERY_EVENT: Final = "events.>"
@@ -54,10 +55,6 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_d
     data: dict[str, Any] = {}
 
 
-_encode = msgspec.json.Encoder().encode
-_event = msgspec.json.Decoder(Event)
-
-
 def event_subject(kind: str, about: str) -> str:
     """Return the subject on which an event is published.
 
@@ -71,14 +68,5 @@ def events_of(kind: EventKind) -> str:
     return f"events.{kind}.*"
 
 
-def encode_event(event: Event) -> bytes:
-    """Return the event as JSON."""
-    return _encode(event)
-
-
-def decode_event(data: bytes) -> Event:
-    """Return the event in a message of the stream of events. Raise Malformed if it holds none."""
-    try:
-        return _event.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(str(error)) from error
+encode_event: Final[Callable[[Event], bytes]] = msgspec.json.Encoder().encode
+decode_event: Final[Callable[[bytes], Event]] = decoder(Event, msgspec.json.Decoder)

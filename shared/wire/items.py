@@ -7,14 +7,14 @@ applies; an item that it does not list is deleted. The ids of items stay the sam
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.reads.items import PageItems, TakenItem
-from shared.wire.messages import Malformed
+from shared.wire.messages import Malformed, decoder
 
 ITEMS: Final = "ITEMS"
 EVERY_ITEM: Final = "items.*"
@@ -60,8 +60,11 @@ class Items(msgspec.Struct, frozen=True, tag_field="type", tag="items/1", omit_d
 
 
 _encode: Final = msgspec.json.Encoder().encode
-_items: Final = msgspec.json.Decoder(Items)
 _object: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+decode_message: Final[Callable[[bytes], Items]] = decoder(Items, msgspec.json.Decoder)
+"""Return a message of the stream of items, with ids that are not checked (see decode_items), or raise Malformed."""
 
 
 def items_subject(crawl_id: CrawlId) -> str:
@@ -91,14 +94,6 @@ def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
         raise Malformed(f"there is no crawl {message.crawl}")
     try:
         return CrawlId(message.crawl), [_page(entry) for entry in message.pages]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(str(error)) from error
-
-
-def decode_message(data: bytes) -> Items:
-    """Return a message of the stream of items. Ids in it are not checked (see decode_items). Raise Malformed."""
-    try:
-        return _items.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from error
 

@@ -17,7 +17,8 @@ from shared.wire.messages import Malformed
 
 SETTINGS: Final = "settings"
 DRAINS: Final = "drains"
-"""SETTINGS and DRAINS are the two names below `Keys.configuration`."""
+EXCLUSIONS: Final = "exclusions"
+"""SETTINGS, DRAINS and EXCLUSIONS are the names below `Keys.configuration`."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
@@ -175,9 +176,10 @@ class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of the members' desired state: under `SETTINGS` a shared.domain.ops.config.HotConfig, under `DRAINS` a
-    Drains.
+    Drains, under `EXCLUSIONS` the list of the targets in force.
 
-    `revision` is the database's number of the configuration, which outlives a coordinator. Drains have none.
+    `revision` is the database's number of the configuration or exclusions, which outlives a coordinator. Drains have
+    none.
     """
 
     value: msgspec.Raw

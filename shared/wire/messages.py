@@ -6,13 +6,12 @@ Inner structs are arrays: fields may only be appended to them, each with a defau
 message carries a wall-clock deadline. `at_ms` fields are Unix milliseconds and only date an event.
 """
 
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from shared.domain.ops.watermarks import Pressure
-
-T = TypeVar("T")
 
 
 class Malformed(ValueError):
@@ -22,8 +21,13 @@ class Malformed(ValueError):
 # --- visits: owner -> worker ------------------------------------------------------------------------------------------
 
 
-class ShardUrl(msgspec.Struct, frozen=True, array_like=True):
-    """One URL of a shard. `attempt` counts from 1; `hops` counts redirects since the last page or seed."""
+class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One URL of a shard. `attempt` counts from 1; `hops` counts redirects since the last page or seed.
+
+    A stored page has the sha1 of its payload (`digest`), and when its fetch began (`stored_ms`, Unix ms). An equal
+    payload is not stored again. With `etag` or `last_modified` the request is conditional.
+    `kind`: a shared.domain.frontier.states.UrlKind value.
+    """
 
     url: str
     depth: int
@@ -31,6 +35,9 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True):
     hops: int = 0
     etag: str | None = None
     last_modified: str | None = None
+    stored_ms: int = 0
+    digest: bytes = b""
+    kind: int = 0
 
 
 class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
@@ -103,7 +110,7 @@ class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/
 # --- reports: worker, seeder, operator -> owner -----------------------------------------------------------------------
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where the archive has a stored response: segment (WARC file) name, offset and length in bytes."""
 
     segment: str
@@ -111,7 +118,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
-class LeftOut(msgspec.Struct, frozen=True, array_like=True):
+class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Links of a page excluded for one reason: their number, and the truncated URLs of some.
 
     `reason` is a shared.domain.crawl.scope.ExclusionReason value, or one of shared.domain.explain.excluded_links.
@@ -122,7 +129,7 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True):
     examples: list[str] = []
 
 
-class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
+class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of one URL of a shard.
 
     - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status or 0.
@@ -130,8 +137,11 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     - `digest`: the payload's sha1 (20 bytes) or empty; `size`: the payload in bytes.
     - `links`: the outlinks in scope; `found`: all outlinks of the page (-1: not counted); `left_out`: those excluded.
     - `retry_after_ms`: what the server requested (-1: nothing).
+    - `entries`: the entries of a sitemap or feed; -1 for everything else.
     - `truncated`: why the body is incomplete, empty if it is whole. It is a shared.domain.web.fetch.Truncation value,
       `decoded` if only a part was read, or `undecodable` if its coding breaks off.
+    - `mark`: a hash of the page's text or items, if the crawl compares them; else empty.
+    - `not_indexed`: a shared.domain.web.robots.NotIndexed value if a page belongs in no list or export, else empty.
     """
 
     fingerprint: bytes
@@ -154,6 +164,9 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True):
     truncated: str = ""
     found: int = -1
     left_out: list[LeftOut] = []
+    mark: bytes = b""
+    entries: int = -1
+    not_indexed: str = ""
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
@@ -191,16 +204,20 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
     failed: bool = False
 
 
-class Link(msgspec.Struct, frozen=True, array_like=True):
-    """A discovered URL. `hops`: how many redirects in a row led to it (0: an ordinary link or a seed)."""
+class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A discovered URL. `hops`: how many redirects in a row led to it (0: an ordinary link or a seed).
+
+    `kind`: what it was found as, a shared.domain.frontier.states.UrlKind value.
+    """
 
     url: str
     depth: int
     hops: int = 0
     priority: int = 0
+    kind: int = 0
 
 
-class Origin(msgspec.Struct, frozen=True, array_like=True):
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A page, named by `host_id` and `fingerprint`, with the links found on it. For seeds, `fingerprint` is empty."""
 
     host_id: int
@@ -361,82 +378,36 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
 Report = Outcome | Command | ShardUnreadable
 Answer = Go | Wait | Gone | Superseded
 Question = Begin | Extend
-Message = (
-    UrlShard
-    | Begin
-    | Extend
-    | Go
-    | Wait
-    | Gone
-    | Superseded
-    | Outcome
-    | Discoveries
-    | Command
-    | ShardUnreadable
-    | WorkerStatus
-    | MasterStatus
-    | Progress
-)
+Message = UrlShard | Question | Answer | Report | Discoveries | WorkerStatus | MasterStatus | Progress
 
-_encode = msgspec.msgpack.Encoder().encode
-_shard = msgspec.msgpack.Decoder(UrlShard)
-_question: "msgspec.msgpack.Decoder[Question]" = msgspec.msgpack.Decoder(Question)
-_answer: "msgspec.msgpack.Decoder[Answer]" = msgspec.msgpack.Decoder(Answer)
-_report: "msgspec.msgpack.Decoder[Report]" = msgspec.msgpack.Decoder(Report)
-_discoveries = msgspec.msgpack.Decoder(Discoveries)
-_progress = msgspec.msgpack.Decoder(Progress)
-_status = msgspec.msgpack.Decoder(WorkerStatus)
-_master = msgspec.msgpack.Decoder(MasterStatus)
+encode: "Final[Callable[[Message], bytes]]" = msgspec.msgpack.Encoder().encode
+"""Return the message as MessagePack bytes, with its type tag."""
 
 
-def encode(message: Message) -> bytes:
-    """Return the message as MessagePack bytes, with its type tag."""
-    return _encode(message)
+def decoder(kind: Any, decode: Callable[..., Any] = msgspec.msgpack.Decoder) -> Callable[[bytes], Any]:
+    """Return a function that returns the message of this kind in some bytes, or raises Malformed if they hold none.
+
+    `decode` is the class of the decoder: of MessagePack or of JSON.
+    """
+    read = decode(kind).decode
+
+    def decoded(data: bytes) -> Any:
+        try:
+            return read(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            # Invalid UTF-8 and endless nesting raise no msgspec error.
+            raise Malformed(str(error)) from error
+
+    return decoded
 
 
-def decode_shard(data: bytes) -> UrlShard:
-    """Return the URL shard in a message of a visits stream. Raise Malformed if it holds none."""
-    return _decoded(_shard, data)
+decode_shard: Final[Callable[[bytes], UrlShard]] = decoder(UrlShard)
+decode_question: Final[Callable[[bytes], Question]] = decoder(Question)
+decode_answer: Final[Callable[[bytes], Answer]] = decoder(Answer)
+decode_report: Final[Callable[[bytes], Report]] = decoder(Report)
+"""Decode a message of an outcome subject."""
 
-
-def decode_question(data: bytes) -> Question:
-    """Return a worker's question to an owner. Raise Malformed if `data` holds none."""
-    return _decoded(_question, data)
-
-
-def decode_answer(data: bytes) -> Answer:
-    """Return an owner's answer to a question. Raise Malformed if `data` holds none."""
-    return _decoded(_answer, data)
-
-
-def decode_report(data: bytes) -> Report:
-    """Return the report in a message of an outcome subject. Raise Malformed if it holds none."""
-    return _decoded(_report, data)
-
-
-def decode_discoveries(data: bytes) -> Discoveries:
-    """Return the discoveries in a message of a discovery subject. Raise Malformed if it holds none."""
-    return _decoded(_discoveries, data)
-
-
-def decode_status(data: bytes) -> WorkerStatus:
-    """Return a worker's status. Raise Malformed if `data` holds none."""
-    return _decoded(_status, data)
-
-
-def decode_master_status(data: bytes) -> MasterStatus:
-    """Return a master's status. Raise Malformed if `data` holds none."""
-    return _decoded(_master, data)
-
-
-def decode_progress(data: bytes) -> Progress:
-    """Return a crawl's progress. Raise Malformed if `data` holds none."""
-    return _decoded(_progress, data)
-
-
-def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes) -> "T":
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        # Invalid UTF-8 and endless nesting raise no msgspec error.
-        raise Malformed(str(error)) from error
+decode_discoveries: Final[Callable[[bytes], Discoveries]] = decoder(Discoveries)
+decode_status: Final[Callable[[bytes], WorkerStatus]] = decoder(WorkerStatus)
+decode_master_status: Final[Callable[[bytes], MasterStatus]] = decoder(MasterStatus)
+decode_progress: Final[Callable[[bytes], Progress]] = decoder(Progress)

@@ -1,13 +1,13 @@
 """The results of fetching robots.txt that workers share through the broker: their keys and their encoding."""
 
+from collections.abc import Callable
+from typing import Final
+
 import msgspec
 from blake3 import blake3
 
 from shared.domain.web.robots import RobotsRecord
-from shared.wire.messages import Malformed
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(RobotsRecord).decode
+from shared.wire.messages import decoder
 
 
 def robots_key(origin: str) -> str:
@@ -15,14 +15,5 @@ def robots_key(origin: str) -> str:
     return blake3(origin.encode()).hexdigest(length=16)
 
 
-def encode_robots(record: RobotsRecord) -> bytes:
-    """Return the record of a robots.txt as MessagePack bytes."""
-    return _encode(record)
-
-
-def decode_robots(data: bytes) -> RobotsRecord:
-    """Return the record of a robots.txt in `data`. Raise Malformed if it holds none."""
-    try:
-        return _decode(data)
-    except msgspec.MsgspecError as error:
-        raise Malformed(str(error)) from error
+encode_robots: Final[Callable[[RobotsRecord], bytes]] = msgspec.msgpack.Encoder().encode
+decode_robots: Final[Callable[[bytes], RobotsRecord]] = decoder(RobotsRecord)

@@ -29,7 +29,7 @@ from shared.domain.web.fetch import Answer, Timings
 from tests.support.whole_records import read_response
 from workers.archive import WarcArchive
 
-_LINKS = [(f"http://127.0.0.1:8000/library/module{number}.html", "L a/@href") for number in range(100)]
+_LINKS = {"L a/@href": [f"http://127.0.0.1:8000/library/module{number}.html" for number in range(100)]}
 _REQUEST = (
     b"GET /page HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: Orbweaver (+http://example.org/)\r\nAccept: */*\r\n\r\n"
 )

@@ -46,9 +46,9 @@ from shared.domain.web.url import fingerprint
 from shared.ports.broker import Broker, Delivered
 from shared.wire.messages import Begin, Command, Outcome, UrlOutcome, UrlShard, WorkerStatus, encode
 from tests.benchmarks.frontier_scale import database_of, opened
-from tests.support.api.standby_master import SPEC, Sink, Turned
+from tests.support.api.standby_master import SPEC, SinkBroker, Turned
 from tests.support.database.owner_cost import Step
-from tests.support.database.scaled_frontier import PARTITIONS, URLS_A_HOST, Growing
+from tests.support.database.scaled_frontier import PARTITIONS, URLS_A_HOST, GrowingFrontier
 
 WANTED_MS: Final = 500.0
 _EVERY_S: Final = 0.01
@@ -95,7 +95,7 @@ class _Partition:
     def __init__(
         self, store: SqlStore, claimed: Claimed, crawls: DispatchCrawls, clock: Turned, turn: asyncio.Lock
     ) -> None:
-        self.sink = Sink()
+        self.sink = SinkBroker()
         self.own = Ownership(
             claimed, crawls=crawls, capacity=PoolCapacity(), settings=FrontierSettings(partitions=PARTITIONS),
             now=clock.elapsed(),
@@ -243,7 +243,7 @@ def _page(shard: UrlShard, at: int, at_ms: int) -> Outcome:
 
 
 async def _grow(store: SqlStore, crawl_id: CrawlId, urls: int) -> int:
-    growing = Growing(store, crawl_id, hosts=max(2, min(100, urls // 1_000)))
+    growing = GrowingFrontier(store, crawl_id, hosts=max(2, min(100, urls // 1_000)))
     await growing.claim(Term(await store.newest_term() + 1))
     which = 0
     while growing.rows < urls:

@@ -21,11 +21,11 @@ import structlog
 from api.leader.spec_publisher import CrawlSpecPublisher
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.wire.keys import Keys
 from tests.support.database.running_crawls import Master, running
 from tests.support.database.store_tables import SUFFIXES, Tables, sqlite_tables
+from tests.support.engines.local_coordinator import LocalCoordinator
 from tests.support.engines.postgres import postgres, server_programs
 
 KEYS: Final = Keys("bench")

@@ -25,7 +25,7 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, Term
 from shared.ports.catalog import UrlPlace
 from tests.support.api.standby_master import STEPS, Standby
 from tests.support.database.owner_cost import Meter, Step
-from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.database.scaled_frontier import PARTITIONS, GrowingFrontier
 from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 
 _SHARDS: Final = 64
@@ -42,7 +42,7 @@ async def _filled(database: str, size: Size, urls: int) -> tuple[PostgresStore, 
     store = await PostgresStore.open(database, PostgresSettings(writers=size[0], readers=size[1]))
     await store.open_cluster(PARTITIONS, "", 0)
     crawl, _ = await store.put_crawl("pools", "{}", 0)
-    growing = Growing(store, crawl.crawl_id)
+    growing = GrowingFrontier(store, crawl.crawl_id)
     await growing.claim(Term(1))
     which = 0
     while growing.rows < urls:

@@ -33,7 +33,7 @@ from shared.domain.ids import CrawlId, Term
 from tests.support.api.standby_master import STEPS, Standby, take_over
 from tests.support.database.disk_usage import Footprint, footprint
 from tests.support.database.owner_cost import Meter, Step
-from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.database.scaled_frontier import PARTITIONS, GrowingFrontier
 from tests.support.engines.postgres import postgres, server_programs
 
 _NOW_MS: Final = 1_700_000_000_000
@@ -99,7 +99,7 @@ async def _run(database: str, sizes: Sequence[int], rounds: int, server: int | N
     store = await opened(database)
     await store.open_cluster(PARTITIONS, "", _NOW_MS)
     crawl, _ = await store.put_crawl("scale", "{}", _NOW_MS)
-    growing = Growing(store, crawl.crawl_id, hosts=max(2, min(100, sizes[0] // 1_000)))
+    growing = GrowingFrontier(store, crawl.crawl_id, hosts=max(2, min(100, sizes[0] // 1_000)))
     meter, rows = Meter(server), []
     for size in sizes:
         term = await store.newest_term()

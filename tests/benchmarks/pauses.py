@@ -39,7 +39,8 @@ def loaded(folder: Path, seconds: float, *, plain: bool) -> dict[str, list[dict[
         members = stack.enter_context(cluster(folder))
         members.entry = pause_meter.ENTRY
         for number, start in enumerate(starts):
-            members.declare({"name": f"crawl-{number}", "seeds": [start], "politeness": {"delay_s": 0}})
+            spec = {"name": f"crawl-{number}", "seeds": [start], "politeness": {"delay_s": 0}}
+            members.declare(spec | {"budget": {"max_pages_per_host": None}})
         for number in range(2):
             members.master(f"m{number}", **settings)
             members.worker(f"w{number}", **settings)

@@ -30,7 +30,7 @@ from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.domain.ids import Term
 from tests.support.api.standby_master import STEPS, Standby
 from tests.support.database.owner_cost import Step
-from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.database.scaled_frontier import PARTITIONS, GrowingFrontier
 from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 
 _UPDATED: Final = ("urls", "queues", "leases", "crawl_counters")
@@ -74,7 +74,7 @@ def _laid_out(connection: Connection, way: str) -> None:
 class _Way:
     name: str
     store: PostgresStore
-    growing: Growing
+    growing: GrowingFrontier
     standby: Standby
     cpu_us: list[float]
 
@@ -112,7 +112,7 @@ async def _opened(server: PostgresServer, name: str, hosts: int) -> _Way:
     await store.executor.write(lambda c: _laid_out(c, name))
     await store.open_cluster(PARTITIONS, "", 0)
     crawl, _ = await store.put_crawl("layouts", "{}", 0)
-    growing = Growing(store, crawl.crawl_id, hosts=hosts)
+    growing = GrowingFrontier(store, crawl.crawl_id, hosts=hosts)
     await growing.claim(Term(1))
     return _Way(name, store, growing, Standby(store, crawl.crawl_id, shards=64), [])
 

@@ -9,7 +9,7 @@ import structlog
 from shared.adapters.sql.engine import chunks
 from shared.domain.frontier import command_progress
 from tests.support.simulation.cluster import Cluster, Site
-from tests.support.simulation.manual_worker import Hand, Start
+from tests.support.simulation.manual_worker import ManualWorker, Start
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import Kind, Node
 
@@ -42,7 +42,7 @@ def start(database: Database) -> Iterator[Start]:
     """`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
     opened: list[Cluster] = []
 
-    def begin(n: int = 1, **more: Any) -> tuple[Cluster, Hand]:
+    def begin(n: int = 1, **more: Any) -> tuple[Cluster, ManualWorker]:
         site = Site(tuple(Node(0, Kind.PAGE) for _ in range(n)), seeds=tuple(range(n)), **more)
         cluster = Cluster(database, site)
         opened.append(cluster)
@@ -50,7 +50,7 @@ def start(database: Database) -> Iterator[Start]:
         cluster.world.run_for(0.2)
         cluster.create_crawl()
         cluster.world.run_for(0.2)
-        return cluster, Hand(cluster)
+        return cluster, ManualWorker(cluster)
 
     yield begin
     for cluster in opened:

@@ -14,7 +14,7 @@ from shared.domain.ids import CrawlId
 from shared.domain.web.url import fingerprint, host_of
 from shared.wire.messages import Discoveries, Gone, Link, Origin, encode
 from tests.support.simulation.cluster import Cluster
-from tests.support.simulation.manual_worker import Hand, Start
+from tests.support.simulation.manual_worker import ManualWorker, Start
 
 QUEUED, LEASED, EXCLUDED = UrlState.QUEUED, UrlState.LEASED, UrlState.EXCLUDED
 
@@ -35,7 +35,7 @@ def links(cluster: Cluster) -> dict[str, int]:
 
 
 @pytest.fixture
-def buried(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, Hand]:
+def buried(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, ManualWorker]:
     """One seed, and a message of two links that could not be written when it came."""
     cluster, hand = start(1)
 
@@ -50,7 +50,7 @@ def buried(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, Hand
     return cluster, hand
 
 
-def test_links_of_a_buried_message_are_refused_and_its_producer_goes_on(buried: tuple[Cluster, Hand]) -> None:
+def test_links_of_a_buried_message_are_refused_and_its_producer_goes_on(buried: tuple[Cluster, ManualWorker]) -> None:
     cluster, hand = buried
     assert links(cluster) == {"accepted": 3, "new": 1, "known": 0, "refused": 2}
     hand.discover(cluster.crawl_id, {url(7): 1})
@@ -61,7 +61,9 @@ def test_links_of_a_buried_message_are_refused_and_its_producer_goes_on(buried: 
 
 
 @pytest.mark.parametrize("letter", [0, 1])
-def test_replayed_message_is_applied_though_producer_is_far_beyond(buried: tuple[Cluster, Hand], letter: int) -> None:
+def test_replayed_message_is_applied_though_producer_is_far_beyond(
+    buried: tuple[Cluster, ManualWorker], letter: int
+) -> None:
     cluster, hand = buried
     hand.discover(cluster.crawl_id, {url(7): 1})
     cluster.command(CommandKind.REPLAY, letter=letter)
@@ -74,7 +76,7 @@ def test_replayed_message_is_applied_though_producer_is_far_beyond(buried: tuple
 
 
 def test_owner_death_between_publish_and_delete_repeats_dead_letter(
-    buried: tuple[Cluster, Hand],
+    buried: tuple[Cluster, ManualWorker],
 ) -> None:
     """It is applied once: by its message id within two minutes, by its producer's number after them."""
     cluster, hand = buried

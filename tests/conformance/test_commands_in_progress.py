@@ -11,7 +11,7 @@ from shared.domain.frontier.commands import SEED_DELETED, CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.web.url import fingerprint
 from tests.support.simulation.cluster import Cluster
-from tests.support.simulation.manual_worker import Hand, Start
+from tests.support.simulation.manual_worker import ManualWorker, Start
 
 QUEUED, LEASED, FAILED, EXCLUDED = UrlState.QUEUED, UrlState.LEASED, UrlState.FAILED, UrlState.EXCLUDED
 N = 9
@@ -57,7 +57,7 @@ def in_the_middle(cluster: Cluster, kind: CommandKind) -> None:
     assert kind not in applied(cluster)
 
 
-def all_failed(start: Start) -> tuple[Cluster, Hand]:
+def all_failed(start: Start) -> tuple[Cluster, ManualWorker]:
     """A crawl of N seeds, each of which has failed."""
     cluster, hand = start(N)
     _, shard = hand.pull()

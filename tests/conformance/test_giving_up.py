@@ -13,7 +13,7 @@ from shared.domain.web.url import fingerprint
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import HostNote, Outcome, encode
 from tests.support.simulation.cluster import Cluster
-from tests.support.simulation.manual_worker import Hand, Start
+from tests.support.simulation.manual_worker import ManualWorker, Start
 
 CHUNK = 4
 URLS = 3 * CHUNK
@@ -29,14 +29,14 @@ def url(i: int) -> str:
     return f"http://h0.test/{i}"
 
 
-def begun(start: Start) -> tuple[Cluster, Hand]:
+def begun(start: Start) -> tuple[Cluster, ManualWorker]:
     """A host with several chunks of URLs."""
     cluster, hand = start(1)
     hand.discover(cluster.crawl_id, {url(i): 1 for i in range(1, URLS)})
     return cluster, hand
 
 
-def unanswered(hand: Hand) -> VisitMessage:
+def unanswered(hand: ManualWorker) -> VisitMessage:
     """The host's next shard comes back untouched: nobody answers there. Its message, to be acknowledged."""
     hand.world.run_for(60.0)  # the host was left alone since the last time
     message, shard = hand.pull()
@@ -47,7 +47,7 @@ def unanswered(hand: Hand) -> VisitMessage:
     return message
 
 
-def ends(hand: Hand) -> Counter[tuple[int, str | None]]:
+def ends(hand: ManualWorker) -> Counter[tuple[int, str | None]]:
     return Counter(hand.states().values())
 
 

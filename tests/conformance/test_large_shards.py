@@ -2,14 +2,14 @@
 
 from shared.domain.frontier.states import UrlState
 from tests.support.simulation.cluster import Cluster
-from tests.support.simulation.manual_worker import Hand, Start, leases
+from tests.support.simulation.manual_worker import ManualWorker, Start, leases
 
 SOME_FIT = 250
 """A shard of ten URLs is larger, and one of two is smaller."""
 NONE_FITS = 20
 
 
-def visit_all(hand: Hand, urls: int) -> list[int]:
+def visit_all(hand: ManualWorker, urls: int) -> list[int]:
     """Fetch shard after shard until so many URLs are done; the sizes of the shards."""
     sizes: list[int] = []
     while sum(sizes) < urls:

@@ -72,7 +72,7 @@ def test_crawl_beside_a_broad_one_gets_its_share_of_the_visits(database: Databas
         broad = cluster.create("broad", 1, BROAD_S, range(HOSTS * PAGES, len(nodes)))
         cluster.world.run_for(20.0)
         narrow = cluster.create("narrow", weight, NARROW_S, range(HOSTS * PAGES))
-        cluster.world.run_for(40.0)
+        cluster.world.run_for(60.0)  # the hosts of the broad crawl were first visited, and so rest, at the same time
         used: Counter[CrawlId] = Counter()
         for _ in range(200):
             cluster.world.run_for(0.5)

@@ -7,7 +7,7 @@ from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import HostId
 from shared.wire.messages import Extend, Go, Gone, UrlShard, Wait
 from tests.support.simulation.cluster import Cluster
-from tests.support.simulation.manual_worker import Hand, Start, leases, shard_of
+from tests.support.simulation.manual_worker import ManualWorker, Start, leases, shard_of
 from tests.support.simulation.world import EPOCH_MS
 
 HOST = "h0.test"
@@ -27,13 +27,13 @@ def pause(cluster: Cluster) -> None:
     crawl.state, crawl.dispatching = CrawlState.PAUSED, False
 
 
-def extended(hand: Hand, shard: UrlShard, grant: int) -> Go:
+def extended(hand: ManualWorker, shard: UrlShard, grant: int) -> Go:
     answer = hand.wait(hand.ask(shard.lease, Extend(shard.lease, grant, hand.process.name)))
     assert isinstance(answer, Go), answer
     return answer
 
 
-def states(hand: Hand) -> set[int]:
+def states(hand: ManualWorker) -> set[int]:
     return {state for state, _ in hand.states().values()}
 
 
@@ -167,6 +167,6 @@ def test_shard_called_back_unbegun_starts_no_new_rest(start: Start) -> None:
     assert own is not None
     host = own.hosts.host(HostId(shard.host_id))
     assert host is not None
-    rested_from = host.rested_from
+    rested_from = host.rested_from = cluster.world.now  # as if another shard of it had ended just now
     assert isinstance(hand.begin(shard, 1), Gone)
     assert host.rested_from == rested_from

@@ -4,14 +4,14 @@ import pytest
 
 from api.crawls.finished_check import finished
 from api.frontier.grants import GrantService
-from api.members.config_follower import limits_of, started_as
+from api.members.owner_tuning import limits_of, started_as
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.ops.config import HotConfig, MasterPart, master_tuning
 from shared.wire.messages import Begin, Extend, Go, Gone, Superseded, Wait, encode
 from tests.support.simulation import cluster as simulated
 from tests.support.simulation.cluster import PARTITION, Cluster
-from tests.support.simulation.manual_worker import Hand, Start, leases, shard_of
+from tests.support.simulation.manual_worker import ManualWorker, Start, leases, shard_of
 from tests.support.simulation.world import EPOCH_MS, Fault
 
 QUEUED, WAITING, LEASED, DONE, FAILED = (
@@ -232,7 +232,7 @@ def test_the_position_of_another_stream_means_reading_from_its_start(start: Star
     cluster, hand = start(3)
     hand.discover(cluster.crawl_id, {url(5): 1})
     cluster.broker.wipe()
-    other = Hand(cluster, "other")
+    other = ManualWorker(cluster, "other")
     other.discover(cluster.crawl_id, {url(6): 1})
     cluster.world.run_for(5.0)
     assert url(6) in hand.states()
@@ -378,7 +378,7 @@ def test_finished_is_not_said_when_a_discovery_came_between_the_two_looks(start:
     assert url(7) in hand.states()
 
 
-def _found(cluster: Cluster, hand: Hand) -> bytes:
+def _found(cluster: Cluster, hand: ManualWorker) -> bytes:
     from shared.wire.messages import Discoveries, Link, Origin
 
     return encode(Discoveries(cluster.crawl_id, 1, "between", 1, 1, [Origin(0, b"", [Link(url(7), 1)])]))

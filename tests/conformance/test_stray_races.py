@@ -72,7 +72,7 @@ def test_a_deposed_owner_drops_no_shard_of_its_successor(
 
         monkeypatch.setattr(PartitionWriter, "still_owner", believes)
     strays = OrphanedShards(writer, cluster.broker.client(cluster.owners[0].process))
-    writer.own.orphans_suspected = True
+    writer.own.suspect_orphans()
     for _ in range(2):
         cluster.world.do(cluster.owners[0].process, _smoothly(cluster, strays))
         cluster.world.advance(writer.own.settings.orphans_interval_s)

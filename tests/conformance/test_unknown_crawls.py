@@ -10,7 +10,7 @@ from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import CrawlId
 from shared.wire.messages import Begin, Extend, Go, Gone, UrlShard, WorkerStatus, decode_shard
 from tests.support.simulation.cluster import Cluster, SimOwner
-from tests.support.simulation.manual_worker import Hand, Start, shard_of
+from tests.support.simulation.manual_worker import ManualWorker, Start, shard_of
 from tests.support.simulation.world import EPOCH_MS
 
 LATE_S = 60.0
@@ -157,7 +157,7 @@ def test_reports_of_a_thousand_crawls_not_loaded_yet_discard_no_fetch(start: Sta
     cluster.assert_kept()
 
 
-def _another(cluster: Cluster, hand: Hand, number: int) -> CrawlId:
+def _another(cluster: Cluster, hand: ManualWorker, number: int) -> CrawlId:
     """A crawl of one page on a host of its own, loaded by the first owner's master alone."""
     spec = CrawlSpec(seeds=(Seed(url=f"http://w{number}.test/"),))
     stored = cluster.store.put_crawl(f"crawl{number}", encode_spec(spec).decode(), EPOCH_MS)
@@ -170,7 +170,7 @@ def _another(cluster: Cluster, hand: Hand, number: int) -> CrawlId:
     return row.crawl_id
 
 
-async def _begun(hand: Hand, shards: list[UrlShard]) -> list[int]:
+async def _begun(hand: ManualWorker, shards: list[UrlShard]) -> list[int]:
     """Begin all, and return their grants' numbers."""
     answers = await asyncio.gather(
         *(hand.ask(shard.lease, Begin(shard.lease, 1, hand.process.name)) for shard in shards)

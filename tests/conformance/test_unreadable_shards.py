@@ -6,7 +6,7 @@ from shared.domain.frontier.states import UrlState
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import ShardUnreadable, UrlShard, encode
 from tests.support.simulation.cluster import PARTITION, Cluster
-from tests.support.simulation.manual_worker import Hand, Start, leases
+from tests.support.simulation.manual_worker import ManualWorker, Start, leases
 
 LIMITS = FrontierSettings()
 NOISE = b"\xc1noise"
@@ -14,7 +14,7 @@ AGAIN_S = 12.0
 """After which an owner has published anew what nobody began."""
 
 
-def unread(hand: Hand) -> tuple[VisitMessage, UrlShard]:
+def unread(hand: ManualWorker) -> tuple[VisitMessage, UrlShard]:
     """The next shard; its worker tells that it could not be read, and acknowledges it."""
     message, shard = hand.pull()
     assert message.origin is not None
@@ -24,7 +24,7 @@ def unread(hand: Hand) -> tuple[VisitMessage, UrlShard]:
     return message, shard
 
 
-def tell(hand: Hand, message: VisitMessage, data: bytes, *, later: int = 0, apply: bool = True) -> None:
+def tell(hand: ManualWorker, message: VisitMessage, data: bytes, *, later: int = 0, apply: bool = True) -> None:
     """`later`: of a message so many places behind that one; what is told of the same one twice counts once."""
     assert message.origin is not None
     place, sequence = message.origin.place, message.origin.sequence + later

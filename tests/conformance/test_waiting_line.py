@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.simulation.cluster import SETTINGS, Cluster, Site
-from tests.support.simulation.manual_worker import Hand, Start, shard_of
+from tests.support.simulation.manual_worker import ManualWorker, Start, shard_of
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import Kind, Node
 
@@ -27,7 +27,7 @@ def line(database: Database) -> Iterator[Cluster]:
 
 def test_shards_that_wait_for_a_worker_keep_their_place(line: Cluster) -> None:
     """Every ten seconds each of them went behind all others; one was idle for 131 s behind those that came later."""
-    hand = Hand(line)
+    hand = ManualWorker(line)
     hand.heard()
     line.world.run_for(1.0)
     sequences = [visit.sequence for visit in line.broker.visits.values()]
@@ -55,7 +55,7 @@ def test_shard_of_a_killed_worker_is_begun_again_within_its_bound(start: Start, 
     """Its grant runs out, and the broker or the sweep gives it out again."""
     cluster, _ = start(40, delay_s=2.0)
     worker = cluster.start_worker()
-    cluster.world.run_for(2.0 + after_s)
+    cluster.world.run_for(0.4 + after_s)
     assert worker.busy
     cluster.world.kill(worker.process)
     killed_at = cluster.world.now

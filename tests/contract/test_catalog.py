@@ -17,7 +17,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.reads.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
 from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
-from tests.support.api.member_view import Around
+from tests.support.api.member_view import FixedSurroundings
 from tests.support.database.frozen_owner import stopped, waiting_for_a_lock
 from tests.support.database.store_tables import NOW_MS, Tables
 
@@ -207,10 +207,10 @@ def test_crawl_change_alters_its_stamp_and_cached_answer_is_never_old(
 
             async def looked_at() -> DeclaredCrawl:
                 crawl = await crawls.crawl("news")
-                kept = await shown.answer("news", crawls, Around())
-                fresh = await CachedCrawlReads().answer("news", crawls, Around())
+                kept = await shown.answer("news", crawls, FixedSurroundings())
+                fresh = await CachedCrawlReads().answer("news", crawls, FixedSurroundings())
                 assert (kept.body, kept.headers["etag"]) == (fresh.body, fresh.headers["etag"])
-                assert await shown.answer("news", crawls, Around()) is kept
+                assert await shown.answer("news", crawls, FixedSurroundings()) is kept
                 assert await crawls.stamp("news") == crawl.stamp
                 assert crawl.stamp not in seen
                 seen.add(crawl.stamp)
@@ -234,6 +234,6 @@ def test_crawl_change_alters_its_stamp_and_cached_answer_is_never_old(
             await looked_at()
             await crawls.turn("news", Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
             with pytest.raises(Missing):
-                await shown.answer("news", crawls, Around())
+                await shown.answer("news", crawls, FixedSurroundings())
 
     asyncio.run(story())

@@ -69,9 +69,12 @@ class Written:
         changes = await self.table.apply(self.fence, ItemPosition(77, self.sequence), [message], kept)
         return self._changed(changes)
 
-    async def accept(self, page: PageItems, crawl_id: CrawlId | None = None, *, brings_page: bool = True) -> None:
-        """Apply the outcome of a fetch, as its owner does; its lease goes on."""
-        await fetched(self.run, crawl_id or self.tables.crawl_id, page, brings_page=brings_page)
+    async def accept(
+        self, page: PageItems, crawl_id: CrawlId | None = None, *, brings_page: bool = True, reason: str | None = None
+    ) -> None:
+        """Apply the outcome of a fetch, as its owner does; its lease goes on. With a `reason` it brings no page."""
+        brings_page = brings_page and reason is None
+        await fetched(self.run, crawl_id or self.tables.crawl_id, page, brings_page=brings_page, reason=reason)
 
     async def settle(self) -> int | None:
         """Settle what waits; items stored, None where nothing was decided."""
@@ -128,6 +131,23 @@ def test_later_fetch_replaces_page_items_and_late_earlier_one_does_not(on_items:
         assert await w.names() == ['{"name":"x","l":5}'], "a fetch that gives none takes away what was there"
         assert await w.put(page(1, "a", lease=5, grant=3)) == 0
         assert await w.names() == ['{"name":"x","l":5}'], "and what came before it stays away"
+
+    on_items(story)
+
+
+def test_fetch_that_forbids_to_index_removes_the_items_of_its_page(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "a", lease=3), page(2, "b", lease=3))
+        await w.accept(page(1, lease=4), reason="noindex")
+        await w.put(page(1, lease=4), accepted=False)
+        await w.accept(page(2, lease=4), reason="http_503")
+        await w.put(page(2, lease=4), accepted=False)
+        assert await w.names() == ['{"name":"b","l":3}'], "an error keeps what was stored"
+        await leased(w.run, w.tables.crawl_id, 5)
+        await w.put(page(2, lease=5), accepted=False)
+        await w.accept(page(2, lease=5), reason="unavailable_after")
+        await w.settle()
+        assert await w.names() == []
 
     on_items(story)
 

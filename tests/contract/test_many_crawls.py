@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import CrawlState, Position
 from tests.support.database.running_crawls import Master, ended, running
@@ -54,6 +55,7 @@ def test_idle_pass_sends_as_many_statements_for_any_number(on_store: OnStore) ->
                 await master.look()
             with statements() as sent:
                 for _ in range(8):
+                    await committed(t)
                     await master.look()
             taken.append(len(sent))
             await ended(t)
@@ -77,6 +79,7 @@ def test_idle_pass_reads_as_much_for_any_number_of_crawls(tmp_path: Path) -> Non
                     await master.look()
                 with steps() as taken:
                     for _ in range(8):
+                        await committed(t)
                         await master.look()
                 idle.append(len(taken))
                 some = [row.crawl_id for row in await t.store.worked_on()][3:6]
@@ -90,6 +93,34 @@ def test_idle_pass_reads_as_much_for_any_number_of_crawls(tmp_path: Path) -> Non
             assert idle[0] * 0.8 <= idle[1] <= idle[0] * 1.2, idle
             assert busy[1] <= busy[0] * 2, busy
             assert min(*idle, *busy) > 1_000, "they are not counted"
+
+    asyncio.run(story())
+
+
+def test_pass_reads_nothing_until_another_process_commits(tmp_path: Path) -> None:
+    """After the last commit it compares every crawl once more, and misses no later one."""
+
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            await ended(t)
+            await running(t, 25, 1)
+            master = Master(t)
+            for _ in range(8):
+                await master.controller.once()
+            with statements() as sent:
+                for _ in range(8):
+                    await master.controller.once()
+            assert sent == []
+            some = [row.crawl_id for row in await t.store.worked_on()][3:6]
+            other = await SqliteStore.open(tmp_path / "crawl.db")
+            for crawl_id in some:
+                await other.set_state(crawl_id, CrawlState.PAUSED, None, NOW_MS)
+            await other.close()
+            await master.controller.once()
+            assert {crawl.crawl_id for crawl in master.crawls if not crawl.dispatching} == set(some)
+            with statements() as sent:
+                await master.controller.once()
+            assert sent, "not all crawls were compared since the commit"
 
     asyncio.run(story())
 
@@ -130,6 +161,12 @@ def test_crawl_with_unread_spending_is_not_dispatched(on_store: OnStore, monkeyp
         await ended(t)
 
     on_store(story)
+
+
+async def committed(t: Tables) -> None:
+    """Commit something that concerns no pass, so that the next one reads."""
+    change = "UPDATE crawl_revisions SET created_at_ms = created_at_ms + 1 WHERE crawl_id = :crawl_id"
+    await executor_of(t).write(lambda c: c.execute(text(change), {"crawl_id": t.crawl_id}).close())
 
 
 async def _away(crawl_ids: Any) -> Any:

@@ -1,13 +1,15 @@
 """Published specs reach workers whole and in order; absent is never taken for deleted."""
 
 import asyncio
+import os
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.local.specs import LOOK_S, LocalSpecs
 from shared.domain.crawl.spec import CrawlSpec, Seed
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.ids import CrawlId, Revision
@@ -91,6 +93,28 @@ def test_same_spec_writes_nothing_and_older_never_replaces_newer(tmp_path: Path)
         assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
     asyncio.run(main())
+
+
+def test_reader_looks_at_a_file_again_only_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has thousands of visits, and each asks four times a second whether its crawl changed."""
+    now, looks, stat = 1000.0, list[str](), os.stat
+
+    def noted(path: str) -> os.stat_result:
+        looks.append(path)
+        return stat(path)
+
+    monkeypatch.setattr("shared.adapters.local.specs.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("shared.adapters.local.specs.os", SimpleNamespace(**vars(os) | {"stat": noted}))
+    asyncio.run(LocalSpecs(tmp_path).publish(published(1)))
+    source = LocalSpecs(tmp_path, look_s=LOOK_S)
+    looks.clear()
+    for _ in range(100):
+        assert source.latest(CRAWL) == published(1)
+    assert len(looks) == 1
+    asyncio.run(LocalSpecs(tmp_path).publish(published(2)))
+    assert source.latest(CRAWL) == published(1)
+    now += LOOK_S
+    assert source.latest(CRAWL) == published(2)
 
 
 def test_a_reader_never_sees_half_a_spec(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The store's promises about leases: the best first, nothing taken twice, grants counted, what waits comes back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -267,6 +268,19 @@ def test_a_page_keeps_its_record_when_a_later_fetch_brings_none(on_store: OnStor
         ]
         history = t.value("SELECT history FROM fetches")
         assert history.split(";") == [f"{NOW_MS + 2} 200 -", f"{NOW_MS + 3} 500 http_500", f"{NOW_MS + 1} 503 http_503"]
+
+    on_store(story)
+
+
+def test_page_that_becomes_noindex_is_listed_no_more(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(page := link(A))
+        await t.apply(Changes(fetches=[_fetch(t, page, NOW_MS, 200, page=True, segment="s1")]))
+        hidden = replace(_fetch(t, page, NOW_MS + 1, 200, page=False, segment="s2"), reason="noindex")
+        await t.apply(Changes(fetches=[hidden]))
+        assert t.rows("SELECT page, segment, reason FROM fetches") == [(0, "s2", "noindex")]
+        await t.apply(Changes(fetches=[_fetch(t, page, NOW_MS + 2, 200, page=True, segment="s3")]))
+        assert t.rows("SELECT page, segment, reason FROM fetches") == [(1, "s3", None)]
 
     on_store(story)
 

@@ -1,6 +1,7 @@
 """Links left out: a bounded number of examples, and counts that a repeated fetch replaces."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from shared.adapters.sql.frontier import excluded_links as left_out
@@ -67,5 +68,22 @@ def test_repeated_fetch_replaces_counts_only_with_a_page(on_store: OnStore) -> N
         again = fetch(t, page, 200, "other_host 3")
         await t.apply(Changes(fetches=[again], losses_again=[again]))
         assert await t.store.tallies(t.crawl_id) == {"left_out": {"other_host": 3}}
+
+    on_store(story)
+
+
+def test_page_that_becomes_noindex_replaces_the_counts_of_the_page(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        page = await page_of(t)
+        first = fetch(t, page, 200, "depth 5", "length")
+        counts = {("left_out", "depth"): 5, ("truncated", "length"): 1}
+        await t.apply(Changes(fetches=[first], tallies={(t.crawl_id, *key): n for key, n in counts.items()}))
+        for again, tallies in (
+            (replace(fetch(t, page, 200, None), page=False, reason="noindex"), {"not_indexed": {"noindex": 1}}),
+            (fetch(t, page, 503, None), {}),
+            (fetch(t, page, 200, None), {}),
+        ):
+            await t.apply(Changes(fetches=[again], losses_again=[again]))
+            assert await t.store.tallies(t.crawl_id) == tallies
 
     on_store(story)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.api.cluster_clients import address, asking
 from tests.support.faults import member_controls
-from tests.support.faults.member_controls import Dials
+from tests.support.faults.member_controls import MemberControls
 from tests.support.processes.cluster import cluster as opened
 from tests.support.processes.metrics_scrape import scraped
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 
 def test_no_age_is_negative_after_the_clock_of_a_master_went_back_an_hour(tmp_path: Path) -> None:
-    turned = Dials(tmp_path / "m1.dials")
+    turned = MemberControls(tmp_path / "m1.dials")
     with opened(tmp_path) as cluster:
         cluster.entry = member_controls.ENTRY
         cluster.master("m1", **{member_controls.VARIABLE: str(tmp_path / "m1.dials")})

@@ -1,6 +1,7 @@
 """What a cluster's workers stored is served by its masters: the bodies as the site sent them, the exports complete."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -60,6 +61,6 @@ def test_pages_that_two_workers_stored_are_served_by_every_master(cluster: Clust
             assert [(seed["url"], seed["state"]) for seed in seeds] == [(f"{served.origins[0]}/", "done")]
     for member in cluster.members.values():
         if member.name.startswith("w"):
-            member.process.terminate()
+            member.signal(signal.SIGTERM)
             assert member.process.wait(30) == 0, cluster.last_words()
     check_with_warcio(sorted((home / "archive").glob("*.warc.gz")))

@@ -10,13 +10,13 @@ from tests.support.archive import stored_crawl
 from tests.support.processes.orb_command import export, orb
 from tests.support.web import log_judge
 from tests.support.web.corpora import Corpus
-from tests.support.web.reference_walk import Walk, reachable
+from tests.support.web.reference_walk import ReferenceWalk, reachable
 from tests.support.web.web_server import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-def walked(corpora: tuple[Corpus, ...], web: Web) -> dict[str, tuple[Walk, Path]]:
+def walked(corpora: tuple[Corpus, ...], web: Web) -> dict[str, tuple[ReferenceWalk, Path]]:
     """The independent walk and the folder of each origin."""
     walks = {}
     for corpus, origin in zip(corpora, web.origins, strict=True):
@@ -70,7 +70,7 @@ def test_every_reachable_page_is_fetched_indexed_and_replayable_exactly_once(
 
 
 def check_record(
-    out: Path, url: str, segment: str, offset: int, length: int, walks: dict[str, tuple[Walk, Path]]
+    out: Path, url: str, segment: str, offset: int, length: int, walks: dict[str, tuple[ReferenceWalk, Path]]
 ) -> None:
     """The record that the index names is the file that was served."""
     record = stored_crawl.record_at(out, segment, offset, length)
@@ -81,7 +81,7 @@ def check_record(
         assert record.payload == body
 
 
-def served_bytes(url: str, walks: dict[str, tuple[Walk, Path]]) -> bytes:
+def served_bytes(url: str, walks: dict[str, tuple[ReferenceWalk, Path]]) -> bytes:
     """The file behind a URL of these trees, whose names need no decoding."""
     origin = url[: url.index("/", len("http://"))]
     file = walks[origin][1] / url.removeprefix(origin).lstrip("/").partition("?")[0]

@@ -20,7 +20,7 @@ import pytest
 from tests.support import doc_examples
 from tests.support.doc_examples import FILES, OUTPUTS, Block, entry
 from tests.support.processes.orb_command import ROOT
-from tests.support.processes.up_process import Up, upped
+from tests.support.processes.up_process import UpProcess, upped
 from tests.support.web.file_site import FileTree
 from tests.support.web.web_server import Web
 
@@ -43,7 +43,7 @@ class Reader:
     """A person who works through the pages, in one folder and one shell after the other."""
 
     folder: Path
-    up: Up
+    up: UpProcess
     web: Web
     port: int
     said: str = ""

@@ -200,3 +200,17 @@ def test_host_is_requested_after_retry_after_and_pages_fetched(web: Callable[...
     later = after_the_429(log, served.hosts[0])
     assert later[0].begun_ns - refused.ended_ns >= 75 * 10**9
     assert summary["pages"] == 21
+
+
+def test_a_crawl_that_starts_over_keeps_the_delay_after_the_last_request(
+    web: Callable[..., Web], tmp_path: Path
+) -> None:
+    """The deleted database knew when each host was fetched, and the new one does not."""
+    served = web(SyntheticSite(pages=1, hosts=1))
+    folder, delay_s = tmp_path / "crawl", 2.5
+    command = ("crawl", f"{served.origins[0]}/", "--delay", str(delay_s), "--allow-net", "127.0.0.0/8", "--out", folder)
+    orb(*command)
+    orb(*command, "--fresh")
+    log = served.log()
+    assert len(log) >= 4
+    assert log_judge.smallest_gap(log, served.hosts[0]) >= delay_s

@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.processes.up_process import Up, upped
+from tests.support.processes.up_process import UpProcess, upped
 from tests.support.web.chromium import Browser, browser, chromium_program
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
@@ -32,7 +32,7 @@ def program() -> str:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     with upped(tmp_path_factory.mktemp("swagger") / "orb.cluster", "--masters", "1", "--workers", "1") as made:
         yield made
 
@@ -66,13 +66,13 @@ class Operation:
         self._page.write(f"{self.at} {field}", text)
 
 
-def outside(page: Browser, up: Up) -> list[str]:
+def outside(page: Browser, up: UpProcess) -> list[str]:
     """What the page asked of anybody else."""
     return [url for url in page.asked if not url.startswith((f"{up.address}/", "data:", "blob:", "about:"))]
 
 
 def test_a_crawl_is_created_from_the_example_and_watched(
-    up: Up, page: Browser, web: Callable[..., Web], tmp_path: Path
+    up: UpProcess, page: Browser, web: Callable[..., Web], tmp_path: Path
 ) -> None:
     page.go(up.facts["docs"])
     page.until("document.querySelectorAll('.opblock').length > 20")
@@ -120,7 +120,7 @@ def test_a_crawl_is_created_from_the_example_and_watched(
     assert outside(page, up) == []
 
 
-def test_redoc_shows_every_operation_and_asks_nobody_else(up: Up, page: Browser, tmp_path: Path) -> None:
+def test_redoc_shows_every_operation_and_asks_nobody_else(up: UpProcess, page: Browser, tmp_path: Path) -> None:
     operations = sum(len(item) for item in httpx.get(up.facts["openapi"]).json()["paths"].values())
     assert operations > 20
     page.go(up.facts["redoc"])

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.engines.postgres import PostgresServer
 from tests.support.processes.orb_command import ROOT, command_line, orb
-from tests.support.processes.up_process import ENDED_S, Up, upped
+from tests.support.processes.up_process import ENDED_S, UpProcess, upped
 from tests.support.web import log_judge
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
@@ -31,7 +31,7 @@ DELAY_S: Final = 0.05
 WAIT_S: Final = 120.0
 
 
-def declared(up: Up, served: Web, name: str = "docs", *, at: int = 0, delay_s: float = DELAY_S) -> None:
+def declared(up: UpProcess, served: Web, name: str = "docs", *, at: int = 0, delay_s: float = DELAY_S) -> None:
     spec = {
         "seeds": [f"{served.origins[0]}/"],
         "scope": {"mode": "any"},
@@ -42,11 +42,11 @@ def declared(up: Up, served: Web, name: str = "docs", *, at: int = 0, delay_s: f
     assert made.status_code == 201, made.text
 
 
-def finished(up: Up, name: str = "docs") -> None:
+def finished(up: UpProcess, name: str = "docs") -> None:
     up.until(lambda: up.ask("GET", f"/v1/crawls/{name}").json()["state"] == "finished", "the crawl is finished")
 
 
-def whole(up: Up, served: Web) -> None:
+def whole(up: UpProcess, served: Web) -> None:
     """The crawl has every page, its books balance, and no host was hurried."""
     stats = up.ask("GET", "/v1/crawls/docs/stats").json()
     assert stats["counters"]["pages"] == len(SITE.expected_pages(served.origins))
@@ -86,7 +86,7 @@ def test_a_first_start_shows_all_there_is_to_know_and_the_next_one_goes_on(web: 
         assert again.interrupted() == 0
 
 
-def no_secret_is_seen(up: Up) -> None:
+def no_secret_is_seen(up: UpProcess) -> None:
     """Neither the broker's token nor the admin's key is on a command line or in a log."""
     assert up.key is not None
     token = json.loads(Path(up.facts["nats_token_in"]).read_text())["authorization"]["token"]
@@ -101,7 +101,7 @@ def no_secret_is_seen(up: Up) -> None:
         assert [text for text in (*lines, *logs, up.errors()) if secret in text] == []
 
 
-def a_lost_key_is_replaced(up: Up) -> None:
+def a_lost_key_is_replaced(up: UpProcess) -> None:
     """By a command on the folder, which the audit log names; it works in the cluster that runs."""
     up.key = orb("key", "create", "--dir", up.folder, "--name", "found again").decode().strip()
     names = {key["name"]: key["created_by"] for key in up.ask("GET", "/v1/api-keys").json()["items"]}

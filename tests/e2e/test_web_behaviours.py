@@ -120,7 +120,9 @@ def test_every_behaviour_is_met_and_every_loss_is_told(web: Served, tmp_path: Pa
     # What the user reads is what the server saw, and every loss has its reason.
     assert (summary["end"], summary["exit_code"], summary["state"]) == ("finished", 0, "finished")
     assert summary["identities"] == {"urls": 0, "links": 0}
-    assert summary["pages"] == len(seen.pages)
+    not_indexed = Counter(why for one in BEHAVIOURS for why in one.not_indexed.values())
+    assert summary["not_indexed"] == not_indexed
+    assert summary["pages"] == len(seen.pages) + not_indexed.total()
     assert summary["left_out"] == sum((Counter(behaviour.left_out) for behaviour in BEHAVIOURS), Counter[str]())
     for url, fields in metadata(tmp_path / "web.crawl"):
         row = seen.urls.get(url)
@@ -140,6 +142,7 @@ def test_every_behaviour_is_met_and_every_loss_is_told(web: Served, tmp_path: Pa
         "by the network at each of",
         "at fetch.max_body_bytes",
         "damaged or unknown",
+        "not listed",
     ):
         assert told in text
     for url, row in seen.pages.items():

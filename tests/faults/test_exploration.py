@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.engines.postgres import PostgresServer
 from tests.support.faults.exploration import command, explored
-from tests.support.faults.plan import Fault, Kind, Who, plan
+from tests.support.faults.plan import Fault, FaultKind, FaultTarget, plan
 from tests.support.faults.report import report
 from tests.support.faults.validation import validate
 from tests.support.processes.kill_rounds import drawn_seed
@@ -25,21 +25,21 @@ likely as not none of the rarer ones. `./orb faults --seed N` draws others, and 
 FOUND = [
     pytest.param(
         6,
-        (Fault(Kind.CUT, Who.LEADER, Who.ETCD, after_s=0.2, hold_s=4.4, draw=0),) * 6,
+        (Fault(FaultKind.CUT, FaultTarget.LEADER, FaultTarget.ETCD, after_s=0.2, hold_s=4.4, draw=0),) * 6,
         id="a leader that etcd was cut off from registered no more",  # --seed 6 --rounds 114, round 51
     ),
     pytest.param(
         3,
         (
-            Fault(Kind.QUORUM, Who.ETCD, None, after_s=0.2, hold_s=0.1, draw=0),
-            Fault(Kind.KILL, Who.LEADER, None, after_s=0.5, hold_s=2.0, draw=0),
+            Fault(FaultKind.QUORUM, FaultTarget.ETCD, None, after_s=0.2, hold_s=0.1, draw=0),
+            Fault(FaultKind.KILL, FaultTarget.LEADER, None, after_s=0.5, hold_s=2.0, draw=0),
         )
         * 4,
         id="masters that had asked another etcd watched nothing",  # --seed 3 --rounds 55, round 12
     ),
     pytest.param(
         33199,
-        (Fault(Kind.FILL, Who.DATABASE, None, after_s=0.5, hold_s=4.0, draw=0),) * 4,
+        (Fault(FaultKind.FILL, FaultTarget.DATABASE, None, after_s=0.5, hold_s=4.0, draw=0),) * 4,
         id="a master ended for good when PostgreSQL's disk was full",  # --seed 33199 --rounds 12, round 3
     ),
 ]

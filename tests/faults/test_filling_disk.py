@@ -13,7 +13,7 @@ import pytest
 
 from cli.local.folder_lock import ROOM_BYTES
 from tests.support.faults.disks import small
-from tests.support.processes.up_process import Up, upped
+from tests.support.processes.up_process import UpProcess, upped
 
 pytestmark = pytest.mark.e2e
 
@@ -60,16 +60,16 @@ def large_pages() -> Iterator[str]:
             thread.join()
 
 
-def crawl(up: Up) -> dict[str, Any]:
+def crawl(up: UpProcess) -> dict[str, Any]:
     found: dict[str, Any] = up.ask("GET", "/v1/crawls/large").json()
     return found
 
 
-def pages(up: Up) -> int:
+def pages(up: UpProcess) -> int:
     return int(up.ask("GET", "/v1/crawls/large/stats").json()["counters"]["pages"])
 
 
-def under_way(up: Up) -> int:
+def under_way(up: UpProcess) -> int:
     """URLs that are leased."""
     return int(up.ask("GET", "/v1/crawls/large/stats").json()["counters"]["leased"])
 

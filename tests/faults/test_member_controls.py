@@ -10,7 +10,7 @@ import asyncpg
 
 from tests.support.engines.postgres import PostgresServer
 from tests.support.faults.engine_faults import FLUSH_MS
-from tests.support.faults.member_controls import Dials
+from tests.support.faults.member_controls import MemberControls
 from tests.support.processes.orb_command import ROOT
 
 MEMBER = """
@@ -19,8 +19,8 @@ from pathlib import Path
 from sqlalchemy import text
 from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.local.clock import SystemClock
-from tests.support.faults.member_controls import Dials
-Dials(Path(sys.argv[1])).install()
+from tests.support.faults.member_controls import MemberControls
+MemberControls(Path(sys.argv[1])).install()
 clock, began = SystemClock(), time.monotonic()
 elapsed = clock.elapsed()
 with open(sys.argv[2], "wb") as file:
@@ -46,8 +46,8 @@ import structlog
 from sqlalchemy import text
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.errors import ResourceFull
-from tests.support.faults.member_controls import Dials
-dials = Dials(Path(sys.argv[1]))
+from tests.support.faults.member_controls import MemberControls
+dials = MemberControls(Path(sys.argv[1]))
 dials.install()
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
@@ -80,7 +80,7 @@ asyncio.run(main())
 
 
 def test_a_members_wall_clock_and_its_disks_are_where_they_were_turned_to(tmp_path: Path) -> None:
-    dials = Dials(tmp_path / "dials")
+    dials = MemberControls(tmp_path / "dials")
     dials.turn(clock_s=-60.0, sync_s=0.3, commit_s=2.0)
     said = subprocess.run(
         [sys.executable, "-c", MEMBER, tmp_path / "dials", tmp_path / "file"],
@@ -104,12 +104,12 @@ def test_file_that_may_not_grow_refuses_new_pages_until_allowed(tmp_path: Path) 
 
 
 def test_a_turn_is_seen_by_whoever_looks_and_holds_until_the_next(tmp_path: Path) -> None:
-    hand, member = Dials(tmp_path / "dials"), Dials(tmp_path / "dials")
+    hand, member = MemberControls(tmp_path / "dials"), MemberControls(tmp_path / "dials")
     assert (member.clock_s, member.sync_s) == (0.0, 0.0)
     hand.turn(clock_s=60.0)
     assert (member.clock_s, member.sync_s) == (60.0, 0.0)
     hand.turn(sync_s=0.5)
-    assert (Dials(tmp_path / "dials").clock_s, member.sync_s) == (0.0, 0.5)
+    assert (MemberControls(tmp_path / "dials").clock_s, member.sync_s) == (0.0, 0.5)
     hand.turn(commit_s=0.25)
     assert (member.sync_s, member.commit_s, member.full) == (0.0, 0.25, False)
     hand.turn(full=True)

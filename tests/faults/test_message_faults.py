@@ -11,7 +11,7 @@ from shared.domain.errors import Refused
 from shared.domain.ids import Partition
 from shared.wire.messages import Command, Malformed, decode_discoveries, decode_report, encode
 from tests.support.engines.nats_server import POOL, BrokerServer, stored
-from tests.support.faults.message_faults import Post
+from tests.support.faults.message_faults import MessageListener
 from tests.support.processes.cluster import PARTITIONS
 
 P = Partition(1)
@@ -37,7 +37,7 @@ def test_unreadable_messages_reach_every_partition_and_are_counted(
             await broker.publish_report(P, "outcome", mine, "1")
             await broker.publish_shard(POOL, P, 1, 0, b"shard")
 
-    async def after(post: Post) -> None:
+    async def after(post: MessageListener) -> None:
         async with small.broker(declare=False) as broker:
             found: list[bytes] = []
             for number in range(PARTITIONS):
@@ -52,7 +52,7 @@ def test_unreadable_messages_reach_every_partition_and_are_counted(
             assert len(post.noise) == 1
 
     asyncio.run(before_a_post_listens(small))
-    with closing(Post(small.endpoint)) as post:
+    with closing(MessageListener(small.endpoint)) as post:
         asyncio.run(before())
         post.wait_for(2)
         post.corrupt(7)
@@ -73,7 +73,7 @@ def test_a_full_store_refuses_reports_until_there_is_room_again(small: BrokerSer
             await broker.publish_report(P, "outcome", b"r", f"{number}")
 
     asyncio.run(before_a_post_listens(small))
-    with closing(Post(small.endpoint)) as post:
+    with closing(MessageListener(small.endpoint)) as post:
         with post.full(), pytest.raises(Refused, match="storage limits"):
             asyncio.run(publish(1))
         asyncio.run(publish(2))

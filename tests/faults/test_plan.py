@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.support.faults.plan import ENGINES, MEMBERS, Kind, Who, deck, kinds, plan
+from tests.support.faults.plan import ENGINES, MEMBERS, FaultKind, FaultTarget, deck, kinds, plan
 
 
 def test_a_seed_gives_the_same_faults_again_and_another_seed_others() -> None:
@@ -22,26 +22,28 @@ def test_each_deck_holds_every_fault_once() -> None:
 
 def test_plan_strikes_every_member_engine_and_link() -> None:
     faults = deck(served_database=True)
-    for who in Who:
-        assert (Kind.KILL, who, None) in faults
-        assert (Kind.STOP, who, None) in faults
-        assert (Kind.RESTART, who, None) in faults
-    links = {(member, engine) for member in MEMBERS for engine in ENGINES} - {(Who.WORKER, Who.DATABASE)}
-    for kind in (Kind.CUT, Kind.SILENCE, Kind.DELAY):
+    for who in FaultTarget:
+        assert (FaultKind.KILL, who, None) in faults
+        assert (FaultKind.STOP, who, None) in faults
+        assert (FaultKind.RESTART, who, None) in faults
+    links = {(member, engine) for member in MEMBERS for engine in ENGINES} - {
+        (FaultTarget.WORKER, FaultTarget.DATABASE)
+    }
+    for kind in (FaultKind.CUT, FaultKind.SILENCE, FaultKind.DELAY):
         assert {(who, engine) for struck, who, engine in faults if struck is kind} == links
 
 
 def test_deck_holds_every_fault_kind_clock_and_disk() -> None:
     faults = deck(served_database=True)
-    assert {kind for kind, _, _ in faults} == set(Kind)
-    assert {who for kind, who, _ in faults if kind is Kind.STEP} == set(MEMBERS)
-    for kind in (Kind.SLOW, Kind.FILL):
-        assert {who for struck, who, _ in faults if struck is kind} == {Who.WORKER, *ENGINES}
+    assert {kind for kind, _, _ in faults} == set(FaultKind)
+    assert {who for kind, who, _ in faults if kind is FaultKind.STEP} == set(MEMBERS)
+    for kind in (FaultKind.SLOW, FaultKind.FILL):
+        assert {who for struck, who, _ in faults if struck is kind} == {FaultTarget.WORKER, *ENGINES}
 
 
 def test_plan_for_database_file_has_slow_and_full_disk_but_no_process() -> None:
-    of_a_file = [fault for fault in deck(served_database=False) if Who.DATABASE in fault]
-    assert of_a_file == [(Kind.SLOW, Who.DATABASE, None), (Kind.FILL, Who.DATABASE, None)]
+    of_a_file = [fault for fault in deck(served_database=False) if FaultTarget.DATABASE in fault]
+    assert of_a_file == [(FaultKind.SLOW, FaultTarget.DATABASE, None), (FaultKind.FILL, FaultTarget.DATABASE, None)]
 
 
 def test_some_faults_strike_during_recovery_and_some_outlast_a_lease() -> None:

@@ -9,7 +9,7 @@ import pytest
 from shared.domain.ids import CrawlId
 from tests.support.faults.faulted_cluster import prepared
 from tests.support.faults.history_collector import crawl_seen
-from tests.support.faults.traffic import Declared, agent
+from tests.support.faults.traffic import DeclaredCrawl, agent
 from tests.support.faults.validation import requested_too_often
 from tests.support.processes.cluster import cluster
 from tests.support.web.synthetic_site import SyntheticSite
@@ -39,7 +39,7 @@ def test_restart_of_a_master_beside_many_crawls_repeats_and_loses_nothing(tmp_pa
                 "fetch": {"user_agent": agent(name)},
                 "politeness": {"delay_s": 1.0},
             }
-            declared.append(Declared(running.declare(spec), name, number))
+            declared.append(DeclaredCrawl(running.declare(spec), name, number))
         web.wait_served(CRAWLS * PAGES // 4, 120)
         running.members["m1"].signal(signal.SIGTERM)
         running.members["m1"].process.wait(60)

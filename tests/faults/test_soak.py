@@ -13,9 +13,9 @@ from tests.support.faults.soak_verdict import (
     JUDGED_S,
     LEAST_EXCHANGES,
     RSS_FLOOR,
-    Killed,
-    Line,
-    Soaked,
+    KillEvent,
+    LogLine,
+    SoakHistory,
     by_minute,
     verdict,
 )
@@ -23,7 +23,7 @@ from tests.support.web.exchange_log import Exchange
 from tests.support.web.log_judge import TooLittleTraffic
 
 SECOND = 1_000_000_000
-KILL = Killed("broker", 1000.0)
+KILL = KillEvent("broker", 1000.0)
 
 
 def exchange(at_s: float) -> Exchange:
@@ -34,19 +34,19 @@ def sample(at_s: float, rss: int = 100 << 20, descriptors: int = 50) -> Sample:
     return Sample(at_s, {"m1": rss}, {"m1": descriptors}, {"m1": 1000}, {"database": 5000})
 
 
-def line(event: str, at: float, level: str = "warning") -> Line:
-    return Line("m1", at, event, level, event)
+def line(event: str, at: float, level: str = "warning") -> LogLine:
+    return LogLine("m1", at, event, level, event)
 
 
 COUNTED = {
     "discovered": 6, "queued": 1, "leased": 1, "done": 2, "failed": 1, "excluded": 1,
     "accepted": 9, "new": 6, "known": 2, "refused": 1,
 }  # fmt: skip
-GOOD = Soaked(
+GOOD = SoakHistory(
     seconds=JUDGED_S,
     members=("m1",),
     samples=tuple(sample(at_s) for at_s in range(0, int(JUDGED_S), 20)),
-    kills=(Killed("w1", 500.0), KILL),
+    kills=(KillEvent("w1", 500.0), KILL),
     lines=(
         line("owner.reloaded", 1005.0),
         line("owner.stopped", 100.0, "info"),
@@ -94,7 +94,7 @@ def test_good_soak_has_no_findings() -> None:
         ),
     ],
 )
-def test_each_defect_is_found_alone(bad: Soaked, evidence: str) -> None:
+def test_each_defect_is_found_alone(bad: SoakHistory, evidence: str) -> None:
     findings = verdict(bad)
     assert findings
     assert all(evidence in each for each in findings)
@@ -114,7 +114,7 @@ def test_growth_within_the_tolerance_is_no_finding() -> None:
         replace(GOOD, pages={"c1": 2, "c2": 0}),
     ],
 )
-def test_too_little_is_not_judged(little: Soaked) -> None:
+def test_too_little_is_not_judged(little: SoakHistory) -> None:
     with pytest.raises(TooLittleTraffic):
         verdict(little)
 

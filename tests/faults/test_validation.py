@@ -13,15 +13,15 @@ from tests.support.faults.history import (
     FenceSeen,
     History,
     LeaseSeen,
+    LeaseTurn,
     PageSeen,
     Round,
-    Shared,
-    Sharer,
-    Turn,
+    SharedPeriod,
+    SharingCrawl,
     TurnSeen,
     WriteSeen,
 )
-from tests.support.faults.plan import Fault, Kind, Who
+from tests.support.faults.plan import Fault, FaultKind, FaultTarget
 from tests.support.faults.report import pause_s, report
 from tests.support.faults.validation import LEAST_EXCHANGES, SENDING_NS, Promise, impolite, unfair, validate
 from tests.support.web.exchange_log import Exchange
@@ -30,7 +30,7 @@ from tests.support.web.log_judge import TooLittleTraffic
 SECOND = 1_000_000_000
 URLS = tuple(f"http://a:1/{number}" for number in range(4))
 SEED = URLS[-1]
-FAULT = Fault(Kind.KILL, Who.LEADER, None, 0.0, 1.0, 0)
+FAULT = Fault(FaultKind.KILL, FaultTarget.LEADER, None, 0.0, 1.0, 0)
 
 
 def exchange(begun_s: float, host: str = "a:1", path: str = "/0", agent: str = "orb") -> Exchange:
@@ -57,7 +57,7 @@ CRAWL = CrawlSeen(
     counters=counters(),
     leases=0,
     agent="orb (c1)",
-    turns=(TurnSeen(SEED, Turn.ACCEPTED, 2 * SECOND),),
+    turns=(TurnSeen(SEED, LeaseTurn.ACCEPTED, 2 * SECOND),),
 )
 GOOD = History(
     seed=1,
@@ -176,7 +176,7 @@ def test_a_broken_promise_is_found_and_no_other_is(history: History, promise: Pr
 
 
 def test_letter_of_a_store_that_was_put_back_may_be_buried_again() -> None:
-    put_back = (replace(GOOD.rounds[0], fault=replace(FAULT, kind=Kind.PUT_BACK, who=Who.BROKER)),)
+    put_back = (replace(GOOD.rounds[0], fault=replace(FAULT, kind=FaultKind.PUT_BACK, who=FaultTarget.BROKER)),)
     assert validate(replace(GOOD, buried=(*GOOD.buried, b"noise"), rounds=put_back)) == ()
     for wrong in (GOOD.buried[1:], (*GOOD.buried, b"ours")):
         assert broken(replace(GOOD, buried=wrong, rounds=put_back)) == {Promise.BURIED}
@@ -188,35 +188,35 @@ def test_a_seed_whose_acknowledgement_was_lost_may_be_stored_and_need_not_be() -
     assert validate(crawl(expected=frozenset(URLS[:3]), seeds=frozenset({URLS[0]}), offered=unheard)) == ()
 
 
-def requested(times: int, *turns: Turn, rounds: tuple[Round, ...] = GOOD.rounds, at_s: float = 3.0) -> History:
+def requested(times: int, *turns: LeaseTurn, rounds: tuple[Round, ...] = GOOD.rounds, at_s: float = 3.0) -> History:
     """A run in which the seed was requested so often."""
     own = tuple(exchange(10.0 + at, path="/3", agent=CRAWL.agent) for at in range(times))
     seen = tuple(TurnSeen(SEED, turn, round(at_s * SECOND)) for turn in turns)
     return replace(crawl(turns=seen), exchanges=(*GOOD.exchanges, *own), rounds=rounds)
 
 
-@pytest.mark.parametrize("other", [Turn.ENDED, Turn.REGRANTED])
-def test_request_that_an_expired_grant_explains_is_allowed(other: Turn) -> None:
-    assert validate(requested(2, Turn.ACCEPTED, other)) == ()
-    assert validate(requested(2, Turn.ACCEPTED, Turn.ACCEPTED)) == ()
-    assert broken(requested(3, Turn.ACCEPTED, other)) == {Promise.REPEATED}
+@pytest.mark.parametrize("other", [LeaseTurn.ENDED, LeaseTurn.REGRANTED])
+def test_request_that_an_expired_grant_explains_is_allowed(other: LeaseTurn) -> None:
+    assert validate(requested(2, LeaseTurn.ACCEPTED, other)) == ()
+    assert validate(requested(2, LeaseTurn.ACCEPTED, LeaseTurn.ACCEPTED)) == ()
+    assert broken(requested(3, LeaseTurn.ACCEPTED, other)) == {Promise.REPEATED}
 
 
 def test_request_beyond_the_accepted_outcomes_is_found() -> None:
-    [violation] = validate(requested(2, Turn.ACCEPTED, Turn.HANDED_BACK))
+    [violation] = validate(requested(2, LeaseTurn.ACCEPTED, LeaseTurn.HANDED_BACK))
     counted = "accepted 1, ended 0, regranted 0, handed_back 0"
     assert violation.evidence == f"c1: {SEED} was requested 2 times ({counted})"
 
 
 def test_url_handed_back_by_an_ended_worker_may_be_requested_again() -> None:
-    ended = replace(GOOD.rounds[0], fault=replace(FAULT, kind=Kind.RESTART, who=Who.WORKER))
-    twice = (Turn.ACCEPTED, Turn.HANDED_BACK)
+    ended = replace(GOOD.rounds[0], fault=replace(FAULT, kind=FaultKind.RESTART, who=FaultTarget.WORKER))
+    twice = (LeaseTurn.ACCEPTED, LeaseTurn.HANDED_BACK)
     assert validate(requested(2, *twice, rounds=(ended,))) == ()
     assert broken(requested(2, *twice, rounds=(ended,), at_s=0.5)) == {Promise.REPEATED}
     assert broken(requested(2, *twice, rounds=(ended,), at_s=60.0)) == {Promise.REPEATED}
 
 
-SHARED = Shared("the hosts", 100 * SECOND, 160 * SECOND, (Sharer("a", 1, 0.1), Sharer("b", 2, 0.9)))
+SHARED = SharedPeriod("the hosts", 100 * SECOND, 160 * SECOND, (SharingCrawl("a", 1, 0.1), SharingCrawl("b", 2, 0.9)))
 
 
 def sharing(a: int, b: int) -> History:

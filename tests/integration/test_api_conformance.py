@@ -11,7 +11,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -36,8 +36,12 @@ AnyCase = schemathesis.Case[Any]
 
 EXAMPLES: Final = 4
 MANY_EXAMPLES: Final = 150
-FOLLOWED: Final = ("/v1/events", "/v1/crawls/{name}/events")
-"""Streams, which do not end by themselves: they are asked for once, below."""
+FOLLOWED: Final[Mapping[str, tuple[dict[str, str], dict[str, str]]]] = {
+    "/v1/events": ({"after": "-1"}, {"after": "0"}),
+    "/v1/crawls/{name}/events": ({"after": "-1"}, {"after": "0"}),
+    "/v1/crawls/{name}/changes/stream": ({"since": "yesterday"}, {"since": "2030-01-01T00:00:00Z"}),
+}
+"""Streams, which do not end by themselves. They are asked for once, below, with wrong and with right parameters."""
 
 BEYOND_THE_DOCUMENT: Final = frozenset(
     {
@@ -46,6 +50,7 @@ BEYOND_THE_DOCUMENT: Final = frozenset(
         "the address has a NUL character in it",
         "the cursor is not valid",
         "the URL is not valid",
+        "the target cannot be excluded",
         "the host is not valid",
         "no seeds are given",
         "the seeds are not valid",
@@ -208,13 +213,13 @@ def _needed(operation: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("path", FOLLOWED)
 def test_streams_begin_as_the_document_says(path: str, role: Role, running: Served) -> None:
     headers = {"Authorization": f"Bearer {running.keys[role]}"}
-    place = running.url + path.format(name="followed")
+    place, (wrong, right) = running.url + path.format(name="followed"), FOLLOWED[path]
     admin = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
     httpx.put(f"{running.url}/v1/crawls/followed", json={"spec": SPEC}, headers=admin, timeout=30).raise_for_status()
     assert httpx.get(place, timeout=30).status_code == 401
-    assert httpx.get(place, headers=headers, params={"after": -1}, timeout=30).status_code == 422
+    assert httpx.get(place, headers=headers, params=wrong, timeout=30).status_code == 422
     documented = application().openapi()["paths"][path]["get"]["responses"]["200"]["content"]
-    with httpx.stream("GET", place, headers=headers, params={"after": 0}, timeout=30) as stream:
+    with httpx.stream("GET", place, headers=headers, params=right, timeout=30) as stream:
         assert stream.status_code == 200
         assert stream.headers["content-type"].partition(";")[0] in documented
         assert next(stream.iter_lines())

@@ -112,7 +112,7 @@ def test_description_agrees_with_unit_default_and_example(place: str, part: dict
 
 def spec_parts() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a spec for every example of the spec's schemas."""
-    for name in ("scope", "politeness", "budget", "fetch", "extract", "retry", "egress", "output"):
+    for name in ("scope", "politeness", "budget", "fetch", "extract", "retry", "egress", "output", "robots"):
         yield from ((f"{name}.{field}", {name: {field: value}}) for field, value in examples_of(name.title()))
     yield from ((f"scope.traps.{field}", {"scope": {"traps": {field: value}}}) for field, value in examples_of("Traps"))
     yield from ((f"seeds.{field}", {"seeds": [{"url": URL, field: value}]}) for field, value in examples_of("Seed"))

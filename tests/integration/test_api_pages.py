@@ -5,12 +5,12 @@ import gzip
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import brotli
 import httpx
+import msgspec
 import pytest
 
 from api.routes import pages as routes
@@ -242,12 +242,12 @@ def test_a_page_that_was_found_unchanged_has_the_body_of_the_capture_before(tmp_
     body = b"the same as ever"
     first = page("http://a.test/first", body)
     digest = payload_digest(body)
-    again = replace(
+    again = msgspec.structs.replace(
         page("http://a.test/again", b"", status=304),
         revisit=Revisit(RevisitProfile.IDENTICAL_PAYLOAD, "http://a.test/first", AT_MS, digest),
         digest=digest,
     )
-    gone = replace(
+    gone = msgspec.structs.replace(
         page("http://a.test/gone", b"", status=304),
         revisit=Revisit(RevisitProfile.IDENTICAL_PAYLOAD, "http://a.test/never", AT_MS, digest),
         digest=digest,

@@ -40,7 +40,7 @@ _EVERY_SHAPE = [
     exchange(os.urandom(1_500_000)),
     exchange(b"over two", http_version="2"),
     exchange(b"odd", b"\xff\xfe: \x00", b" ", b"no colon", b"Content-Length: +3"),
-    Exchange(answer(HTML), AT_MS, 2, "http://example.org/", [("http://example.org/a", "L a/@href")] * 300),
+    Exchange(answer(HTML), AT_MS, 2, "http://example.org/", {"L a/@href": ["http://example.org/a"] * 300}),
     Exchange(
         answer(HTML), AT_MS, 0, revisit=Revisit(RevisitProfile.IDENTICAL_PAYLOAD, "http://example.org/page", AT_MS)
     ),

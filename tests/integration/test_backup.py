@@ -20,7 +20,7 @@ from cli.admin.backup import take
 from cli.admin.backup_folder import MANIFEST, REPORTS, Backup
 from cli.admin.database import examined
 from cli.admin.restore import into_folder, restore
-from cli.admin.stream_copy import Stretch, unread
+from cli.admin.stream_copy import Stretch, publish_events, unread
 from cli.local.cluster_folder import ClusterFolder
 from cli.terminal.exits import Environment, Usage
 from shared.adapters.local.clock import SystemClock
@@ -189,7 +189,7 @@ def test_a_hold_that_was_lost_while_reports_were_copied_leaves_no_backup(
 def test_interrupted_restore_leaves_no_database_and_can_be_repeated(
     tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = restoring._events
+    events = publish_events
 
     async def story() -> None:
         async with at_work(tmp_path, server) as us:
@@ -204,11 +204,11 @@ def test_interrupted_restore_leaves_no_database_and_can_be_repeated(
         async def broken(*_: object) -> None:
             raise Transient("the broker is away")
 
-        monkeypatch.setattr(restoring, "_events", broken)
+        monkeypatch.setattr(restoring, "publish_events", broken)
         with pytest.raises(Transient):
             await restore(backup, fresh)
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith("b.db")] == []
-        monkeypatch.setattr(restoring, "_events", events)
+        monkeypatch.setattr(restoring, "publish_events", events)
         await restore(backup, fresh, again=True)
         found = await examined(str(tmp_path / "b.db"))
         assert (found.shown, found.looked_at["urls"]) == ([], 1)
@@ -290,7 +290,7 @@ def test_a_folder_that_is_no_backup_or_of_a_later_format_is_refused(tmp_path: Pa
 def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = restoring._events
+    events = publish_events
 
     async def taken() -> None:
         async with at_work(tmp_path, server) as us:
@@ -301,11 +301,11 @@ def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
 
     run(taken)
     backup, folder = Backup(tmp_path / "backup"), ClusterFolder(tmp_path / "up")
-    monkeypatch.setattr(restoring, "_events", broken)
+    monkeypatch.setattr(restoring, "publish_events", broken)
     with pytest.raises(Transient):
         into_folder(backup, folder, None)
     assert [path.name for path in folder.path.iterdir()] == ["lock"]
-    monkeypatch.setattr(restoring, "_events", events)
+    monkeypatch.setattr(restoring, "publish_events", events)
     into_folder(backup, folder, None)
     assert folder.remembered() is not None
     assert folder.database.is_file()

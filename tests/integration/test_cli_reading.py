@@ -25,7 +25,7 @@ from cli.terminal.exits import Exit
 from shared.adapters.sql.catalog import crawl_reader as reading
 from shared.domain.crawl.spec_parse import parse_spec
 from tests.support.archive import stored_crawl
-from tests.support.archive.crawl_folder import BODY, SEED, SPEC, TITLE, Made, made
+from tests.support.archive.crawl_folder import BODY, SEED, SPEC, TITLE, StoredCrawl, made
 from tests.support.archive.exchanges import sha1
 from tests.support.database.store_tables import books
 from tests.support.faults.disks import filled, small
@@ -36,7 +36,7 @@ Orb = Callable[..., bytes]
 
 
 @pytest.fixture
-def crawl(tmp_path: Path) -> Made:
+def crawl(tmp_path: Path) -> StoredCrawl:
     return made(tmp_path / "a.crawl")
 
 
@@ -57,11 +57,11 @@ def rows(out: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_the_folder_made_for_these_tests_balances(crawl: Made) -> None:
+def test_the_folder_made_for_these_tests_balances(crawl: StoredCrawl) -> None:
     assert books(crawl.path / "crawl.db") == []
 
 
-def test_pages_are_the_stored_ones_with_the_place_of_their_records(crawl: Made, orb: Orb) -> None:
+def test_pages_are_the_stored_ones_with_the_place_of_their_records(crawl: StoredCrawl, orb: Orb) -> None:
     pages = rows(orb("export", "pages", crawl.path))
     assert {page["url"] for page in pages} == set(crawl.pages)
     first = next(page for page in pages if page["url"] == SEED)
@@ -75,7 +75,7 @@ def test_pages_are_the_stored_ones_with_the_place_of_their_records(crawl: Made, 
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_an_export_that_its_disk_does_not_take_ends_with_one_sentence(crawl: Made, form: str) -> None:
+def test_an_export_that_its_disk_does_not_take_ends_with_one_sentence(crawl: StoredCrawl, form: str) -> None:
     with Path("/dev/full").open("wb") as full:
         line = command_line("export", "urls", crawl.path, "--format", form)
         ended = subprocess.run(line, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -83,7 +83,7 @@ def test_an_export_that_its_disk_does_not_take_ends_with_one_sentence(crawl: Mad
     assert ended.stderr.startswith("orb: the output was cut short (No space left on device); make room")
 
 
-def test_urls_are_all_that_were_heard_of_with_their_state(crawl: Made, orb: Orb) -> None:
+def test_urls_are_all_that_were_heard_of_with_their_state(crawl: StoredCrawl, orb: Orb) -> None:
     urls = {row["url"]: row for row in rows(orb("export", "urls", crawl.path))}
     assert len(urls) == len(crawl.pages) + 5
     assert (urls[f"{SEED}robots"]["state"], urls[f"{SEED}robots"]["reason"]) == ("excluded", "robots")
@@ -93,7 +93,7 @@ def test_urls_are_all_that_were_heard_of_with_their_state(crawl: Made, orb: Orb)
     assert urls[SEED]["discovered_from"] is None
 
 
-def test_links_are_those_of_the_archive(crawl: Made, orb: Orb) -> None:
+def test_links_are_those_of_the_archive(crawl: StoredCrawl, orb: Orb) -> None:
     links = rows(orb("export", "links", crawl.path))
     assert {link["source"] for link in links} == set(crawl.pages)
     assert [link for link in links if link["source"] == SEED] == [
@@ -103,7 +103,7 @@ def test_links_are_those_of_the_archive(crawl: Made, orb: Orb) -> None:
 
 
 @pytest.mark.parametrize("what", ["pages", "urls", "links"])
-def test_every_format_says_the_same(crawl: Made, orb: Orb, tmp_path: Path, what: str) -> None:
+def test_every_format_says_the_same(crawl: StoredCrawl, orb: Orb, tmp_path: Path, what: str) -> None:
     plain = rows(orb("export", what, crawl.path))
     table = list(csv.DictReader(io.StringIO(orb("export", what, crawl.path, "--format", "csv").decode())))
     assert table == [{name: "" if value is None else str(value) for name, value in row.items()} for row in plain]
@@ -128,13 +128,13 @@ def test_a_listing_longer_than_a_piece_has_every_row_once(
     assert (len(pages), set(pages)) == (23, set(crawl.pages))
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(crawl: Made, orb: Orb, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing(crawl: StoredCrawl, orb: Orb, tmp_path: Path) -> None:
     said = orb("export", "pages", crawl.path, "-o", tmp_path / "no" / "pages.csv", code=Exit.USAGE)
     assert b"cannot write" in said
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_show_names_what_was_left_out_and_what_was_cut(crawl: Made, orb: Orb) -> None:
+def test_show_names_what_was_left_out_and_what_was_cut(crawl: StoredCrawl, orb: Orb) -> None:
     shown = json.loads(orb("show", crawl.path, "--json"))
     assert (shown["left_out"], shown["truncated"]) == ({"max_links_per_page": 5, "other_host": 48}, {"length": 1})
     assert shown["left_out_examples"] == {"other_host": [{"url": "http://www.a.example/1", "page": SEED}]}
@@ -159,7 +159,7 @@ def test_show_names_what_was_left_out_and_what_was_cut(crawl: Made, orb: Orb) ->
     ],
 )
 def test_show_of_a_link_without_a_row_names_page_and_rule(
-    crawl: Made, orb: Orb, url: str, reason: str | None, page: str
+    crawl: StoredCrawl, orb: Orb, url: str, reason: str | None, page: str
 ) -> None:
     said = json.loads(orb("show", crawl.path, "--url", url, "--json"))
     assert (said["known"], said["left_out"], said["found_on"]) == (False, reason, page)
@@ -167,7 +167,7 @@ def test_show_of_a_link_without_a_row_names_page_and_rule(
 
 
 def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
-    crawl: Made, orb: Orb, monkeypatch: pytest.MonkeyPatch
+    crawl: StoredCrawl, orb: Orb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.data.unknown_url.MAX_PAGES_READ", 1)
     said = orb("show", crawl.path, "--url", f"{SEED}unseen").decode()
@@ -177,7 +177,7 @@ def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
     assert "Only the links of 1 page were searched" in said
 
 
-def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
+def test_the_index_lists_each_page_once_at_its_record(crawl: StoredCrawl) -> None:
     settle(CrawlFolder(crawl.path))
     lines = list(stored_crawl.index_lines(crawl.path))
     assert sorted(line["url"] for line in lines) == sorted(crawl.pages)
@@ -186,7 +186,7 @@ def test_the_index_lists_each_page_once_at_its_record(crawl: Made) -> None:
         assert (record.url, record.digest) == (line["url"], f"sha1:{line['digest']}")
 
 
-def test_warc_gives_the_body_the_head_and_the_record(crawl: Made, orb: Orb, tmp_path: Path) -> None:
+def test_warc_gives_the_body_the_head_and_the_record(crawl: StoredCrawl, orb: Orb, tmp_path: Path) -> None:
     assert orb("warc", crawl.path, SEED) == BODY + b"0"
     with_head = orb("warc", crawl.path, f"{SEED}1", "--headers")
     assert with_head.startswith(b"HTTP/1.1 200 ")
@@ -204,11 +204,11 @@ def test_warc_gives_the_body_the_head_and_the_record(crawl: Made, orb: Orb, tmp_
         ("ftp://a.example/", b"not an http or https URL"),
     ],
 )
-def test_warc_of_what_is_not_stored_says_why(crawl: Made, orb: Orb, url: str, why: bytes) -> None:
+def test_warc_of_what_is_not_stored_says_why(crawl: StoredCrawl, orb: Orb, url: str, why: bytes) -> None:
     assert why in orb("warc", crawl.path, url, code=Exit.USAGE)
 
 
-def test_show_sums_up(crawl: Made, orb: Orb) -> None:
+def test_show_sums_up(crawl: StoredCrawl, orb: Orb) -> None:
     said = json.loads(orb("show", crawl.path, "--json"))
     assert (said["state"], said["finished_reason"], said["crawl"], said["revision"]) == (
         "finished",
@@ -239,7 +239,7 @@ def test_show_sums_up(crawl: Made, orb: Orb) -> None:
         ("queued", "queued", "asked at most every 2 s"),
     ],
 )
-def test_show_url_says_state_and_why(crawl: Made, orb: Orb, path: str, state: str, why: str) -> None:
+def test_show_url_says_state_and_why(crawl: StoredCrawl, orb: Orb, path: str, state: str, why: str) -> None:
     said = json.loads(orb("show", crawl.path, "--url", SEED + path, "--json"))
     assert (said["known"], said["state"]) == (True, state)
     assert why in " ".join(said["why"])
@@ -248,7 +248,7 @@ def test_show_url_says_state_and_why(crawl: Made, orb: Orb, path: str, state: st
     assert why in " ".join(text.split())
 
 
-def test_show_url_tells_the_way_from_the_seed(crawl: Made, orb: Orb) -> None:
+def test_show_url_tells_the_way_from_the_seed(crawl: StoredCrawl, orb: Orb) -> None:
     said = json.loads(orb("show", crawl.path, "--url", f"{SEED}queued", "--json"))
     assert said["discovered_from"] == [crawl.pages[-1], SEED]
     assert said["host"]["last_failure"] == "http_500 try again"
@@ -262,7 +262,7 @@ def test_show_url_tells_the_way_from_the_seed(crawl: Made, orb: Orb) -> None:
         (f"{SEED}unseen", None),
     ],
 )
-def test_show_of_an_unseen_url_runs_the_rules_dry(crawl: Made, orb: Orb, url: str, refused: str | None) -> None:
+def test_show_of_an_unseen_url_runs_the_rules_dry(crawl: StoredCrawl, orb: Orb, url: str, refused: str | None) -> None:
     said = json.loads(orb("show", crawl.path, "--url", url, "--json"))
     assert (said["known"], said["in_scope"]) == (False, refused is None)
     assert next((rule["rule"] for rule in said["rules"] if not rule["allowed"]), None) == refused
@@ -327,12 +327,12 @@ def test_disk_without_a_byte_at_crawl_end_says_how_to_resume(
 
 
 @pytest.mark.parametrize("typed", ["a.example/1", "http://a.example/1", "A.EXAMPLE:80/1"])
-def test_url_without_a_scheme_has_that_of_the_crawl(crawl: Made, orb: Orb, typed: str) -> None:
+def test_url_without_a_scheme_has_that_of_the_crawl(crawl: StoredCrawl, orb: Orb, typed: str) -> None:
     assert json.loads(orb("show", crawl.path, "--url", typed, "--json"))["url"] == f"{SEED}1"
     assert orb("warc", crawl.path, typed) == BODY + b"1"
 
 
-def test_url_that_is_not_known_has_the_scheme_of_the_first_seed(crawl: Made, orb: Orb) -> None:
+def test_url_that_is_not_known_has_the_scheme_of_the_first_seed(crawl: StoredCrawl, orb: Orb) -> None:
     assert json.loads(orb("show", crawl.path, "--url", "other.example:8080/x", "--json"))["url"].startswith("http://")
 
 
@@ -343,7 +343,7 @@ def test_state_of_a_crawl_that_no_command_works_on_is_interrupted(tmp_path: Path
         assert json.loads(orb("show", folder, "--json"))["state"] == "running"
 
 
-def test_authorities_are_kept_beside_those_of_the_system(crawl: Made, tmp_path: Path) -> None:
+def test_authorities_are_kept_beside_those_of_the_system(crawl: StoredCrawl, tmp_path: Path) -> None:
     folder, own = CrawlFolder(crawl.path), tmp_path / "own.pem"
     own.write_text("-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----")
     put_authorities(folder, None)

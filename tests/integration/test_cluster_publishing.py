@@ -7,7 +7,6 @@ import pytest
 
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.frontier.store import SqliteStore
@@ -23,6 +22,7 @@ from shared.wire.keys import CrawlRecord, Keys, decode_record
 from tests.integration.test_worker_crawls import at_work, spec
 from tests.support.api.scripted_owner import CRAWL
 from tests.support.crawl_controller import spec_publisher
+from tests.support.engines.local_coordinator import LocalCoordinator
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 from tests.support.web.fetchers import run

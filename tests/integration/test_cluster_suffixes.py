@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.local.suffixes import installed_list, use_list
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.web import url
@@ -15,6 +14,7 @@ from shared.domain.web.url import partition_of, registrable_domain
 from shared.wire.keys import Keys, decode_suffixes
 from shared.wire.messages import Malformed
 from tests.support.crawl_controller import spec_publisher
+from tests.support.engines.local_coordinator import LocalCoordinator
 from workers.membership import list_in
 
 CLOCK = SystemClock()

@@ -201,6 +201,15 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert "worker.max_visits" in orb("config", "set", "worker.max_visits=-9", code=Exit.USAGE)
     assert re.search(r"^m1 +active", orb("get", "masters"), re.M)
     assert orb("hosts", "block", "a.test", "--for", "2h").startswith("host/a.test is blocked until ")
+    excluded = orb("exclude", "A.test.", "https://b.test/x", "--reason", "asked by mail", "--for", "7d")
+    assert "exclusion/1 created: no crawl requests a.test\n" in excluded
+    assert "exclusion/1 replaced" in orb("exclude", "a.test", "--reason", "again", "--withdraw")
+    shown = json.loads(orb("get", "exclusion", "1", "-o", "json"))
+    assert (shown["reason"], shown["until"], shown["withdraw"]) == ("again", None, True)
+    assert "https://b.test/x" in orb("get", "exclusions")
+    assert "is not a host" in orb("exclude", "*.test", "--reason", "x", code=Exit.USAGE)
+    assert orb("delete", "exclusion", "1") == "exclusion/1 deleted\n"
+    assert "a.test" not in orb("get", "exclusions", "--target", "https://b.test/x")
     assert orb("hosts", "delay", "a.test", "5") == "host/a.test gets a request at most every 5 s\n"
     assert orb("hosts", "delay", "a.test", "0").startswith("host/a.test has no operator's delay any more")
     assert "config.replace" in orb("get", "audit", "--action", "config.")

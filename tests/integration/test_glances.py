@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.overview import SqlOverview
 from shared.adapters.sql.engine.migrate import upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.reads.declared import Actor, Declaration
 from shared.ports.catalog import Missing
+from tests.support.database.statement_log import statements
 
 OPERATOR = Actor("0" * 16, "operator", "r")
 
@@ -84,3 +86,67 @@ def test_a_database_that_is_locked_when_the_first_looks_at_it_is_waited_for(tmp_
             await threads.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_data_version_differs_after_each_commit_of_any_connection(tmp_path: Path) -> None:
+    async def run() -> None:
+        threads, other = SqliteThreads(tmp_path / "orb.db"), SqliteThreads(tmp_path / "orb.db")
+        try:
+            await threads.migrate(upgrade_sqlite)
+            seen = [await threads.data_version()]
+            for writer in (threads, other, threads):
+                catalog = SqlCatalog(writer)
+                await catalog.create(Declaration(f"c{len(seen)}", "{}", {}), start=False, actor=OPERATOR, now_ms=0)
+                seen += [await threads.data_version()]
+                assert await threads.data_version() == seen[-1], "nothing was committed in between"
+            assert len(set(seen)) == len(seen)
+            assert None not in seen
+        finally:
+            await threads.close()
+            await other.close()
+
+    asyncio.run(run())
+
+
+def test_polled_read_is_sent_again_after_a_commit_or_for_other_arguments(tmp_path: Path) -> None:
+    async def run() -> None:
+        threads, other = SqliteThreads(tmp_path / "orb.db"), SqliteThreads(tmp_path / "orb.db")
+        try:
+            await threads.migrate(upgrade_sqlite)
+            overview = SqlOverview(threads)
+            with statements() as sent:
+                first = await overview.crawl_overviews()
+                assert (begun := len(sent)) > 0
+                assert await overview.crawl_overviews() is first
+                assert len(sent) == begun
+                await overview.crawl_overviews(worked_on=True)
+                assert len(sent) > begun
+            await SqlCatalog(other).create(Declaration("news", "{}", {}), start=False, actor=OPERATOR, now_ms=0)
+            assert [crawl.name for crawl in await overview.crawl_overviews()] == ["news"]
+        finally:
+            await threads.close()
+            await other.close()
+
+    asyncio.run(run())
+
+
+def test_polled_read_is_sent_each_time_if_the_version_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown() -> None:
+        return None
+
+    async def run() -> None:
+        threads = SqliteThreads(tmp_path / "orb.db")
+        monkeypatch.setattr(threads, "data_version", unknown)
+        try:
+            await threads.migrate(upgrade_sqlite)
+            overview = SqlOverview(threads)
+            with statements() as sent:
+                for _ in range(3):
+                    await overview.newest_line()
+            assert sum(each.startswith("SELECT") for each in sent) == 3
+        finally:
+            await threads.close()
+
+    asyncio.run(run())

@@ -30,13 +30,13 @@ ROWS: Final = {
     ),
     "show": (
         "import cli.data.show, shared.adapters.sql.catalog.crawl_reader, cli.data.summary",
-        500,
+        510,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE | {"nats", "uvloop", "pycurl", "api", "workers"},
     ),
-    "worker": ("import workers.main", 480, DRAWING | EXPORTING | HTTP | CLUSTER | RARE | SQL | {"api"}),
+    "worker": ("import workers.main", 490, DRAWING | EXPORTING | HTTP | CLUSTER | RARE | SQL | {"api"}),
     "cluster worker": (
         "import workers.main, workers.membership",
-        570,
+        580,
         DRAWING | EXPORTING | HTTP | RARE | SQL | {"api"},
     ),
     "up": (

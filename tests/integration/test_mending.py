@@ -9,7 +9,7 @@ from cli.local.nats_restart import APART_S, ENOUGH_BYTES, NatsRestart
 from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
 from cli.local.supervisor import Engine
 from shared.adapters.nats import EmbeddedServer
-from tests.support.progress_recorder import Noting
+from tests.support.progress_recorder import NoteRecorder
 
 FAILED = "[1] [ERR] JetStream failed to store a msg on stream '$G > REPORTS': write /d/1.blk: no space left on device\n"
 
@@ -39,7 +39,7 @@ class Broker:
 
 
 def test_broker_is_killed_after_failed_write_with_space_not_at_each_check() -> None:
-    broker, watch, clock = Broker(), Noting(), [100.0]
+    broker, watch, clock = Broker(), NoteRecorder(), [100.0]
     mending = NatsRestart(broker, broker, watch, now=lambda: clock[0])
     mending.look(ENOUGH_BYTES)
     broker.failed = FAILED
@@ -64,7 +64,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 def test_the_server_comes_back_and_is_left_alone_then(tmp_path: Path) -> None:
     async def run() -> None:
-        watch = Noting()
+        watch = NoteRecorder()
         family, server = ProcessGroup(watch), EmbeddedServer(tmp_path)
         broker, clock = Engine("broker", server), [100.0]
         mending = NatsRestart(server, broker, watch, now=lambda: clock[0])

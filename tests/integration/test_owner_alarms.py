@@ -11,7 +11,6 @@ from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
 from api.members.partition_owners import PartitionOwners
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
 from shared.adapters.sql.frontier.store import SqliteStore
@@ -19,6 +18,7 @@ from shared.domain.ids import Partition, Term
 from shared.runtime.supervise import Tasks
 from shared.wire.keys import Keys, MemberRecord, PartitionRecord, encode_record
 from shared.wire.subjects import REPORTS
+from tests.support.engines.local_coordinator import LocalCoordinator
 from tests.support.engines.nats_server import POOL, BrokerServer
 from tests.support.engines.nats_server import server as server
 

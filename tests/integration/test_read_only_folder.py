@@ -13,7 +13,7 @@ import pytest
 from cli.terminal.exits import Exit
 from shared.adapters.sql.engine.read_only import ReadFile
 from shared.domain.errors import Transient, Unusable
-from tests.support.archive.crawl_folder import SEED, Made, made
+from tests.support.archive.crawl_folder import SEED, StoredCrawl, made
 from tests.support.processes.orb_command import ROOT, command_line
 
 _WITHOUT_RIGHTS = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all") if os.geteuid() == 0 else ()
@@ -41,7 +41,7 @@ def ran(prefix: list[str], *arguments: str | Path, code: int = Exit.OK) -> tuple
     return ended.stdout, ended.stderr
 
 
-def names(crawl: Made) -> set[str]:
+def names(crawl: StoredCrawl) -> set[str]:
     return {entry.name for entry in crawl.path.iterdir()}
 
 

@@ -9,7 +9,6 @@ from sqlalchemy import insert
 
 from api.leader.config_publisher import ConfigPublisher
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.access_schema import config_revisions
 from shared.adapters.sql.frontier.store import SqliteStore
@@ -20,6 +19,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId
 from shared.wire.keys import SETTINGS, ConfigRecord, CrawlRecord, Keys, decode_record
 from tests.support.crawl_controller import spec_publisher
+from tests.support.engines.local_coordinator import LocalCoordinator
 
 CLOCK = SystemClock()
 KEYS = Keys("test")

@@ -365,7 +365,7 @@ def test_a_visit_that_fails_by_our_error_hands_its_shard_back_at_once(
             assert [asked.delivery for asked in owner.questions if isinstance(asked, Begin)] == [1, 2]
             assert [entry["exc_info"] for entry in logs if entry["event"] == "visit.failed"] == [True]
 
-    monkeypatch.setattr("workers.visit.read", read_once_broken)
+    monkeypatch.setattr("workers.discover.reading.read", read_once_broken)
     run(main())
 
 

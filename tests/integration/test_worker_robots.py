@@ -112,6 +112,44 @@ def test_a_spec_that_does_not_obey_never_asks(server: BrokerServer, tmp_path: Pa
     run(main())
 
 
+def test_hosts_of_ones_own_are_visited_without_robots_and_marked(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with raw_server(answering({b"/robots.txt": PRIVATE})) as site:
+            spec = spec_for(site.url(), robots={"ignore_for": [site.url().split("/")[2]]})
+            async with owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+                lease = await owner.send(site.url("/private/b"))
+                await owner.ended(lease)
+                assert ends(owner.results(lease)) == [UrlEnd.ANSWERED]
+                assert [request.split()[1] for request in site.requests] == [b"/private/b"]
+
+    run(main())
+    [segment] = (tmp_path / "archive").glob("*.warc.gz*")
+    assert gzip.decompress(segment.read_bytes()).count(b"robots: ignore\r\n") == 1
+
+
+def test_robots_txt_is_renewed_behind_the_pages_at_the_hosts_delay(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.robots.RENEWED_AT", 0.0)
+
+    async def main() -> None:
+        async with (
+            raw_server(answering({b"/robots.txt": PRIVATE})) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/a"), site.url("/b"), delay_ms=300)
+            last = await owner.ended(lease)
+            assert ends(owner.results(lease)) == [UrlEnd.ANSWERED, UrlEnd.ANSWERED]
+            assert last.note is not None
+            assert last.note.failure == ""
+            asked = [request.split()[1] for request in site.requests]
+            assert asked == [b"/robots.txt", b"/a", b"/b", b"/robots.txt"]
+            assert last.quiet_ms < 300, "the host's rest counts from the renewal"
+
+    run(main())
+
+
 def test_visits_that_wait_for_an_answer_that_does_not_come_share_the_failure(
     server: BrokerServer, tmp_path: Path
 ) -> None:

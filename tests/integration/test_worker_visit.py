@@ -9,7 +9,7 @@ import pytest
 
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.archive.model import RecordLocation
-from shared.domain.frontier.states import UrlEnd
+from shared.domain.frontier.states import UrlEnd, UrlKind
 from shared.domain.web.fetch import Answer
 from shared.domain.web.url import Location, fingerprint
 from shared.wire.messages import Begin, Gone, ShardUrl, Superseded, Wait
@@ -290,11 +290,13 @@ def test_a_large_page_is_read_outside_the_loop(
     read_on_loop: list[tuple[int, bool]] = []
     read = pages.read
 
-    def noted(crawl: VisitCrawl, at: Location, depth: int, hops: int, answer: Answer) -> PageReading:
+    def noted(
+        crawl: VisitCrawl, at: Location, depth: int, hops: int, answer: Answer, at_ms: int, kind: UrlKind
+    ) -> PageReading:
         read_on_loop.append((len(answer.decoded), threading.current_thread() is threading.main_thread()))
-        return read(crawl, at, depth, hops, answer)
+        return read(crawl, at, depth, hops, answer, at_ms, kind)
 
-    monkeypatch.setattr("workers.visit.read", noted)
+    monkeypatch.setattr("workers.discover.reading.read", noted)
     large = b"<svg>" * (READ_ON_LOOP // 4) + b"<a href=/found>"
 
     async def script(connection: Connection) -> None:

@@ -154,6 +154,7 @@ SHAPE: Final = "no command; shows a form"
 LISTED: Final = {
     ("README.md", "./orb test"): MINUTES,
     ("README.md", "orb crawl URL..."): SYNOPSIS,
+    ("README.md", "./orb crawl https://news"): "goes on; tests/e2e/test_recrawl.py runs one, with --refresh",
     ("README.md", "./orb lint"): MINUTES,
     ("README.md", "pip wheel"): NETWORK,
     ("README.md", "seeds "): "a diagram",
@@ -166,6 +167,7 @@ LISTED: Final = {
     ("docs/cluster.md", "./orb ctl login"): DOCKER,
     ("docs/command.md", "orb crawl URL..."): SYNOPSIS,
     ("docs/command.md", "waits "): SHAPE,
+    ("docs/recrawl.md", "orb crawl"): "tests/e2e/test_recrawl.py runs such a crawl, on a site that changes",
     ("docs/items.md", '{"type": "items/1"'): SHAPE,
     ("docs/metrics.md", "scrape_configs:"): SHAPE,
     ("docs/operations.md", "docker compose"): DOCKER,
@@ -178,7 +180,9 @@ FILES: Final = {
     ("docs/command.md", "name: docs"): "crawl.yaml",
     ("docs/configuration.md", "dir: /var/lib/orb"): "w1.yaml",
     ("docs/ctl.md", "name: site"): "crawl.yaml",
+    ("docs/recrawl.md", "seeds:"): "news.yaml",
     ("docs/ctl.md", "name: docs"): "docs.yaml",
+    ("docs/pages.md", "collections:"): "config.yaml",
 }
 """Examples that are files, which are there before their page's commands run."""
 

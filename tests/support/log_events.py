@@ -49,7 +49,7 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Row:
+class EventRow:
     """One row of the table. A field that some places leave out ends with `?`."""
 
     event: str
@@ -108,14 +108,16 @@ def _line(line: ast.Dict, process: str) -> Iterator[Logged]:
 
 
 @cache
-def rows_of_code() -> tuple[Row, ...]:
+def rows_of_code() -> tuple[EventRow, ...]:
     """Return a row for each event of the product, in the order of their names."""
     places: dict[str, list[Logged]] = defaultdict(list)
     for place in logged():
         for event in place.events:
             places[event].append(place)
     return tuple(
-        Row(event, _joined([p.level for p in of]), _joined([p.process for p in of]), _fields([p.fields for p in of]))
+        EventRow(
+            event, _joined([p.level for p in of]), _joined([p.process for p in of]), _fields([p.fields for p in of])
+        )
         for event, of in sorted(places.items())
     )
 
@@ -132,17 +134,17 @@ def _fields(places: Sequence[Sequence[str]]) -> str:
     )
 
 
-def rows_of_page(text: str) -> list[Row]:
+def rows_of_page(text: str) -> list[EventRow]:
     """Return the rows of the table in docs/logs.md."""
     cell = r" ?(.*?) \|"
-    return [Row(*found) for found in re.findall(rf"^\| `([^`]+)` \|{cell * 5}$", text, re.MULTILINE)]
+    return [EventRow(*found) for found in re.findall(rf"^\| `([^`]+)` \|{cell * 5}$", text, re.MULTILINE)]
 
 
 def rewritten(text: str) -> str:
     """Return the page with the events as the code has them, and their meanings as the page has them."""
     known = {row.event: row for row in rows_of_page(text)}
     table = "".join(
-        str(Row(*row.facts, known[row.event].meaning, known[row.event].action) if row.event in known else row)
+        str(EventRow(*row.facts, known[row.event].meaning, known[row.event].action) if row.event in known else row)
         for row in rows_of_code()
     )
     return text[: text.index(_HEADER)] + _HEADER + table

@@ -3,7 +3,7 @@
 from shared.adapters.local.clock import SystemClock
 
 
-class Turned:
+class ManualClock:
     """Its elapsed seconds are `now`; the time of day is the system's."""
 
     def __init__(self) -> None:

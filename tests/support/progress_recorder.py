@@ -3,7 +3,7 @@
 from cli.terminal.progress import Silent
 
 
-class Noting(Silent):
+class NoteRecorder(Silent):
     """Keeps the notes, in their order."""
 
     def __init__(self) -> None:

@@ -20,14 +20,18 @@ from workers.visit_crawls import VisitCrawls
 
 
 def test_links_and_hosts_that_were_worked_out_are_kept_up_to_a_bound() -> None:
-    url._located.cache_clear()
-    first = url._located("http://h0.test/")
-    for number in range(url.LOCATED_CACHE + 10):
-        url._located(f"http://h{number}.test/")
-    assert url._located.cache_info().currsize == url.LOCATED_CACHE
-    missed = url._located.cache_info().misses
-    assert url._located("http://h0.test/") == first
-    assert url._located.cache_info().misses == missed + 1, "it was forgotten, and is worked out again"
+    url._located.clear()
+    first = url.Resolver("http://h0.test/").resolve("a")
+    for number in range(2 * url.LOCATED_CACHE):
+        assert url.Resolver(f"http://h{1 + number % 100}.test/").resolve(str(number)) is not None
+        assert len(url._located) <= 2 * url.LOCATED_CACHE
+    again = url.Resolver("http://h0.test/").resolve("a")
+    assert again == first
+    assert again is not first, "it was forgotten, and is worked out again"
+    assert url.Resolver("http://h0.test/").resolve("a") is again
+    for number in range(3 * url.LOCATED_CACHE):
+        assert url.Resolver("http://large.test/").resolve(str(number)) is not None
+    assert len(url._located) <= 2 * url.LOCATED_CACHE + 2
     for cached in (url.registrable_domain, lambda host: url.partition_of(host, 64)):
         first_host = cached("h0.test")
         for number in range(url.HOST_CACHE + 10):

@@ -117,7 +117,7 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
         ran.append(arguments)
         return 0
 
-    monkeypatch.setattr("cli.dev.develop._python", python)
+    monkeypatch.setattr("tests.support.developer_commands._python", python)
     assert main(["test", *given]) == Exit.OK
     assert ran == [("-m", "pytest", "-n", "logical", "--dist", "worksteal", *chosen)]
 
@@ -140,7 +140,7 @@ def test_faults_runs_the_tests_and_explores_where_a_seed_or_rounds_are_told(
         asked.append(arguments)
         return 0
 
-    monkeypatch.setattr("cli.dev.develop._python", python)
+    monkeypatch.setattr("tests.support.developer_commands._python", python)
     assert main(["faults", *given]) == Exit.OK
     assert asked == [("-m", *run)]
 

@@ -31,7 +31,7 @@ MASTER = MasterTuning(grant_s=30.0)
 
 
 def worker(config: HotConfig, pool: str = "default") -> WorkerTuning:
-    return worker_tuning(config, pool, WORKER)
+    return worker_tuning(pool, config, WORKER)
 
 
 def snapshot(**values: bytes) -> Snapshot:
@@ -132,7 +132,7 @@ def test_a_document_comes_back_as_it_was_written(config: HotConfig) -> None:
 def test_whatever_is_said_a_worker_can_do_it(config: HotConfig) -> None:
     started = WorkerTuning(1, 2.0, "info")
     for pool in ("default", *config.pools):
-        tuning = worker_tuning(config, pool, started)
+        tuning = worker_tuning(pool, config, started)
         assert 1 <= tuning.max_visits <= 100_000
         assert 0.01 <= tuning.report_s <= 60.0
 

@@ -83,6 +83,12 @@ def test_times_are_written_as_people_write_them(text: str, seconds: int) -> None
     assert spec_of(URL, "--max-time", text).budget.max_seconds == seconds
 
 
+@pytest.mark.parametrize("flag", ["--recrawl", "--max-time"])
+def test_time_of_no_length_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crawl", URL, flag, "0s"]) == Exit.USAGE
+    assert f"got 0 [given as {flag}" in capsys.readouterr().err
+
+
 def test_all_problems_are_told_at_once_with_field_and_flag(capsys: pytest.CaptureFixture[str]) -> None:
     bad = ("--max-pages", "many", "--scope", "hots", "--delay", "-1", "--allow-net", "10.0.0.1/8", "--max-time", "soon")
     assert main(["crawl", URL, *bad]) == Exit.USAGE

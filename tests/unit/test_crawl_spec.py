@@ -117,6 +117,44 @@ def test_bad_values_are_refused_with_a_reason(fields: dict[str, Any], path: str,
     assert says in found[path]
 
 
+@pytest.mark.parametrize(
+    ("entry", "hosts", "others"),
+    [
+        ("example.org", ["example.org"], ["www.example.org", "example.org:8080", "example.com"]),
+        ("example.org:8080", ["example.org:8080"], ["example.org"]),
+        ("*.example.org", ["a.example.org", "a.b.example.org"], ["example.org", "badexample.org", "a.example.org:81"]),
+        ("127.0.0.1:81", ["127.0.0.1:81"], ["127.0.0.1"]),
+    ],
+)
+def test_robots_are_ignored_for_the_named_hosts_alone(entry: str, hosts: list[str], others: list[str]) -> None:
+    robots = parse_spec({"seeds": SEEDS, "robots": {"ignore_for": [entry]}}).robots
+    assert [host for host in (*hosts, *others) if robots.ignored_for(host)] == hosts
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("http://example.org/", "neither a host"),
+        ("*", "neither a host"),
+        ("a.*.example.org", "neither a host"),
+        ("exa mple.org", "neither a host"),
+        ("user@example.org", "neither a host"),
+        ("Example.org", "write example.org"),
+        ("*.Example.org", "write *.example.org"),
+        ("example.org:443", "write example.org"),
+        ("example.org:80", "write example.org"),
+    ],
+)
+def test_entry_of_ignore_for_that_is_no_host_is_refused(entry: str, says: str) -> None:
+    found = problems_of(robots={"ignore_for": ["localhost:8080", entry]})
+    assert says in found["robots.ignore_for[1]"]
+
+
+def test_robots_exceptions_are_refused_where_no_robots_are_obeyed() -> None:
+    found = problems_of(robots={"ignore_for": ["example.org"]}, politeness={"obey_robots": False})
+    assert "leave politeness.obey_robots out" in found["robots.ignore_for"]
+
+
 def test_no_secret_of_a_seed_is_repeated_in_an_error() -> None:
     assert "secret" not in problems_of(seeds=["http://me:secret@example.org/"])["seeds[0].url"]
 

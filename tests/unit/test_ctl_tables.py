@@ -134,7 +134,7 @@ def test_a_description_wraps_between_words_and_leaves_out_what_is_not_there() ->
 def test_every_kind_has_one_name_and_one_for_many() -> None:
     for resource in RESOURCES:
         assert named(resource.name) is named(resource.one) is resource
-    with pytest.raises(Usage, match="expected one of audit, cluster, "):
+    with pytest.raises(Usage, match="expected one of audit, changes, cluster, "):
         named("pods")
 
 

@@ -196,6 +196,11 @@ def test_commands_and_members_can_be_waited_for() -> None:
         Masters([]).run("wait", "worker", "w1", "--for", "state=finished")
 
 
+def test_exclusion_for_too_long_a_time_is_refused() -> None:
+    with pytest.raises(Usage, match=r"is too long\. Without --for"):
+        Masters([]).run("exclude", "a.test", "--reason", "asked by mail", "--for", "999999999d")
+
+
 # --- declaring --------------------------------------------------------------------------------------------------------
 
 
@@ -304,7 +309,7 @@ def test_delete_is_done_when_the_answer_to_the_first_try_was_lost() -> None:
     with pytest.raises(Failed):
         Masters([missing]).run("delete", "crawl", "docs")
     assert Masters([missing]).run("delete", "crawls", "docs", "--ignore-missing") == "crawl/docs not found\n"
-    with pytest.raises(Usage, match="expected one of crawl, key, dead-letter"):
+    with pytest.raises(Usage, match="expected one of crawl, exclusion, key, dead-letter"):
         Masters([]).run("delete", "host", "a.test")
 
 

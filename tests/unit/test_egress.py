@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.fetch.egress import EgressRules, parse_address
+from shared.domain.web.addresses import parse_address
+from workers.fetch.egress import EgressRules
 
 RULES = EgressRules()
 

@@ -9,11 +9,12 @@ import pytest
 
 from api.schemas.cluster import MemberState
 from api.schemas.pages import SeedSource
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.item_rules import Refusal
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.crawl.spec import Scheme, ScopeMode
-from shared.domain.crawl.state import CANCELLED, COMPLETE, Verb
-from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW
+from shared.domain.crawl.state import CANCELLED, COMPLETE, REFRESHED, Verb
+from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION
 from shared.domain.explain.waits import WaitReason
 from shared.domain.frontier.commands import SEED_DELETED, CommandKind
 from shared.domain.frontier.failure import HOST_UNREACHABLE
@@ -44,12 +45,12 @@ ENUMS: Final[dict[str, type[StrEnum]]] = {
 VALUES: Final[dict[str, set[str]]] = {
     **{kind: {str(value) for value in values} for kind, values in ENUMS.items()},
     "URL state": {state.name.lower() for state in UrlState},
-    "finish reason": {CANCELLED, COMPLETE, "max_pages", "max_bytes", "max_seconds"},
+    "finish reason": {CANCELLED, COMPLETE, REFRESHED, "max_pages", "max_bytes", "max_seconds"},
     "failure reason": {HOST_UNREACHABLE, "poison"},
     "item refusal": set(get_args(Refusal)),
 }
 NOT_IN_ENUMS: Final = {
-    "exclusion reason": {SEED_DELETED, LINKS_PER_PAGE, NOFOLLOW, "max_pages_per_host"},
+    "exclusion reason": {OWNER, SEED_DELETED, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, "max_pages_per_host"},
     "failure reason": {"http_STATUS"},
     "verb": {"drain", "undrain"},
 }

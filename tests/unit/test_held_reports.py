@@ -87,11 +87,11 @@ class Stage:
 
 
 def page(number: int, *links: str) -> SettledUrl:
-    found = None
+    found: tuple[PageLinks, ...] = ()
     if links:
         located = tuple(Location(url, host_of(url), fingerprint(url)) for url in links)
-        found = PageLinks(CRAWL, numbered(1, Partition(0)), "a.test", Fingerprint(bytes(16)), located, 1, 1)
-    return SettledUrl(UrlOutcome(number.to_bytes(16), 1, 0), found, cast(Any, links) if links else None)
+        found = (PageLinks(CRAWL, numbered(1, Partition(0)), "a.test", Fingerprint(bytes(16)), located, 1, 1),)
+    return SettledUrl(UrlOutcome(number.to_bytes(16), 1, 0), found, cast(Any, (links,)) if links else ())
 
 
 Story = Callable[[Stage, Reporter], Awaitable[None]]

@@ -44,6 +44,9 @@ class Database:
     async def glance(self, query: object, **keys: Any) -> Sequence[Any]:
         raise AssertionError("a holder reads nothing")
 
+    async def data_version(self) -> None:
+        return None
+
     def silent_s(self) -> float:
         raise AssertionError("not asked for")
 

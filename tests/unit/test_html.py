@@ -173,7 +173,7 @@ def test_links_beyond_the_limit_are_cut_and_said_to_be() -> None:
         (["orb: nofollow"], Directives(nofollow=True)),
         (["otherbot: noindex, orb: nofollow"], Directives(nofollow=True)),
         (["otherbot: noindex", "nofollow"], Directives(nofollow=True)),
-        (["unavailable_after: 25 Jun 2010 15:00:00 PST, noindex"], Directives(noindex=True)),
+        (["unavailable_after: 25 Jun 2010 15:00:00 PST, noindex"], Directives(True, False, 1_277_506_800_000)),
     ],
 )
 def test_x_robots_tag_holds_for_everyone_or_for_the_product_it_names(values: list[str], expected: Directives) -> None:

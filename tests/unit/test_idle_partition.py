@@ -8,6 +8,7 @@ import pytest
 
 from api.frontier.dispatch import Dispatch
 from api.frontier.ownership import Ownership
+from api.frontier.sweep import Sweep
 from shared.runtime.wake_up import WakeUp
 
 
@@ -53,3 +54,60 @@ def test_partition_at_rest_is_not_dispatched_until_it_has_something(what: str) -
             running.cancel()
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+class Rounds(Sweep):
+    """Counts its rounds, on a partition whose state the test sets."""
+
+    def __init__(self, own: Any) -> None:
+        self._own, self._hosts, self._purged = own, own.queues, cast(Any, 0)
+        self._orphans: Any = SimpleNamespace(settled=True)
+        self.rounds = 0
+
+    async def once(self) -> None:
+        self.rounds += 1
+        self._own.position = self._purged
+
+
+class Queues(list[str]):
+    """The hosts of a partition in memory, none of which is late."""
+
+    def incomplete(self) -> list[int]:
+        return []
+
+
+def test_sweep_of_a_partition_at_rest_waits_until_there_is_something() -> None:
+    async def main() -> None:
+        queues = Queues()
+        own = SimpleNamespace(
+            partition=0,
+            queues=queues,
+            hosts=queues,
+            leases=[],
+            position=0,
+            orphans_suspected=False,
+            moved=WakeUp(),
+            tuned=WakeUp(),
+            unswept=WakeUp(),
+            settings=SimpleNamespace(sweep_interval_s=0.0, orphans_interval_s=3600.0),
+        )
+        sweep = Rounds(own)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(sweep.run())
+            await _turns()
+            assert sweep.rounds == 1, "at rest"
+            Ownership.move(cast(Any, own), cast(Any, 5))
+            await _turns()
+            assert sweep.rounds == 2, "a report was applied, which must be purged"
+            queues.append("host")
+            own.unswept.notify()
+            await _turns()
+            assert sweep.rounds > 3, "with a host it is swept periodically"
+            running.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def _turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)

@@ -29,13 +29,14 @@ ROOMS = {
     "api": {
         "schemas", "routes", "frontier", "crawls", "events", "http", "leader", "master", "members", "observe", "server",
     },
-    "workers": {"fetch", "parse", "extract"},
+    "workers": {"discover", "fetch", "parse", "extract"},
     "shared": {"domain", "ports", "wire", "runtime", "adapters"},
     "shared/adapters": {"nats", "etcd", "local", "sql", "objects"},
     "shared/adapters/sql": {"admin", "catalog", "engine", "frontier"},
     "shared/domain": {"archive", "crawl", "explain", "frontier", "ops", "reads", "web"},
     "cli": {"admin", "ctl", "data", "dev", "local", "terminal"},
     "tests/benchmarks": {"peers"},
+    "tests/conformance": {"cases"},
     "tests/support": {
         "api", "archive", "behaviours", "database", "engines", "faults", "processes", "recorded", "simulation", "web",
     },
@@ -49,8 +50,8 @@ MODULES = {
     "api": {"main", "cluster_main"},
     "workers": {
         "main", "runtime", "visit", "owner_client", "grant", "visit_crawls", "robots", "page_reading", "outlinks",
-        "archive", "report", "visit_report", "retry", "discoveries", "outcome", "membership", "config_follower",
-        "disk_reservations", "request_slots", "stats", "metrics", "metrics_server", "drain",
+        "archive", "report", "visit_report", "retry", "discoveries", "outcome", "membership",
+        "disk_reservations", "request_slots", "stats", "metrics", "metrics_server", "drain", "revisits",
     },
     "shared": {"settings", "telemetry", "tls"},
     "shared/adapters": set[str](),

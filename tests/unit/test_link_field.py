@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from workers.page_reading import sequence_links
+from workers.page_reading import field_links
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,16 @@ from workers.page_reading import sequence_links
     ],
 )  # fmt: skip
 def test_link_field_names_the_pages_before_and_after(value: str, targets: list[str]) -> None:
-    assert list(sequence_links(value)) == targets
+    assert list(field_links(value)) == targets
+
+
+def test_link_field_names_the_canonical_page() -> None:
+    value = '</2>; rel=next, </a>; rel="alternate Canonical", </b>; rel=canonical'
+    assert list(field_links(value, {"canonical"})) == ["/a", "/b"]
 
 
 @pytest.mark.parametrize("value", ["<" * 200_000, "<>;" * 60_000, '<>;"' * 50_000, '<>;="\\' * 40_000, "<>," * 60_000])
 def test_hostile_link_field_costs_a_bounded_time(value: str) -> None:
     begun = time.process_time()
-    assert list(sequence_links(value)) == []
+    assert list(field_links(value)) == []
     assert time.process_time() - begun < 1.0

@@ -10,7 +10,7 @@ from cli.local import local_run as local
 from cli.local.crawl_folder import CrawlFolder
 from cli.local.local_run import LocalRun
 from shared.domain.crawl.spec_parse import parse_spec
-from tests.support.progress_recorder import Noting
+from tests.support.progress_recorder import NoteRecorder
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -18,7 +18,7 @@ def test_a_crawl_that_does_not_begin_is_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
 ) -> None:
     monkeypatch.setattr(local, "_LOOK_S", 0.001)
-    folder, watch = CrawlFolder(tmp_path), Noting()
+    folder, watch = CrawlFolder(tmp_path), NoteRecorder()
     spec = parse_spec({"seeds": ["http://a.test/"]})
     run = LocalRun(folder, spec, workers=1, lock=0, watch=watch, finished=lambda: False)
     run._answered = heard

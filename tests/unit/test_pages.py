@@ -17,6 +17,7 @@ from workers.page_reading import PageReading, read
 from workers.visit_crawls import VisitCrawl
 
 PAGE = "http://site.example/dir/page.html"
+AT_MS = 1_800_000_000_000
 HTML = b"<title> A  page </title><a href=next>next</a><a href=http://other.example/>other</a><a href=page.html>me</a>"
 
 
@@ -32,10 +33,12 @@ class Crawl:
             politeness=Politeness(obey_robots=obeys_robots),
             extract=extract or Extract(),
         )
-        self.obeys_robots = obeys_robots
         self.scope = CompiledScope(self.spec)
         self.product = "orb"
         self.outlinks = OutlinkResolver(CrawlId(1), Revision(1), self.scope, self.spec.extract, KnownLinks(1 << 8))
+
+    def obeys_robots(self, host: str) -> bool:
+        return self.spec.politeness.obey_robots
 
 
 def reading(
@@ -50,7 +53,7 @@ def reading(
     assert location is not None
     fields = headers or (("content-type", "Text/HTML; charset=utf-8"),)
     answer = Answer(PAGE, status, fields, b"", b"", body, body, "127.0.0.1", Timings())
-    return read(cast(VisitCrawl, crawl or Crawl()), location, depth, hops, answer)
+    return read(cast(VisitCrawl, crawl or Crawl()), location, depth, hops, answer, AT_MS)
 
 
 def found(page: PageReading) -> list[str]:
@@ -61,7 +64,7 @@ def test_a_page_has_a_type_a_title_and_its_links_in_scope_one_level_deeper() -> 
     page = reading()
     assert (page.mime, page.title, page.links, page.depth, page.hops) == ("text/html", "A page", 1, 2, 0)
     assert found(page) == ["http://site.example/dir/next"]
-    assert [url for url, _ in page.archived] == ["http://site.example/dir/next", "http://other.example/"]
+    assert list(page.archived["L a/@href"]) == ["http://site.example/dir/next", "http://other.example/"]
 
 
 def test_links_known_to_be_reported_count_and_are_not_reported() -> None:
@@ -84,6 +87,58 @@ def test_a_page_that_forbids_to_follow_says_so_itself() -> None:
     forbidding = b"<meta name=robots content=nofollow>" + HTML
     assert found(reading(forbidding)) == []
     assert found(reading(forbidding, crawl=Crawl(obeys_robots=False))) != [], "as X-Robots-Tag"
+
+
+@pytest.mark.parametrize(
+    ("header", "directive"),
+    [
+        ("noindex", "noindex"),
+        ("otherbot: noindex", None),
+        ("otherbot: nofollow, orb: none", "noindex"),
+        ("unavailable_after: 25 Jun 2010 15:00:00 PST", "unavailable_after"),
+        ("unavailable_after: Fri, 25 Jun 2010 15:00:00 GMT, noarchive", "unavailable_after"),
+        ("orb: unavailable_after: Friday, 25-Jun-10 15:00:00 GMT", "unavailable_after"),
+        ("otherbot: unavailable_after: 2010-06-25", None),
+        ("UNAVAILABLE_AFTER: 2010-06-25T15:00:00Z", "unavailable_after"),
+        ("unavailable_after: 2099-06-25T15:00:00+01:00", None),
+        ("unavailable_after: soon", None),
+        ("unavailable_after:", None),
+        ("unavailable_after: Fri", None),
+        ("unavailable_after: 99999999999", None),
+        ("unavailable_after: 1 Jan 2010 99:00:00 GMT", None),
+    ],
+)
+def test_robots_directives_keep_a_page_of_any_type_unindexed(header: str, directive: str | None) -> None:
+    for body, mime in ((HTML, "text/html"), (b"%PDF-1.7", "application/pdf")):
+        fields = (("content-type", mime), ("x-robots-tag", header))
+        page = reading(body, *fields)
+        assert page.not_indexed == directive
+        assert (page.html is None) == (directive is not None or mime != "text/html")
+        assert reading(body, *fields, crawl=Crawl(obeys_robots=False)).not_indexed is None
+    if ":" not in header.partition(",")[0].replace("unavailable_after:", "").replace("UNAVAILABLE_AFTER:", ""):
+        marked = f"<meta name=robots content='{header}'>".encode() + HTML
+        assert reading(marked).not_indexed == directive
+
+
+def test_directives_of_page_and_header_add_up() -> None:
+    fields = (("content-type", "text/html"), ("x-robots-tag", "unavailable_after: 2099-01-01, nofollow"))
+    page = reading(b"<meta name=robots content='unavailable_after: 2010-01-01'>" + HTML, *fields)
+    assert (page.not_indexed, found(page)) == ("unavailable_after", [])
+
+
+def test_visit_without_regard_to_robots_is_marked_in_its_metadata() -> None:
+    assert ("robots", "ignore") not in reading().notes
+    for status in (200, 302, 404):
+        assert ("robots", "ignore") in reading(status=status, crawl=Crawl(obeys_robots=False)).notes
+
+
+def test_canonical_field_is_resolved_against_the_page_itself() -> None:
+    fields = (("content-type", "text/html"), ("link", "<canonical>; rel=canonical"))
+    assert found(reading(b"<base href=/other/>", *fields)) == ["http://site.example/dir/canonical"]
+    assert found(reading(b"<base href=/other/><link rel=canonical href=own>", *fields)) == [
+        "http://site.example/other/own"
+    ]
+    assert found(reading(b"x", *fields, crawl=Crawl(extract=Extract(canonical_links=False)))) == []
 
 
 @pytest.mark.parametrize(

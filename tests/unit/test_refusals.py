@@ -34,6 +34,9 @@ class Refusing:
         if what == self._refused and self.asked.count(what) == 1:
             raise Permanent(f"{what}: refused")
 
+    async def data_version(self) -> None:
+        return None
+
     async def crawl_changes(self, mark: ChangeMark, known: object, compare: object) -> CrawlChanges:
         self._ask("crawl_changes")
         return CrawlChanges(mark, {}, {}, (), (), {}, {})

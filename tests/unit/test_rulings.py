@@ -69,6 +69,7 @@ def test_a_queued_url_that_nothing_keeps_waiting_is_held_up_by_no_rule() -> None
     assert blocking_reason(list(found.values())) is None
     order = [
         "canonical",
+        "exclusion",
         "scope",
         "state",
         "robots",
@@ -105,6 +106,10 @@ def test_robots_txt_is_told_by_the_line_that_decides(record: RobotsRecord | None
         around=replace(AROUND, robots=record), url="http://a.test/private/x", politeness={"obey_robots": False}
     )
     assert disregarded["robots"].allowed
+    ignored = judged(
+        around=replace(AROUND, robots=record), url="http://a.test/private/x", robots={"ignore_for": ["a.test"]}
+    )
+    assert (ignored["robots"].allowed, "robots.ignore_for" in ignored["robots"].detail) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -193,3 +198,11 @@ def test_capacity_is_no_reason_while_the_host_itself_waits_or_is_visited() -> No
     blocked = replace(full, host=replace(HOST, leased=0, blocked_until_ms=NOW_MS + 60_000))
     assert held_by(judged(view(UrlState.QUEUED), blocked)) == ["blocked", "capacity"]
     assert held_by(judged(view(UrlState.QUEUED), replace(full, host=replace(HOST, leased=3)))) == []
+
+
+def test_exclusion_comes_before_every_other_reason() -> None:
+    """Scope and robots.txt do not matter for what may not be requested at all."""
+    found = judged(view(UrlState.QUEUED), replace(AROUND, excluded="the exclusion of b.test covers it: asked by mail"))
+    assert blocking_reason(list(found.values())) == "the exclusion of b.test covers it: asked by mail"
+    assert held_by(found) == ["exclusion"]
+    assert judged(view(UrlState.QUEUED))["exclusion"].detail == "no exclusion covers it"

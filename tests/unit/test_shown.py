@@ -15,7 +15,7 @@ from shared.domain.ops.watermarks import Pressure
 from shared.domain.reads.declared import DeclaredCrawl, Stamp
 from shared.ports.catalog import Catalog
 from shared.wire.keys import MemberRecord
-from tests.support.api.member_view import Around
+from tests.support.api.member_view import FixedSurroundings
 
 
 class Shelf:
@@ -48,7 +48,7 @@ class Holding(MemberStats):
 def shown(
     answers: CachedCrawlReads, shelf: Shelf, roster: MemberStats, name: str = "docs"
 ) -> tuple[dict[str, object], str]:
-    answer = asyncio.run(answers.answer(name, cast(Catalog, shelf), Around(roster)))
+    answer = asyncio.run(answers.answer(name, cast(Catalog, shelf), FixedSurroundings(roster)))
     return json.loads(bytes(answer.body)), answer.headers["etag"]
 
 
@@ -91,7 +91,7 @@ def test_a_large_answer_is_made_anew_each_time() -> None:
 
 
 def test_crawl_warns_of_networks_until_the_workers_open_them() -> None:
-    answers, shelf, around = CachedCrawlReads(), Shelf(), Around()
+    answers, shelf, around = CachedCrawlReads(), Shelf(), FixedSurroundings()
     spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), egress=Egress(allow=("10.0.0.0/8",)))
     shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())
 

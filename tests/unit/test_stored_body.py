@@ -5,6 +5,7 @@ import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +99,9 @@ def test_what_is_no_stored_answer_is_refused(old: bytes, new: bytes) -> None:
 
 
 def test_a_revisit_names_the_capture_that_has_its_body() -> None:
-    what = replace(exchange(b""), revisit=Revisit(RevisitProfile.NOT_MODIFIED, "http://a.test/", AT_MS, b"1" * 20))
+    what = msgspec.structs.replace(
+        exchange(b""), revisit=Revisit(RevisitProfile.NOT_MODIFIED, "http://a.test/", AT_MS, b"1" * 20)
+    )
     read = StoredBody(member(stored(what)))
     assert read.refers_to == ("http://a.test/", "2023-11-14T22:13:20.123000Z")
     assert b"".join(read) == b""
@@ -106,7 +109,9 @@ def test_a_revisit_names_the_capture_that_has_its_body() -> None:
 
 def test_a_body_that_was_cut_when_it_was_fetched_says_so() -> None:
     whole = exchange(b"the beginning")
-    read = StoredBody(member(stored(replace(whole, answer=replace(whole.answer, truncated=Truncation.LENGTH)))))
+    read = StoredBody(
+        member(stored(msgspec.structs.replace(whole, answer=replace(whole.answer, truncated=Truncation.LENGTH))))
+    )
     assert b"".join(read) == b"the beginning"
     assert read.incomplete == "truncated"
 

@@ -16,7 +16,7 @@ from shared.ports.clock import Clock
 from shared.ports.retained import SweepResult
 from shared.runtime.supervise import Tasks
 from tests.support.crawl_controller import controlling, lead
-from tests.support.manual_clock import Turned
+from tests.support.manual_clock import ManualClock
 
 
 class Small:
@@ -32,6 +32,9 @@ class Small:
         self.done.append(name)
         if (error := self.refused.get(name)) is not None:
             raise error
+
+    async def data_version(self) -> None:
+        return None
 
     async def crawl_changes(self, mark: ChangeMark, known: object, compare: object) -> CrawlChanges:
         self.begun.set()
@@ -61,7 +64,7 @@ class Small:
 
 
 @asynccontextmanager
-async def tended(small: Small, clock: Turned) -> Any:
+async def tended(small: Small, clock: ManualClock) -> Any:
     """A leader tends while the block runs; called, it waits for a pass that begins by then to be over."""
     retaining = RetentionSweeper(small, lambda: KEPT_BY_DEFAULT, cast(Clock, clock))
     controller = controlling(small, small, small, clock, retaining=retaining)
@@ -77,9 +80,9 @@ async def tended(small: Small, clock: Turned) -> Any:
         running.cancel()
 
 
-def story(small: Small, told: Callable[[Turned, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+def story(small: Small, told: Callable[[ManualClock, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
     async def run() -> None:
-        clock = Turned()
+        clock = ManualClock()
         async with tended(small, clock) as passed:
             await passed()
             await told(clock, passed)
@@ -92,7 +95,7 @@ def test_what_finds_no_room_keeps_nothing_else_from_being_done() -> None:
     full = ResourceFull("the disk is full")
     small.refused = {"reopen": full, "remove": full, f"forget {RetainedKind.AUDIT}": full}
 
-    async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
+    async def told(clock: ManualClock, passed: Callable[[], Awaitable[None]]) -> None:
         assert set(small.done) == {"reopen", "remove", "tell", *(f"forget {what}" for what in RetainedKind)}
 
     story(small, told)
@@ -102,7 +105,7 @@ def test_action_without_space_is_retried_before_next_sweep() -> None:
     small = Small()
     small.refused = {"reopen": ResourceFull("the disk is full", retry_in=1.0)}
 
-    async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
+    async def told(clock: ManualClock, passed: Callable[[], Awaitable[None]]) -> None:
         assert small.done.count("reopen") == 1
         clock.now += 1.0
         await passed()
@@ -122,7 +125,7 @@ def test_sweep_broken_off_by_an_engine_resumes_when_it_answers() -> None:
     small = Small()
     small.refused = {"tell": Transient("the broker is away", retry_in=0.5)}
 
-    async def told(clock: Turned, passed: Callable[[], Awaitable[None]]) -> None:
+    async def told(clock: ManualClock, passed: Callable[[], Awaitable[None]]) -> None:
         assert not any(name.startswith("forget") for name in small.done)
         small.refused.clear()
         clock.now += 0.5

@@ -13,7 +13,7 @@ from shared.domain.frontier.store_model import ChangeMark, Counters, CrawlChange
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.runtime.supervise import Tasks
 from tests.support.crawl_controller import controlling, lead
-from tests.support.manual_clock import Turned
+from tests.support.manual_clock import ManualClock
 
 Known = Callable[[CrawlId], CrawlVersion | None]
 
@@ -26,6 +26,9 @@ class Counted:
         self.passes = 0
         self.statements = 0
         self.clocks: dict[str, int] = {}
+
+    async def data_version(self) -> None:
+        return None
 
     async def crawl_changes(self, mark: ChangeMark, known: Known, compare: object) -> CrawlChanges:
         self.passes += 1
@@ -72,7 +75,7 @@ def row(number: int, pool: str = "default", state: CrawlState = CrawlState.RUNNI
     return CrawlRow(CrawlId(number), f"c{number}", Revision(1), state, spec, None, 0, 0, None, 0)
 
 
-async def tended(store: Counted, clock: Turned, still: Callable[[str], bool], *looks_s: float) -> None:
+async def tended(store: Counted, clock: ManualClock, still: Callable[[str], bool], *looks_s: float) -> None:
     """Tend the crawls, and look at the time after each of `looks_s` of the clock."""
     controller = controlling(store, None, None, clock, still=still)
     async with asyncio.timeout(30), Tasks() as tasks:
@@ -90,19 +93,19 @@ async def tended(store: Counted, clock: Turned, still: Callable[[str], bool], *l
 @pytest.mark.parametrize("held", [(), ("eu",), ("default", "eu")])
 def test_time_in_which_a_crawl_is_paused_or_held_is_not_its_own(held: tuple[str, ...]) -> None:
     store = Counted(row(1), row(2, pool="eu"), row(3, state=CrawlState.PAUSED))
-    asyncio.run(tended(store, Turned(), lambda pool: pool in held, 3.0))
+    asyncio.run(tended(store, ManualClock(), lambda pool: pool in held, 3.0))
     assert store.worked_ms() == {1: 0 if "default" in held else 3000, 2: 0 if "eu" in held else 3000, 3: 0}
 
 
 def test_time_between_looks_of_a_busy_leader_counts_in_full() -> None:
     """A pass over a thousand crawls took so long that 12 s of 150 s were counted. One statement adds for all."""
     store = Counted(*(row(number) for number in range(1, 1001)))
-    asyncio.run(tended(store, Turned(), lambda _: False, 2.0, 30.0, 0.5, 59.0))
+    asyncio.run(tended(store, ManualClock(), lambda _: False, 2.0, 30.0, 0.5, 59.0))
     assert set(store.worked_ms().values()) == {91_500}
     assert store.statements == 4
 
 
 def test_time_in_which_the_machine_slept_counts_as_a_minute_at_most() -> None:
     store = Counted(row(1))
-    asyncio.run(tended(store, Turned(), lambda _: False, 36_000.0))
+    asyncio.run(tended(store, ManualClock(), lambda _: False, 36_000.0))
     assert store.worked_ms() == {1: 60_000}

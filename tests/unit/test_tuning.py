@@ -12,7 +12,7 @@ from api.frontier.host_queues import HostQueues
 from api.frontier.leases import HeldByAnother, Leases, MayGrant
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.pool_shares import PoolShares
-from api.members.config_follower import MasterConfigFollower, limits_of, started_as
+from api.members.owner_tuning import limits_of, started_as
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Refused
@@ -25,10 +25,12 @@ from shared.domain.ops.config import (
     HotConfig,
     MasterPart,
     MasterTuning,
+    MemberRole,
     StoredConfig,
     master_tuning,
 )
 from shared.ports.broker import Broker
+from shared.runtime.config_follower import ConfigFollower
 from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import WorkerStatus
@@ -51,8 +53,15 @@ class Followed:
     def __init__(self, view: Published) -> None:
         self.applied: list[MasterTuning] = []
         self.drained: list[bool] = []
-        self.tuning = MasterConfigFollower(
-            view, KEYS, "m1", STARTED, apply=self.applied.append, drain=self.drained.append
+        self.tuning = ConfigFollower(
+            view,
+            KEYS,
+            MemberRole.MASTER,
+            "m1",
+            STARTED,
+            master_tuning,
+            apply=self.applied.append,
+            drain=self.drained.append,
         )
         self.view = view
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shared.domain.ids import MAX_PARTITIONS
 from shared.domain.web.url import (
     MAX_URL_CHARS,
+    Location,
     Resolver,
     canonicalize,
     fingerprint,
@@ -231,7 +232,7 @@ def test_host_is_the_politeness_key(url: str, scheme: str, origin: str, host: st
     assert (scheme_of(url), origin_of(url), host_of(url)) == (scheme, origin, host)
     located = locate(url)
     assert located is not None
-    assert located == (url, host, fingerprint(url))
+    assert located == Location(url, host, fingerprint(url))
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_the_body_of_a_request_is_stored_with_its_digest() -> None:
 
 
 def test_metadata_tells_how_the_page_was_found_and_what_it_links_to() -> None:
-    links = [("http://example.org/b", "L a/@href"), ("http://example.org/c.png", "E img/@src")]
+    links = {"L a/@href": ["http://example.org/b"], "E img/@src": ["http://example.org/c.png"]}
     got = Exchange(
         answer(decode_error="gzip: bad"), AT_MS, 3, "http://example.org/a", links, notes=[("charset", "utf-8")]
     )
@@ -163,7 +163,7 @@ def test_metadata_calls_only_a_seed_a_seed(got: Exchange, said: list[str]) -> No
 
 def test_nothing_a_page_says_can_begin_a_line_of_its_own() -> None:
     evil = "http://e/\r\nvia: forged"
-    got = Exchange(answer(url=evil), AT_MS, 1, evil, [(evil, "L a/@href")], notes=[("note", evil)])
+    got = Exchange(answer(url=evil), AT_MS, 1, evil, {"L a/@href": [evil]}, notes=[("note", evil)])
     response, _, metadata = read_all(members_of(got))
     assert response.digests_hold
     assert not [line for line in metadata.payload.decode().splitlines() if line == "via: forged"]

@@ -2,20 +2,30 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 from shared.adapters.local.clock import SystemClock
 from shared.domain.ids import CrawlId
-from shared.domain.ops.config import AS_STARTED, Drains, HotConfig, StoredConfig, WorkerPart, WorkerTuning
+from shared.domain.ops.config import (
+    AS_STARTED,
+    Drains,
+    HotConfig,
+    MemberRole,
+    StoredConfig,
+    WorkerPart,
+    WorkerTuning,
+    worker_tuning,
+)
 from shared.ports.broker import Broker
+from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.supervise import Tasks
 from shared.wire.desired_state import config_record, drains_record
 from shared.wire.keys import DRAINS, SETTINGS, Keys
 from shared.wire.messages import UrlOutcome, WorkerStatus, decode_status
 from tests.support.api.snapshot_view import Published
 from workers.archive import WarcArchive
-from workers.config_follower import WorkerConfigFollower
 from workers.report import Reporter
 from workers.request_slots import Requests
 from workers.runtime import Runtime, WorkerIdentity
@@ -45,13 +55,14 @@ def test_a_worker_takes_its_pools_values_and_its_own_drain() -> None:
     applied: list[tuple[WorkerTuning, int]] = []
     drained: list[bool] = []
     view = Published()
-    tuning = WorkerConfigFollower(
+    tuning = ConfigFollower(
         view,
         KEYS,
-        member="w1",
-        pool="eu",
-        started=STARTED,
-        apply=lambda values, revision: applied.append((values, revision)),
+        MemberRole.WORKER,
+        "w1",
+        STARTED,
+        partial(worker_tuning, "eu"),
+        apply=lambda values: applied.append((values, tuning.revision)),
         drain=drained.append,
     )
     config = HotConfig(worker=WorkerPart(max_visits=500, report_s=1.0), pools={"eu": WorkerPart(report_s=0.5)})

@@ -30,12 +30,17 @@ class PageRules:
         return tuple([self._rules[at] for at in self._when.matching(url)])
 
     async def taken(
-        self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html"
+        self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html | None"
     ) -> Extraction | None:
-        """Extract the items of a page with `extractor`. Return None if no rule applies to the page."""
+        """Extract the items of a page with `extractor`. Return None if no rule applies to the page.
+
+        Without `html` the page has no items. Reporting that removes those of an earlier fetch.
+        """
         rules = self.of(url)
         if not rules:
             return None
+        if html is None:
+            return Extraction()
         page = ExtractionInput(crawl_id, fingerprint, html.base_of(url), html.charset, html.body)
         return await extractor.extract(page, rules, self._limits)
 

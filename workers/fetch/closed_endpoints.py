@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import structlog
 
 from shared.domain.ops.egress import split_endpoint
-from workers.fetch.egress import Address, parse_address
+from shared.domain.web.addresses import Address, parse_address
 
 log = structlog.get_logger(__name__)
 

@@ -13,8 +13,9 @@ from typing import Final, Protocol
 import ada_url
 import certifi
 
+from shared.domain.web.addresses import parse_address
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
-from workers.fetch.egress import EgressRules, parse_address
+from workers.fetch.egress import EgressRules
 from workers.fetch.exchange import CurlExchange, HandleOptions
 from workers.fetch.head import Target, locate, request_head
 from workers.fetch.idle_connections import IdleConnections

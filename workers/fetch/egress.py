@@ -5,13 +5,12 @@ and its updates) and the metadata services of cloud providers. An IPv6 address t
 the IPv4 address. An operator opens networks with `allow`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv6Network, ip_network
 from typing import Final, Protocol
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+from shared.domain.web.addresses import Address, Network, embedded
 
 _SPECIAL: Final = """
 169.254.169.254/32 cloud metadata
@@ -55,9 +54,6 @@ DEFAULT_DENY: Final[tuple[tuple[Network, str], ...]] = tuple(
 """Pairs of network and reason. Of overlapping networks the one with the most specific reason is first."""
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
-_COMPATIBLE: Final = IPv6Network("::/96")
-_NAT64: Final = IPv6Network("64:ff9b::/96")
-_ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 class Closed(Protocol):
@@ -65,11 +61,9 @@ class Closed(Protocol):
 
     def covers(self, address: Address, port: int) -> bool:
         """Return True if a connection to `address` and `port` may reach a closed endpoint."""
-        ...
 
     def names(self, host: str, port: int) -> bool:
         """Return True if an endpoint was closed under the name `host` and this port."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +72,15 @@ class EgressRules:
     open.
 
     `bound`: `allow` opens only addresses that are also in these networks (None: no bound). `closed`: endpoints that
-    always stay closed. Both are the same for all crawls of a process, so rules that differ only in them are equal.
+    always stay closed. `excluded` returns the exclusion that covers an address now, None if there is none. These three
+    are the same for all crawls of a process, so rules that differ only in them are equal.
     """
 
     allow: tuple[Network, ...] = ()
     deny: tuple[tuple[Network, str], ...] = DEFAULT_DENY
     bound: tuple[Network, ...] | None = field(default=None, compare=False, repr=False)
     closed: Closed | None = field(default=None, compare=False, repr=False)
+    excluded: Callable[[Address], str | None] = field(default=lambda address: None, compare=False, repr=False)
 
     def verdict(self, address: Address) -> str | None:
         """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
@@ -137,27 +133,3 @@ class EgressRules:
 
 def _within(address: Address, networks: tuple[Network, ...]) -> bool:
     return any(address in network for network in networks)
-
-
-def embedded(address: Address) -> Iterator[IPv4Address]:
-    """Yield the IPv4 addresses that an IPv6 address carries or tunnels to. Yield none for IPv4, `::` and `::1`."""
-    if isinstance(address, IPv4Address):
-        return
-    number = int(address)
-    low = IPv4Address(number & 0xFFFFFFFF)
-    if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and number > 1):
-        yield low
-    elif address.sixtofour is not None:
-        yield address.sixtofour
-    elif address.teredo is not None:
-        yield from address.teredo
-    if (number >> 32) & 0xFFFFFFFF in _ISATAP:
-        yield low
-
-
-def parse_address(text: str) -> Address | None:
-    """Parse an IP address (brackets and zone allowed). Return None for a name."""
-    try:
-        return ip_address(text.strip("[]").partition("%")[0])
-    except ValueError:
-        return None

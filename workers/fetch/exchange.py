@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import pycurl
 
+from shared.domain.web.addresses import parse_address
 from shared.domain.web.coding import Decoded, decode
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
-from workers.fetch.egress import EgressRules, parse_address
+from workers.fetch.egress import EgressRules
 from workers.fetch.head import RequestHead, ResponseHead, Target, response_head
 from workers.fetch.transfers import Result
 
@@ -70,6 +71,7 @@ class Cut(Enum):
     """Why the exchange itself ended its transfer: a limit was passed, or libcurl wanted to send the request again."""
 
     BODY = auto()
+    EXCLUDED = auto()
     HEADERS = auto()
     FIRST_BYTE = auto()
     RESENDING = auto()
@@ -85,6 +87,7 @@ class CurlExchange:
 
     __slots__ = (
         "_denied",
+        "_excluded",
         "_future",
         "_head",
         "_head_lines",
@@ -128,6 +131,7 @@ class CurlExchange:
         self._requests = 0
         self.cut: Cut | None = None
         self._denied: str | None = None
+        self._excluded: str | None = None
         self.tried = False
         self._no_socket: OSError | None = None
         self._future: asyncio.Future[Result] | None = None
@@ -235,6 +239,8 @@ class CurlExchange:
         if denial is not None:
             self._denied = self._denied or denial
             return pycurl.SOCKET_BAD
+        if self._covered(address.addr[0]):
+            return pycurl.SOCKET_BAD
         self.tried = True
         try:
             ours = socket.socket(address.family, address.socktype, address.protocol)
@@ -245,8 +251,22 @@ class CurlExchange:
         self._loop.call_soon(ours.close)
         return ours
 
-    def _on_request(self, *_: object) -> int:
-        """Allow the request that libcurl is about to send. Abort the second: it would break the host's delay."""
+    def _covered(self, address: str) -> bool:
+        """Return True if an exclusion covers the address of the site. The address of a proxy is none."""
+        parsed = parse_address(address) if self._request.proxy is None else None
+        target = None if parsed is None else self._options.rules.excluded(parsed)
+        if target is not None:
+            self._excluded = f"the exclusion {target} covers {address}"
+        return target is not None
+
+    def _on_request(self, address: str, *_: object) -> int:
+        """Allow the request that libcurl is about to send. Abort the second: it would break the host's delay.
+
+        The connection may have been kept since before an exclusion, so the address is checked once more.
+        """
+        if self._covered(address):
+            self.cut = Cut.EXCLUDED
+            return int(pycurl.PREREQFUNC_ABORT)
         self._requests += 1
         if self._requests > 1:
             self.cut = Cut.RESENDING
@@ -293,6 +313,8 @@ class CurlExchange:
                 return self._answer(head, Truncation.TIME)
             case Cut.TOTAL | Cut.FIRST_BYTE:
                 return self._late(limits)
+            case Cut.EXCLUDED:
+                return self._failed(FailureKind.EXCLUDED, self._excluded or "")
             case Cut.RESENDING:
                 return self._failed(FailureKind.RESET, "the server closed a kept connection without an answer")
         if head is not None and FAILURES.get(code) in (FailureKind.RESET, FailureKind.PROTOCOL, FailureKind.TLS):
@@ -310,8 +332,11 @@ class CurlExchange:
 
     def _broken(self, code: int, text: str) -> FetchFailed:
         kind = FAILURES.get(code, FailureKind.OTHER)
-        if kind is FailureKind.CONNECT and self._denied is not None and not self.tried:
-            return self._failed(FailureKind.EGRESS_DENIED, self._denied)
+        if kind is FailureKind.CONNECT and not self.tried:
+            if self._excluded is not None:
+                return self._failed(FailureKind.EXCLUDED, self._excluded)
+            if self._denied is not None:
+                return self._failed(FailureKind.EGRESS_DENIED, self._denied)
         if self._request.proxy is not None:
             refused = self.curl.getinfo(pycurl.HTTP_CONNECTCODE) not in (0, 200)
             kind = FailureKind.PROXY if refused or kind is FailureKind.CONNECT else kind

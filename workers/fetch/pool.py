@@ -1,15 +1,20 @@
 """A pool with one fetcher for each set of egress rules: opened at its first fetch, closed when no crawl uses it.
 
+Every request of a worker goes through it: pages, robots.txt and its redirects. So it also refuses what an exclusion
+covers, at the last moment before the request.
+
 Crawls with different egress rules never share a connection, because a kept connection was checked only under the rules
 of the crawl that opened it.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from shared.domain.web.fetch import Answer, FetchFailed, FetchRequest
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
+from shared.domain.web.url import host_of
 from shared.ports.fetcher import Fetcher
 from workers.fetch.egress import EgressRules
 
@@ -44,8 +49,14 @@ class _Under:
 class FetcherPool:
     """Open fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
 
-    def __init__(self, open_fetcher: Callable[[EgressRules], Fetcher]) -> None:
+    def __init__(
+        self,
+        open_fetcher: Callable[[EgressRules], Fetcher],
+        exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
+    ) -> None:
+        """Create it. `exclusions` returns those in force now."""
         self._open_fetcher = open_fetcher
+        self._exclusions = exclusions
         self._open: OrderedDict[str, _PooledFetcher] = OrderedDict()
         self._closed = False
 
@@ -55,14 +66,20 @@ class FetcherPool:
 
     def under(self, rules: EgressRules) -> _Under:
         """Return a fetcher that connects only where `rules` allow. Its resources are opened at the first fetch."""
-        return _Under(self, rules, repr(rules))
+        within = replace(rules, excluded=lambda address: self._exclusions().of_address(address))
+        return _Under(self, within, repr(rules))
 
     async def fetch(self, under: _Under, request: FetchRequest) -> Answer | FetchFailed:
         """Fetch with the pool's fetcher for the rules of `under`; open it if needed. Raise RuntimeError if the pool is
-        closed.
+        closed. A request that an exclusion covers is not sent.
         """
         if self._closed:
             raise RuntimeError("fetch on closed Fetchers")
+        if exclusions := self._exclusions():
+            target = exclusions.first(request.url, host_of(request.url))
+            if target is not None:
+                detail = f"the exclusion {target} covers it"
+                return FetchFailed(request.url, FailureKind.EXCLUDED, detail, Timings(), sent=False)
         pooled = self._open.get(under.key)
         if pooled is None:
             pooled = self._open[under.key] = _PooledFetcher(self._open_fetcher(under.rules))

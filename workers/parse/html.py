@@ -7,16 +7,18 @@ These count as links:
 - `link` with rel next or prev
 - the srcset candidates of `img` and `source`, if the spec enables them
 
-`link rel=alternate` (feeds, translations), stylesheets and other resources are not links to pages. Values are as in the
-document, with character references resolved and queries in the document's encoding. They are not URLs yet.
+`link rel=alternate` (translations), stylesheets and other resources are not links to pages. Feeds are listed apart.
+Values are as in the document, with character references resolved and queries in the document's encoding. They are not
+URLs yet.
 """
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
+
+import msgspec
 
 from shared.domain.crawl.spec import Extract
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
@@ -28,6 +30,10 @@ from workers.parse.start_tags import ATTRIBUTE
 
 MAX_TITLE_CHARS: Final = 512
 _MAX_TITLE_BYTES: Final = 8 * 1024
+MAX_FEEDS: Final = 20
+"""The feeds of a page that are read."""
+
+_FEEDS: Final = frozenset(("application/rss+xml", "application/atom+xml", "application/rdf+xml"))
 _MAX_VALUE_CHARS: Final = 256
 _CACHED_TAGS: Final = 16_384
 _CACHED_TAG_BYTES: Final = 512
@@ -67,13 +73,14 @@ class Refresh(NamedTuple):
     delay_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedPage:
+class ParsedPage(msgspec.Struct, frozen=True, gc=False):
     """The links and metadata of an HTML page. The same href may occur in several links, but from different tags.
 
     `anchors` are the hrefs of plain links, which are most of a page's. `marked` are the other links, with their kinds.
     Each is in document order, and `links` are both. `links_cut` counts the links beyond `max_links_per_page`. If a page
     has more than ten times as many, the count is a lower bound. `cut_links` are the first of them.
+
+    `feeds` are the RSS and Atom feeds that the page names.
     """
 
     title: str = ""
@@ -84,6 +91,7 @@ class ParsedPage:
     robots: Directives = NOTHING_FORBIDDEN
     anchors: tuple[str, ...] = ()
     marked: tuple[PageLink, ...] = ()
+    feeds: tuple[str, ...] = ()
     links_cut: int = 0
     cut_links: tuple[str, ...] = ()
 
@@ -130,6 +138,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
         robots=head.robots,
         anchors=tuple(_texts(hrefs, charset)),
         marked=tuple(marked),
+        feeds=tuple(head.feeds),
         links_cut=cut,
         cut_links=tuple(cut_links[:MAX_EXAMPLES]),
     )
@@ -141,7 +150,7 @@ def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
 
     Characters that the encoding lacks become decimal references (https://url.spec.whatwg.org/#query-state).
     """
-    return replace(
+    return msgspec.structs.replace(
         page,
         canonical=None if page.canonical is None else _query_in(encoding, page.canonical),
         refresh=None
@@ -187,7 +196,7 @@ class _Element(NamedTuple):
 class _Head:
     """Collects a page's metadata. Of repeated elements the first counts, but robots directives add up."""
 
-    __slots__ = ("base_href", "canonical", "lang", "product", "refresh", "robots")
+    __slots__ = ("base_href", "canonical", "feeds", "lang", "product", "refresh", "robots")
 
     def __init__(self, product: str) -> None:
         self.product = product
@@ -196,6 +205,7 @@ class _Head:
         self.canonical: str | None = None
         self.refresh: Refresh | None = None
         self.robots = NOTHING_FORBIDDEN
+        self.feeds: list[str] = []
 
     def add(self, element: _Element) -> list[PageLink]:
         """Collect the metadata of `element`. Return its links."""
@@ -212,6 +222,8 @@ class _Head:
                 rel = attributes.get(b"rel", "").lower().split()
                 if "canonical" in rel and self.canonical is None:
                     self.canonical = attributes.get(b"href")
+                if "alternate" in rel and _names_feed(attributes) and len(self.feeds) < MAX_FEEDS:
+                    self.feeds.append(attributes[b"href"])
                 if ("next" in rel or "prev" in rel) and b"href" in attributes:
                     return [PageLink(attributes[b"href"], LinkKind.SEQUENCE, not _NOT_FOLLOWED.isdisjoint(rel))]
             case b"img" | b"source":
@@ -224,6 +236,11 @@ class _Head:
             self.robots |= meta_robots(content)
         elif attributes.get(b"http-equiv", "").lower() == "refresh" and self.refresh is None:
             self.refresh = parse_refresh(content)
+
+
+def _names_feed(attributes: dict[bytes, str]) -> bool:
+    """Return True if a `link` element has a URL and the type of a feed."""
+    return bool(attributes.get(b"href")) and attributes.get(b"type", "").partition(";")[0].strip().lower() in _FEEDS
 
 
 def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
@@ -247,7 +264,7 @@ def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
         case b"html":
             names = (b"lang",)
         case b"link":
-            names = (b"href", b"rel")
+            names = (b"href", b"rel", b"type")
         case _:
             names = (b"name", b"http-equiv", b"content")
     values = {key: attribute_text(attributes[key], charset) for key in names if key in attributes}

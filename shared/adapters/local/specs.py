@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,10 @@ log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.05
 _TURN_S: Final = 0.25
+LOOK_S: Final = 0.02
+"""For so long a worker takes a file to be as it was at its last look. Each of a worker's visits looks at its crawl four
+times a second, and before each request."""
+
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _Signature = tuple[int, int, int]
 
@@ -41,15 +46,16 @@ class LocalSpecs:
     """Published specs as files of a folder: one process writes them, any number read (`SpecPublisher`, `SpecSource`).
 
     Files are replaced whole, so that a reader sees one revision or the next. A reader checks by one stat if the file
-    was replaced, and decodes only new content. A missing file never means deletion. A deleted crawl has a file with
-    `gone` set.
+    was replaced, at most every `look_s` seconds, and decodes only new content. A missing file never means deletion. A
+    deleted crawl has a file with `gone` set.
     """
 
-    def __init__(self, folder: Path, *, wait_s: float = 2.0) -> None:
+    def __init__(self, folder: Path, *, wait_s: float = 2.0, look_s: float = 0.0) -> None:
         self._folder = folder
         self._folder_name = os.fspath(folder)
         self._wait_s = wait_s
-        self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec]] = {}
+        self._look_s = look_s
+        self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec, float]] = {}
 
     async def publish(self, spec: PublishedSpec) -> None:
         """Publish a crawl's spec, unless a later revision is published. An unreadable file is replaced.
@@ -116,12 +122,15 @@ class LocalSpecs:
             await asyncio.sleep(_TURN_S)
 
     def _read(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        path = f"{self._folder_name}/{crawl_id}.json"  # a Path costs more than the stat, which each request needs
+        seen, now = self._seen.get(crawl_id), time.monotonic()
+        if seen is not None and now < seen[2] + self._look_s:
+            return seen[1]
+        path = f"{self._folder_name}/{crawl_id}.json"
         try:
             stat = os.stat(path)
             signature = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-            seen = self._seen.get(crawl_id)
             if seen is not None and seen[0] == signature:
+                self._seen[crawl_id] = (signature, seen[1], now)
                 return seen[1]
             content = _decoder.decode(Path(path).read_bytes())
             spec: CrawlSpec = decode_spec(bytes(content.spec))
@@ -132,7 +141,7 @@ class LocalSpecs:
         published = PublishedSpec(
             crawl_id, Revision(content.revision), spec, content.partitions, content.gone, content.paused
         )
-        self._seen[crawl_id] = (signature, published)
+        self._seen[crawl_id] = (signature, published, now)
         return published
 
     def _path(self, crawl_id: CrawlId) -> Path:

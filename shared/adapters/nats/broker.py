@@ -13,7 +13,7 @@ from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, SECOND_NS, ApiError, call, demand, failure, store, unix_ns
 from shared.adapters.nats.queued_visits import listed_visits, stored_visit, waits
 from shared.adapters.nats.reader import StreamReader, continues, stream_state
-from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.settings import StreamSettings, nats_tls_of, streams_of
 from shared.adapters.nats.storage import StorageHealth, fullest
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
@@ -22,6 +22,7 @@ from shared.domain.frontier.states import Position
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.watermarks import FillLevel
 from shared.ports.broker import ItemsState, QueuedVisit, ReportKind, StoredVisit, StreamState
+from shared.settings import ClusterMasterSettings, listed
 from shared.tls import TlsSettings
 from shared.wire import subjects
 from shared.wire.items import EVERY_ITEM, ITEMS, items_subject
@@ -45,6 +46,17 @@ class NatsBroker:
         self._storage_health = StorageHealth()
         self._refused = False
         connection.watch(self._storage_health.away)
+
+    @classmethod
+    async def of_master(cls, settings: ClusterMasterSettings, name: str) -> "NatsBroker":
+        """Connect to the NATS of a cluster, by the settings of a master. `name` is this process's (see `connect`)."""
+        return await cls.connect(
+            listed(settings.nats_url),
+            token=settings.nats_token,
+            name=name,
+            settings=streams_of(settings),
+            tls=nats_tls_of(settings),
+        )
 
     @classmethod
     async def connect(

@@ -36,8 +36,8 @@ from shared.ports.broker import Delivered, StreamState
 log = structlog.get_logger(__name__)
 
 _PULL_S: Final = 30
-_HEARTBEAT_S: Final = 5
-_SILENCE_S: Final = 2.5 * _HEARTBEAT_S
+_HEARTBEAT_S: Final = 10
+_SILENCE_S: Final = 1.5 * _HEARTBEAT_S
 _FIRST_S: Final = 0.05
 """The least wait for the first message of a new pull, so that a read with `wait_s` 0 returns stored messages."""
 _REST_S: Final = 0.1

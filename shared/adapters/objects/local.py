@@ -70,6 +70,13 @@ class LocalSegments:
         finally:
             os.close(fd)
 
+    def size(self, name: str) -> int:
+        fd = self._open_for_reading(name)
+        try:
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
     def _open_for_reading(self, name: str) -> int:
         """Open the segment by its final name, then as unfinished. Try the final name again: it may just be renamed."""
         try:

@@ -34,6 +34,12 @@ class ServedPages:
     def outlinks(self, location: RecordLocation) -> Sequence[tuple[str, str]]:
         return read_outlinks(self._segments, location)
 
+    def size(self, segment: str) -> int:
+        return self._segments.size(segment)
+
+    def piece(self, segment: str, offset: int, max_count: int) -> bytes:
+        return self._segments.read_up_to(segment, offset, max_count)
+
     async def aside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

@@ -23,11 +23,9 @@ class RowEncoder(Protocol):
 
     def add(self, rows: Sequence[Row]) -> bytes:
         """Add rows. Return the file's next bytes, which may be empty while the rows are buffered."""
-        ...
 
     def end(self) -> bytes:
         """Return the last bytes of the file. Without any rows they are the whole file."""
-        ...
 
 
 class JsonLines:

@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from shared.domain.ids import CrawlId
 from shared.domain.web.fetch import Answer
@@ -40,23 +42,22 @@ class Revisit:
     digest: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True, gc=False):
     """Everything that the archive stores of one fetched URL.
 
     `depth` counts links from a seed (None: it is no URL of the crawl). `seed`: it is a seed. `via` is the URL that led
     to it, if known. `fetched_at_ms` is the UTC wall clock at the start of the request, in ms since 1970.
 
-    `outlinks` are pairs of a URL and how it was found, in the form of Heritrix. That is a hop letter (L link, E
-    embedded, R redirect, I inferred) and the element's path, such as "L a/@href". `notes` are further fields of the
-    metadata record. `digest` is `payload_digest(answer.body)` if the caller has computed it already.
+    `outlinks` are URLs by how they were found, in the form of Heritrix. That is a hop letter (L link, E embedded, R
+    redirect, I inferred) and the element's path, such as "L a/@href". `notes` are further fields of the metadata
+    record. `digest` is `payload_digest(answer.body)` if the caller has computed it already.
     """
 
     answer: Answer
     fetched_at_ms: int
     depth: int | None
     via: str | None = None
-    outlinks: Sequence[tuple[str, str]] = ()
+    outlinks: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     notes: Sequence[tuple[str, str]] = ()
     request_body: bytes = b""
     digest: bytes | None = None

@@ -159,13 +159,17 @@ def _metadata(exchange: Exchange) -> bytes:
     if answer.decode_error is not None:
         fields.append(("decodeError", answer.decode_error))
     fields.extend(exchange.notes)
-    return _fields(fields) + _outlinks(exchange.outlinks)
+    return b"".join((_fields(fields), *(_outlinks(urls, how) for how, urls in exchange.outlinks.items())))
 
 
-def _outlinks(links: Sequence[tuple[str, str]]) -> bytes:
-    text = "".join([f"outlink: {url} {how}\r\n" for url, how in links])
-    if text.count("\n") != len(links) or text.count("\r") != len(links):
-        text = "".join([f"outlink: {_line(url)} {_line(how)}\r\n" for url, how in links])
+def _outlinks(urls: Sequence[str], how: str) -> bytes:
+    if not urls:
+        return b""
+    end = f" {_line(how)}\r\n"
+    between = f"{end}outlink: "
+    text = f"outlink: {between.join(urls)}{end}"
+    if text.count("\n") != len(urls) or text.count("\r") != len(urls):
+        text = f"outlink: {between.join(map(_line, urls))}{end}"
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -6,6 +6,7 @@ import msgspec
 from blake3 import blake3
 from msgspec import Meta
 
+from shared.domain.crawl.described import described
 from shared.domain.ids import CrawlId, Fingerprint
 
 Selector = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -39,45 +40,43 @@ class ItemField(msgspec.Struct, frozen=True, kw_only=True):
 
     css: Annotated[
         Selector | None,
-        Meta(
-            description="A CSS selector, searched within the element of the item, or in the whole page if the "
+        described(
+            "A CSS selector, searched within the element of the item, or in the whole page if the "
             "rule has no `each`. Null: use `meta` or `path`.",
-            examples=["h1.title"],
+            "h1.title",
         ),
     ] = None
     meta: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(
-            description="The name or property of a `meta` element, whose content is the value. Null: use `css` or "
-            "`path`.",
-            examples=["og:title"],
+        described(
+            "The name or property of a `meta` element, whose content is the value. Null: use `css` or `path`.",
+            "og:title",
         ),
     ] = None
     path: Annotated[
         Annotated[str, Meta(min_length=1, max_length=500)] | None,
-        Meta(
-            description="Keys into the JSON-LD object of the rule, separated by dots. Null: use `css` or `meta`.",
-            examples=["offers.price"],
+        described(
+            "Keys into the JSON-LD object of the rule, separated by dots. Null: use `css` or `meta`.", "offers.price"
         ),
     ] = None
     take: Annotated[
         Annotated[str, Meta(pattern=r"^(text|html|link|attr:[A-Za-z_:][A-Za-z0-9_:.-]{0,99})$")],
-        Meta(
-            description="What to take of the element: `text` with white space collapsed, `html`, `link` (href or "
+        described(
+            "What to take of the element: `text` with white space collapsed, `html`, `link` (href or "
             "src, made absolute), or `attr:NAME`.",
-            examples=["text"],
+            "text",
         ),
     ] = "text"
     match: Annotated[
         Expression | None,
-        Meta(
-            description="A regular expression (RE2). Its first group, or else the whole match, is the value. "
+        described(
+            "A regular expression (RE2). Its first group, or else the whole match, is the value. "
             "Null: take the value as it is.",
-            examples=["([0-9.]+)"],
+            "([0-9.]+)",
         ),
     ] = None
-    all: Annotated[bool, Meta(description="True: a list of all values. False: the first value.")] = False
-    required: Annotated[bool, Meta(description="True: there is no item if this field has no value.")] = False
+    all: Annotated[bool, described("True: a list of all values. False: the first value.")] = False
+    required: Annotated[bool, described("True: there is no item if this field has no value.")] = False
 
 
 class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,37 +87,35 @@ class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
     item. `key` names the field whose value identifies an item on its page; None: the order identifies it.
     """
 
-    name: Annotated[RuleName, Meta(description="The name of the rule.", examples=["product"])]
+    name: Annotated[RuleName, described("The name of the rule.", "product")]
     fields: Annotated[
         Annotated[dict[FieldName, ItemField], Meta(min_length=1, max_length=100)],
-        Meta(description="The fields of an item, by name."),
+        described("The fields of an item, by name."),
     ]
     when: Annotated[
         Expression | None,
-        Meta(
-            description="A regular expression (RE2). The rule applies to pages with a match in their canonical "
+        described(
+            "A regular expression (RE2). The rule applies to pages with a match in their canonical "
             "URL. Null: to every page.",
-            examples=["/p/"],
+            "/p/",
         ),
     ] = None
     each: Annotated[
         Selector | None,
-        Meta(
-            description="A CSS selector. Each element that it selects is an item. Null: the page is one item, "
+        described(
+            "A CSS selector. Each element that it selects is an item. Null: the page is one item, "
             "unless `json_ld` is set.",
-            examples=["li.product"],
+            "li.product",
         ),
     ] = None
     json_ld: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(description="The `@type` of JSON-LD objects, each of which is an item. Null: none.", examples=["Product"]),
+        described("The `@type` of JSON-LD objects, each of which is an item. Null: none.", "Product"),
     ] = None
     key: Annotated[
         str | None,
-        Meta(
-            description="The field whose value identifies an item on its page. Null: the order on the page "
-            "identifies it.",
-            examples=["sku"],
+        described(
+            "The field whose value identifies an item on its page. Null: the order on the page identifies it.", "sku"
         ),
     ] = None
 

@@ -131,6 +131,19 @@ class CompiledScope:
                 return rule
         return self._alone(url, via_seed_redirect)
 
+    def judge_listing(self, url: str, host: str, *, depth: int, via_host: str, hops: int) -> ScopeRule | None:
+        """Return the first rule that excludes a sitemap or feed, or None if it may be fetched.
+
+        Its entries are one link deeper than `depth`. It is no page, so include patterns, traps and the prefixes of
+        seeds do not apply: only pages that it lists must match them.
+        """
+        if hops > MAX_HOPS:
+            return ScopeRule(ExclusionReason.HOPS, f"more than {MAX_HOPS} sitemaps or redirects lead to it")
+        if depth >= self._max_depth:
+            return ScopeRule(ExclusionReason.DEPTH, f"its entries are at depth {depth + 1}, over {self._max_depth}")
+        elsewhere = not self._any and host != via_host and host not in self._prefixes
+        return (self._elsewhere(host, via_host, False) if elsewhere else None) or self._alone(url, True)
+
     def explain(
         self,
         url: str,

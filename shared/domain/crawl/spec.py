@@ -11,7 +11,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from shared.domain.crawl.described import described
+from shared.domain.crawl.discover_spec import Discover
 from shared.domain.crawl.item_rules import ItemLimits, ItemRules
+from shared.domain.crawl.recrawl_spec import Recrawl
+from shared.domain.crawl.robots_spec import Robots
 from shared.domain.web.fetch import FetchLimits
 
 DAY_S: Final = 86_400.0
@@ -55,16 +59,10 @@ class Scheme(StrEnum):
 class Seed(msgspec.Struct, frozen=True, kw_only=True):
     """A URL that the crawl starts from."""
 
-    url: Annotated[
-        str,
-        Meta(description="The URL, http or https. It is put into canonical form.", examples=["https://example.org/"]),
-    ]
+    url: Annotated[str, described("The URL, http or https. It is put into canonical form.", "https://example.org/")]
     priority: Annotated[
         Priority,
-        Meta(
-            description="Its priority. Each level goes before one level of depth; higher priorities are fetched first.",
-            examples=[10],
-        ),
+        described("Its priority. Each level goes before one level of depth; higher priorities are fetched first.", 10),
     ] = 0
 
 
@@ -73,21 +71,16 @@ class Traps(msgspec.Struct, frozen=True, kw_only=True):
 
     max_segment_repeats: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
-        Meta(
-            description="How often a path segment may occur in a URL. URLs beyond are excluded. Null: no limit.",
-            examples=[3],
-        ),
+        described("How often a path segment may occur in a URL. URLs beyond are excluded. Null: no limit.", 3),
     ] = 3
     max_parameter_repeats: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
-        Meta(
-            description="How often a query parameter may have the same value in a URL. URLs beyond are excluded. "
-            "Null: no limit.",
-            examples=[2],
+        described(
+            "How often a query parameter may have the same value in a URL. URLs beyond are excluded. Null: no limit.", 2
         ),
     ] = 2
     cycles: Annotated[
-        bool, Meta(description="True: exclude URLs with ten or more path segments of which two or more repeat in turn.")
+        bool, described("True: exclude URLs with ten or more path segments of which two or more repeat in turn.")
     ] = True
 
 
@@ -96,78 +89,70 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         ScopeMode,
-        Meta(
-            description="Which links of a page belong to the crawl: `host` those on the page's own host, `domain` "
+        described(
+            "Which links of a page belong to the crawl: `host` those on the page's own host, `domain` "
             "those in its registrable domain, `prefix` those below a seed's path, `any` all."
         ),
     ] = ScopeMode.HOST
     include: Annotated[
         Patterns,
-        Meta(
-            description="Regular expressions (RE2). If there are any, a link must match one of them in its "
-            "canonical URL.",
-            examples=[["^https://example\\.org/docs/"]],
+        described(
+            "Regular expressions (RE2). If there are any, a link must match one of them in its canonical URL.",
+            ["^https://example\\.org/docs/"],
         ),
     ] = ()
     exclude: Annotated[
         Patterns,
-        Meta(
-            description="Regular expressions (RE2). A URL or seed that matches one of them in its canonical URL "
+        described(
+            "Regular expressions (RE2). A URL or seed that matches one of them in its canonical URL "
             "is excluded, even if `include` matches it.",
-            examples=[["\\.pdf$"]],
+            ["\\.pdf$"],
         ),
     ] = ()
     schemes: Annotated[
         Annotated[tuple[Scheme, ...], Meta(min_length=1, max_length=2)],
-        Meta(description="The schemes of URLs that may be fetched."),
+        described("The schemes of URLs that may be fetched."),
     ] = (Scheme.HTTP, Scheme.HTTPS)
     max_depth: Annotated[
         Annotated[int, Meta(ge=0, le=10_000)] | None,
-        Meta(
-            description="The greatest number of links between a seed and a URL. 0: only the seeds. Null: no limit.",
-            examples=[5],
-        ),
+        described("The greatest number of links between a seed and a URL. 0: only the seeds. Null: no limit.", 5),
     ] = None
     max_url_length: Annotated[
         Annotated[int, Meta(ge=16, le=16_384)],
-        Meta(
-            description="The greatest length of a canonical URL in characters. Longer ones are excluded.",
-            examples=[2048],
-        ),
+        described("The greatest length of a canonical URL in characters. Longer ones are excluded.", 2048),
     ] = 2048
-    traps: Annotated[Traps, Meta(description="Limits that exclude endless URL spaces.")] = Traps()
+    traps: Annotated[Traps, described("Limits that exclude endless URL spaces.")] = Traps()
 
 
 class Politeness(msgspec.Struct, frozen=True, kw_only=True):
     """How fast each host is fetched from."""
 
-    obey_robots: Annotated[bool, Meta(description="True: obey robots.txt. False: ignore it.")] = True
+    obey_robots: Annotated[bool, described("False: ignore robots.txt and robots directives everywhere.")] = True
     delay_s: Annotated[
         Seconds,
-        Meta(
-            description="Seconds from the end of an answer of a host to the start of the next request to it. "
+        described(
+            "Seconds from the end of an answer of a host to the start of the next request to it. "
             "robots.txt or an operator may make it longer.",
-            examples=[1.0],
+            1.0,
         ),
     ] = 1.0
     max_delay_s: Annotated[
         Seconds,
-        Meta(
-            description="The longest delay in seconds that `adaptive` may set. A longer crawl-delay of robots.txt "
+        described(
+            "The longest delay in seconds that `adaptive` may set. A longer crawl-delay of robots.txt "
             "is obeyed all the same.",
-            examples=[60.0],
+            60.0,
         ),
     ] = 60.0
     adaptive: Annotated[
-        bool,
-        Meta(description="True: raise the delay to five times the duration of the last fetch, up to `max_delay_s`."),
+        bool, described("True: raise the delay to five times the duration of the last fetch, up to `max_delay_s`.")
     ] = False
     host_slots: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | None,
-        Meta(
-            description="The number of URL shards of a host that may be leased at a time. It only counts where "
+        described(
+            "The number of URL shards of a host that may be leased at a time. It only counts where "
             "the delay is 0. Null: 1, or 8 where the delay is 0.",
-            examples=[4],
+            4,
         ),
     ] = None
 
@@ -176,25 +161,17 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Limits at which the crawl finishes."""
 
     max_pages: Annotated[
-        Natural | None,
-        Meta(description="The number of pages after which the crawl finishes. Null: no limit.", examples=[10000]),
+        Natural | None, described("The number of pages after which the crawl finishes. Null: no limit.", 10000)
     ] = None
     max_bytes: Annotated[
-        Natural | None,
-        Meta(description="The payload in bytes after which the crawl finishes. Null: no limit.", examples=[1073741824]),
+        Natural | None, described("The payload in bytes after which the crawl finishes. Null: no limit.", 1073741824)
     ] = None
     max_seconds: Annotated[
-        Natural | None,
-        Meta(
-            description="The running time in seconds after which the crawl finishes. Null: no limit.", examples=[3600]
-        ),
+        Natural | None, described("The running time in seconds after which the crawl finishes. Null: no limit.", 3600)
     ] = None
     max_pages_per_host: Annotated[
         Natural | None,
-        Meta(
-            description="The number of pages of a host after which its other URLs are not fetched. Null: no limit.",
-            examples=[1000],
-        ),
+        described("The number of pages of a host after which its other URLs are not fetched. Null: no limit.", 1000),
     ] = None
 
     @property
@@ -208,65 +185,45 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
     user_agent: Annotated[
         Annotated[str, Meta(min_length=1, max_length=512)] | None,
-        Meta(
-            description="The User-Agent header. Null: `orb/<version>`, with `contact` if it is set.",
-            examples=["examplebot/1.0 (+https://example.org/bot)"],
+        described(
+            "The User-Agent header. Null: `orb/<version>`, with `contact` if it is set.",
+            "examplebot/1.0 (+https://example.org/bot)",
         ),
     ] = None
     contact: Annotated[
         Annotated[str, Meta(min_length=1, max_length=256)] | None,
-        Meta(
-            description="A URL or mail address for the owners of sites. It is part of the default User-Agent. "
-            "Null: none.",
-            examples=["https://example.org/bot"],
+        described(
+            "A URL or mail address for the owners of sites. It is part of the default User-Agent. Null: none.",
+            "https://example.org/bot",
         ),
     ] = None
     headers: Annotated[
-        dict[str, str],
-        Meta(description="Further headers of every request, by name.", examples=[{"accept-language": "en"}]),
+        dict[str, str], described("Further headers of every request, by name.", {"accept-language": "en"})
     ] = {}
     connect_timeout_s: Annotated[
-        Timeout, Meta(description="Seconds until a connection must be made, else the fetch fails.", examples=[10.0])
+        Timeout, described("Seconds until a connection must be made, else the fetch fails.", 10.0)
     ] = 10.0
     first_byte_timeout_s: Annotated[
-        Timeout,
-        Meta(
-            description="Seconds from the request until the answer must begin, else the fetch fails.", examples=[20.0]
-        ),
+        Timeout, described("Seconds from the request until the answer must begin, else the fetch fails.", 20.0)
     ] = 20.0
     total_timeout_s: Annotated[
-        Timeout,
-        Meta(
-            description="Seconds that a fetch may take. A body that is not complete by then is truncated.",
-            examples=[120.0],
-        ),
+        Timeout, described("Seconds that a fetch may take. A body that is not complete by then is truncated.", 120.0)
     ] = 120.0
     max_header_bytes: Annotated[
         Annotated[int, Meta(ge=1024, le=2**24)],
-        Meta(
-            description="The greatest size of an answer's headers in bytes. The fetch fails beyond.", examples=[262144]
-        ),
+        described("The greatest size of an answer's headers in bytes. The fetch fails beyond.", 262144),
     ] = 256 * 1024
     max_body_bytes: Annotated[
         BufferedSize,
-        Meta(
-            description="The greatest size of a body in bytes, as transferred. A longer body is truncated.",
-            examples=[10485760],
-        ),
+        described("The greatest size of a body in bytes, as transferred. A longer body is truncated.", 10485760),
     ] = 10 * 1024 * 1024
     max_decoded_bytes: Annotated[
         BufferedSize,
-        Meta(
-            description="The greatest size of a body in bytes after decompression. The rest is not parsed.",
-            examples=[31457280],
-        ),
+        described("The greatest size of a body in bytes after decompression. The rest is not parsed.", 31457280),
     ] = 30 * 1024 * 1024
-    http2: Annotated[bool, Meta(description="True: use HTTP/2 where the host offers it.")] = True
+    http2: Annotated[bool, described("True: use HTTP/2 where the host offers it.")] = True
     proxy: Annotated[
-        str | None,
-        Meta(
-            description="The URL of a proxy for all requests. Null: none.", examples=["http://proxy.example.org:3128"]
-        ),
+        str | None, described("The URL of a proxy for all requests. Null: none.", "http://proxy.example.org:3128")
     ] = None
 
     def limits(self) -> FetchLimits:
@@ -285,30 +242,26 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     """Which links of a page are followed, and by which rules items are extracted from it (docs/items.md)."""
 
     follow_nofollow: Annotated[
-        bool, Meta(description="True: follow links with rel=nofollow, and links of pages with that robots directive.")
+        bool, described("True: follow links with rel=nofollow, and links of pages with that robots directive.")
     ] = False
-    srcset: Annotated[bool, Meta(description="True: follow the URLs in srcset attributes.")] = False
-    meta_refresh: Annotated[bool, Meta(description="True: follow the URL of a meta refresh.")] = True
-    canonical_links: Annotated[bool, Meta(description="True: follow links with rel=canonical.")] = True
+    srcset: Annotated[bool, described("True: follow the URLs in srcset attributes.")] = False
+    meta_refresh: Annotated[bool, described("True: follow the URL of a meta refresh.")] = True
+    canonical_links: Annotated[bool, described("True: follow links with rel=canonical.")] = True
     max_links_per_page: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)],
-        Meta(description="The number of links of a page that are followed at most.", examples=[20000]),
+        described("The number of links of a page that are followed at most.", 20000),
     ] = 20_000
-    items: Annotated[ItemRules, Meta(description="Rules that extract items from pages (docs/items.md).")] = ()
+    items: Annotated[ItemRules, described("Rules that extract items from pages (docs/items.md).")] = ()
     max_items_per_page: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)],
-        Meta(description="The number of items of a page that are kept at most.", examples=[1000]),
+        Annotated[int, Meta(ge=1, le=10_000)], described("The number of items of a page that are kept at most.", 1000)
     ] = 1_000
     max_item_bytes: Annotated[
         Annotated[int, Meta(ge=64, le=256 * 1024)],
-        Meta(description="The greatest size of an item in bytes, as JSON. Larger ones are dropped.", examples=[65536]),
+        described("The greatest size of an item in bytes, as JSON. Larger ones are dropped.", 65536),
     ] = 64 * 1024
     max_page_bytes: Annotated[
         Annotated[int, Meta(ge=1024, le=256 * 1024)],
-        Meta(
-            description="The greatest size of all items of a page in bytes, as JSON. The first ones are kept.",
-            examples=[262144],
-        ),
+        described("The greatest size of all items of a page in bytes, as JSON. The first ones are kept.", 262144),
     ] = 256 * 1024
 
     def item_limits(self) -> ItemLimits:
@@ -323,47 +276,33 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     attempts: Annotated[
-        Annotated[int, Meta(ge=1, le=100)],
-        Meta(description="The number of attempts after which a URL fails.", examples=[3]),
+        Annotated[int, Meta(ge=1, le=100)], described("The number of attempts after which a URL fails.", 3)
     ] = 3
     host_attempts: Annotated[
         Annotated[int, Meta(ge=1, le=100)],
-        Meta(
-            description="The number of failed connections in a row after which a host that never gave a page is "
+        described(
+            "The number of failed connections in a row after which a host that never gave a page is "
             "given up with all its URLs.",
-            examples=[3],
+            3,
         ),
     ] = 3
     base_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds until the second attempt. The wait doubles with each further attempt.", examples=[5.0]
-        ),
+        Seconds, described("Seconds until the second attempt. The wait doubles with each further attempt.", 5.0)
     ] = 5.0
-    max_s: Annotated[
-        Seconds, Meta(description="The longest wait between two attempts in seconds.", examples=[3600.0])
-    ] = 3600.0
+    max_s: Annotated[Seconds, described("The longest wait between two attempts in seconds.", 3600.0)] = 3600.0
     host_base_s: Annotated[
         Seconds,
-        Meta(
-            description="Seconds for which a host is left alone after an answer 429 or 503 without Retry-After. "
+        described(
+            "Seconds for which a host is left alone after an answer 429 or 503 without Retry-After. "
             "The time doubles each time.",
-            examples=[60.0],
+            60.0,
         ),
     ] = 60.0
     host_max_s: Annotated[
-        Seconds,
-        Meta(
-            description="The longest time in seconds for which a host is left alone after such an answer.",
-            examples=[86400.0],
-        ),
+        Seconds, described("The longest time in seconds for which a host is left alone after such an answer.", 86400.0)
     ] = DAY_S
     outage_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds without an answer after which a host that gave pages before is given up.",
-            examples=[86400.0],
-        ),
+        Seconds, described("Seconds without an answer after which a host that gave pages before is given up.", 86400.0)
     ] = DAY_S
 
 
@@ -372,10 +311,10 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
 
     allow: Annotated[
         Annotated[tuple[str, ...], Meta(max_length=1000)],
-        Meta(
-            description="Networks (CIDR) that may be reached although they are private, loopback or link-local. "
+        described(
+            "Networks (CIDR) that may be reached although they are private, loopback or link-local. "
             "Workers must allow them too.",
-            examples=[["10.1.0.0/16"]],
+            ["10.1.0.0/16"],
         ),
     ] = ()
 
@@ -384,11 +323,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     """How pages are archived."""
 
     warc_segment_bytes: Annotated[
-        Size,
-        Meta(
-            description="The size in bytes after which a WARC file is closed and the next one begins.",
-            examples=[1073741824],
-        ),
+        Size, described("The size in bytes after which a WARC file is closed and the next one begins.", 1073741824)
     ] = 2**30
 
 
@@ -397,26 +332,25 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     seeds: Annotated[
         Annotated[tuple[Seed, ...], Meta(min_length=1, max_length=100_000)],
-        Meta(description="The URLs to start from. A seed is a URL, or an object with a URL and a priority."),
+        described("The URLs to start from. A seed is a URL, or an object with a URL and a priority."),
     ]
     name: Label = "crawl"
-    pool: Annotated[
-        Label, Meta(description="The pool of workers that fetches for the crawl.", examples=["default"])
-    ] = "default"
+    pool: Annotated[Label, described("The pool of workers that fetches for the crawl.", "default")] = "default"
     weight: Annotated[
         Annotated[int, Meta(ge=1, le=1000)],
-        Meta(description="The crawl's share of the pool, in relation to the weights of other crawls.", examples=[1]),
+        described("The crawl's share of the pool, in relation to the weights of other crawls.", 1),
     ] = 1
-    scope: Annotated[Scope, Meta(description="Which URLs are fetched.")] = Scope()
-    politeness: Annotated[Politeness, Meta(description="How fast each host is fetched from.")] = Politeness()
-    budget: Annotated[Budget, Meta(description="Limits at which the crawl finishes.")] = Budget()
-    fetch: Annotated[Fetch, Meta(description="How requests are made.")] = Fetch()
-    extract: Annotated[Extract, Meta(description="Which links are followed, and which items are extracted.")] = (
-        Extract()
-    )
-    retry: Annotated[Retry, Meta(description="When failed fetches are repeated.")] = Retry()
-    egress: Annotated[Egress, Meta(description="Which private networks may be reached.")] = Egress()
-    output: Annotated[Output, Meta(description="How pages are archived.")] = Output()
+    scope: Annotated[Scope, described("Which URLs are fetched.")] = Scope()
+    politeness: Annotated[Politeness, described("How fast each host is fetched from.")] = Politeness()
+    robots: Annotated[Robots, described("Hosts whose robots rules are ignored.")] = Robots()
+    budget: Annotated[Budget, described("Limits at which the crawl finishes.")] = Budget()
+    fetch: Annotated[Fetch, described("How requests are made.")] = Fetch()
+    extract: Annotated[Extract, described("Which links are followed, and which items are extracted.")] = Extract()
+    discover: Annotated[Discover, described("Sources of URLs besides the links of pages.")] = Discover()
+    retry: Annotated[Retry, described("When failed fetches are repeated.")] = Retry()
+    recrawl: Annotated[Recrawl, described("When stored pages are fetched again.")] = Recrawl()
+    egress: Annotated[Egress, described("Which private networks may be reached.")] = Egress()
+    output: Annotated[Output, described("How pages are archived.")] = Output()
 
 
 def encode_spec(spec: CrawlSpec) -> bytes:

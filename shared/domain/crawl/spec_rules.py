@@ -10,6 +10,8 @@ import msgspec
 
 from shared.domain.crawl.item_rules import ItemField, ItemRule
 from shared.domain.crawl.patterns import pattern_problem, size_problem
+from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy, RecrawlRule
+from shared.domain.crawl.robots_spec import Robots, host_problem
 from shared.domain.crawl.selectors import selector_problem
 from shared.domain.crawl.spec import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
 from shared.domain.ops.egress import network_problem
@@ -105,6 +107,8 @@ def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
             yield from _scope(part)
         case Politeness():
             yield from _politeness(part)
+        case Robots():
+            yield from _robots(part)
         case Fetch():
             yield from _fetch(part)
         case Extract():
@@ -115,6 +119,10 @@ def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
             yield from _item_field(part)
         case Retry() if part.max_s < part.base_s:
             yield SpecProblem("max_s", f"is less than base_s, which is {part.base_s:g}")
+        case Recrawl():
+            yield from _recrawl(part)
+        case RecrawlRule() if problem := _pattern("match", part.match):
+            yield problem
         case Egress():
             yield from _egress(part)
         case CrawlSpec():
@@ -136,7 +144,7 @@ def _seed(seed: Seed) -> Iterator[SpecProblem]:
         yield SpecProblem("url", f"{seed.url!r} is not an http or https URL that can be fetched", hint)
 
 
-def refused_pattern(scope: Scope, extract: Extract) -> str | None:
+def refused_pattern(scope: Scope, extract: Extract, recrawl: Recrawl | None = None) -> str | None:
     """Return why a regular expression in these sections of a spec cannot be used, with its place. None if all can be.
 
     `parse_spec` refuses such a spec. A stored spec may come from another version, which accepts more.
@@ -148,6 +156,9 @@ def refused_pattern(scope: Scope, extract: Extract) -> str | None:
     for index, rule in enumerate(extract.items):
         for problem in _rule_patterns(rule):
             return f"extract.items[{index}].{problem}"
+    for index, each in enumerate(recrawl.by_pattern if recrawl is not None else ()):
+        if refused := _pattern("match", each.match):
+            return f"recrawl.by_pattern[{index}].{refused}"
     return None
 
 
@@ -193,6 +204,12 @@ def _politeness(politeness: Politeness) -> Iterator[SpecProblem]:
         yield SpecProblem(
             "host_slots", "cannot exceed 1 while there is a delay to keep", "set delay_s to 0 or leave it out"
         )
+
+
+def _robots(robots: Robots) -> Iterator[SpecProblem]:
+    for index, entry in enumerate(robots.ignore_for):
+        if (problem := host_problem(entry)) is not None:
+            yield SpecProblem(f"ignore_for[{index}]", *problem)
 
 
 def _fetch(fetch: Fetch) -> Iterator[SpecProblem]:
@@ -274,6 +291,31 @@ def _item_field(field: ItemField) -> Iterator[SpecProblem]:
     yield from _match(field)
 
 
+def _recrawl(recrawl: Recrawl) -> Iterator[SpecProblem]:
+    if recrawl.max_s < recrawl.min_s:
+        yield SpecProblem("max_s", f"is less than min_s, which is {recrawl.min_s:g}")
+    for index, rule in enumerate(recrawl.by_pattern):
+        least = rule.min_s if rule.min_s is not None else recrawl.min_s
+        greatest = rule.max_s if rule.max_s is not None else recrawl.max_s
+        if greatest < least and (rule.min_s, rule.max_s) != (None, None):
+            field = "max_s" if rule.max_s is not None else "min_s"
+            yield SpecProblem(f"by_pattern[{index}].{field}", f"leaves {least:g} as min_s and {greatest:g} as max_s")
+    patterns = [rule.match for rule in recrawl.by_pattern]
+    if not any(map(pattern_problem, patterns)) and (problem := size_problem(patterns)):
+        yield SpecProblem("by_pattern", f"its patterns {problem}", "shorten their repetitions, or drop some")
+    policies = {recrawl.policy, *(rule.policy for rule in recrawl.by_pattern)}
+    if recrawl.requests_per_day is None and RecrawlPolicy.ADAPTIVE in policies:
+        yield SpecProblem(
+            "requests_per_day", "is required for the policy adaptive", "set how many requests a day it may spend"
+        )
+    if recrawl.requests_per_day is not None and RecrawlPolicy.ADAPTIVE not in policies:
+        yield SpecProblem(
+            "requests_per_day", f"has no effect with the policy {recrawl.policy}", "set policy to adaptive, or drop it"
+        )
+    if recrawl.policy is RecrawlPolicy.NEVER and policies - {RecrawlPolicy.NEVER, None}:
+        yield SpecProblem("policy", "is never, so no rule of by_pattern can apply", "set it to fixed or adaptive")
+
+
 def _egress(egress: Egress) -> Iterator[SpecProblem]:
     for index, network in enumerate(egress.allow):
         if (problem := network_problem(network)) is not None:
@@ -281,6 +323,12 @@ def _egress(egress: Egress) -> Iterator[SpecProblem]:
 
 
 def _whole(spec: CrawlSpec) -> Iterator[SpecProblem]:
+    if spec.robots.ignore_for and not spec.politeness.obey_robots:
+        yield SpecProblem(
+            "robots.ignore_for",
+            "has no effect, because politeness.obey_robots is false for all hosts",
+            "leave politeness.obey_robots out to obey all other hosts",
+        )
     for index, seed in enumerate(spec.seeds):
         if scheme_of(seed.url) not in spec.scope.schemes:
             yield SpecProblem(

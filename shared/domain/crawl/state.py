@@ -19,6 +19,10 @@ COMPLETE: Final = "complete"
 """The finish reason of a crawl that had nothing left to fetch."""
 
 
+REFRESHED: Final = "refreshed"
+"""The finish reason of a crawl that fetched every page that was due when its run began."""
+
+
 class Verb(StrEnum):
     """What an operator can ask of a crawl by one request."""
 

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.web.robots import NotIndexed
 
 NOFOLLOW: Final = "nofollow"
 LINKS_PER_PAGE: Final = "max_links_per_page"
 INVALID: Final = "invalid"
+SITEMAP_LOCATION: Final = "sitemap_location"
 """Reasons besides those of the scope (shared.domain.crawl.scope.ExclusionReason)."""
+
+NOT_INDEXED: Final = "not_indexed"
+"""The tally of pages that their robots directives keep out of lists, exports and items."""
 
 MAX_EXAMPLES: Final = 20
 """The most examples of one reason that a crawl keeps per partition, that a page reports, and that are shown."""
@@ -69,16 +74,25 @@ def encoded(counts: Mapping[str, int]) -> str | None:
     return ";".join([f"{reason} {n}" for reason, n in counts.items()]) or None
 
 
-def losses(page: bool, truncated: str | None, left_out: str | None) -> Sequence[tuple[str, str, int]]:
-    """Return what a fetch adds to its crawl's tallies of losses, as (kind, key, number): excluded links by reason, and
-    the cause of an incomplete body.
+def losses(
+    page: bool, truncated: str | None, left_out: str | None, reason: str | None
+) -> Sequence[tuple[str, str, int]]:
+    """Return what a fetch adds to its crawl's tallies of losses, as (kind, key, number).
 
-    An incomplete body counts only for a page. `left_out`: as `encoded` returns it.
+    These are excluded links by reason, the cause of an incomplete body, and why a page is not indexed. An incomplete
+    body counts only for a page. `left_out`: as `encoded` returns it. `reason`: that of the stored fetch.
     """
-    counts = [("left_out", reason, n) for reason, n in decoded(left_out).items()] if left_out else []
-    if page and truncated:
+    counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
+    if not_indexed(reason):
+        counts.append((NOT_INDEXED, str(reason), 1))
+    elif page and truncated:
         counts.append(("truncated", truncated, 1))
     return counts
+
+
+def not_indexed(reason: str | None) -> bool:
+    """Return True if the stored reason of a fetch is that its page must not be indexed."""
+    return reason in NotIndexed.__members__.values()
 
 
 def decoded(row: str | None) -> dict[str, int]:

@@ -12,7 +12,19 @@ from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.state import COMPLETE, CrawlStatus
-from shared.domain.explain.sentences import HELD, REOPENS, counted, given_again, meaning, moment, why_unknown
+from shared.domain.explain.sentences import (
+    HELD,
+    KINDS,
+    REOPENS,
+    counted,
+    found_on,
+    given_again,
+    interval_of,
+    meaning,
+    moment,
+    why_unknown,
+)
+from shared.domain.frontier.page_history import GONE, MISSES_TO_GONE
 from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.frontier.store_model import Counters
@@ -39,7 +51,8 @@ class ExplainContext:
     shared record of its robots.txt, None if no worker has fetched it lately. `workers`: how many live workers of the
     crawl's pool accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`:
     seconds after which the URLs of a dead worker are dispatched again. `others`: other crawls whose URLs of the host
-    workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now.
+    workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now. `excluded`: which
+    exclusion covers the URL, and why, None if none does.
     """
 
     standing: CrawlStatus
@@ -53,6 +66,7 @@ class ExplainContext:
     others: tuple[str, ...] = ()
     visits: int = 0
     busy: int = 0
+    excluded: str | None = None
 
 
 def rule_checks(
@@ -62,11 +76,11 @@ def rule_checks(
 
     `view`: everything known of the URL, None if the crawl does not know it.
     """
-    checks = [_canonical(asked, location), *_scope(location, view, spec, around)]
+    checks = [_canonical(asked, location), _exclusion(around.excluded), *_scope(location, view, spec, around)]
     if view is not None:
-        checks.append(_state(view, now_ms))
+        checks.append(_state(view, spec, now_ms))
     checks += [
-        _robots(location.url, spec, around.robots, now_ms),
+        _robots(location, spec, around.robots, now_ms),
         _crawl(spec, around.standing),
         _budget(spec, around),
         _pool(spec.pool, around.workers),
@@ -92,14 +106,21 @@ def _canonical(asked: str, location: Location) -> RuleCheck:
     return RuleCheck("canonical", True, "it is in canonical form" if same else f"it is the same URL as {location.url}")
 
 
+def _exclusion(excluded: str | None) -> RuleCheck:
+    return RuleCheck("exclusion", excluded is None, "no exclusion covers it" if excluded is None else excluded)
+
+
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
     """Yield the scope's results. A URL is judged when it is found.
 
     The rules are evaluated again only if the URL is unknown or was excluded.
     """
     if view is not None and view.state is not UrlState.EXCLUDED:
-        found = f"found on {view.chain[0]}" if view.chain else "a seed"
+        found = found_on(view)
         yield RuleCheck("scope", True, f"it was in scope when it was found: {found}, at depth {view.depth}")
+        return
+    if view is not None and view.kind.listing:
+        yield RuleCheck("scope", True, f"it is {KINDS[view.kind]}, which no pattern of the scope applies to")
         return
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
@@ -113,11 +134,15 @@ def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: Ex
         yield RuleCheck(verdict.rule.value, verdict.allowed, verdict.detail)
 
 
-def _state(view: UrlView, now_ms: int) -> RuleCheck:
+def _state(view: UrlView, spec: CrawlSpec, now_ms: int) -> RuleCheck:
     fetch = view.fetch
     match view.state:
         case UrlState.QUEUED:
             return RuleCheck("state", True, "it is queued")
+        case UrlState.WAITING if view.history is not None and not view.attempts:
+            when = "is due" if view.due_ms <= now_ms else f"is due on {moment(view.due_ms)}"
+            detail = f"its page is stored, and its next fetch {when}: {interval_of(view, spec)}"
+            return RuleCheck("recrawl", view.due_ms <= now_ms, detail)
         case UrlState.WAITING:
             used = f"{counted(view.attempts, 'attempt')} {'was' if view.attempts == 1 else 'were'} made"
             if view.due_ms > now_ms:
@@ -127,6 +152,8 @@ def _state(view: UrlView, now_ms: int) -> RuleCheck:
             return RuleCheck("state", False, "it is with a worker, to be fetched now")
         case UrlState.DONE if fetch is not None and fetch.redirect:
             return RuleCheck("duplicate", False, f"it was fetched, and is a redirect to {fetch.redirect}")
+        case UrlState.DONE if view.reason == GONE:
+            return RuleCheck("duplicate", False, f"its page is gone: {MISSES_TO_GONE} fetches in a row found none")
         case UrlState.DONE:
             at = "" if fetch is None else f" on {moment(fetch.at_ms)}"
             return RuleCheck("duplicate", False, f"it was fetched{at}, and each URL is fetched once")
@@ -138,7 +165,10 @@ def _state(view: UrlView, now_ms: int) -> RuleCheck:
             assert_never(never)
 
 
-def _robots(url: str, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int) -> RuleCheck:
+def _robots(location: Location, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int) -> RuleCheck:
+    url = location.url
+    if spec.robots.ignored_for(location.host):
+        return RuleCheck("robots", True, f"robots.txt of {location.host} is ignored (robots.ignore_for)")
     if not spec.politeness.obey_robots:
         return RuleCheck("robots", True, "robots.txt is ignored (politeness.obey_robots)")
     if record is None:
@@ -168,7 +198,7 @@ def _robots(url: str, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int)
 
 def _crawl(spec: CrawlSpec, standing: CrawlStatus) -> RuleCheck:
     held = HELD.get(standing.state)
-    if held is None and (refused := refused_pattern(spec.scope, spec.extract)) is not None:
+    if held is None and (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl)) is not None:
         return RuleCheck("crawl", False, f"no URL is dispatched until the crawl has another spec: {refused}")
     if held is None:
         return RuleCheck("crawl", True, f"the crawl is {standing.state}")
@@ -187,6 +217,8 @@ def _budget(spec: CrawlSpec, around: ExplainContext) -> RuleCheck:
     )
     for name, limit, used, what in spent:
         if limit is not None and used >= limit:
+            if spec.recrawl.used and name != "max_seconds":
+                return RuleCheck("budget", True, f"budget.{name} is spent for new URLs: stored pages go on")
             return RuleCheck("budget", False, f"budget.{name} is spent: {used} of {limit} {what}")
     limits = [f"{used} of {limit} {what}" for _, limit, used, what in spent if limit is not None]
     return RuleCheck("budget", True, ", ".join(limits) or "the crawl has no budget")

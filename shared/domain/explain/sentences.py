@@ -4,16 +4,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from shared.domain.crawl.exclusions import OWNER
+from shared.domain.crawl.recrawl_rules import compiled
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason, Verdict
 from shared.domain.crawl.spec import CrawlSpec
-from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW
+from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, not_indexed
 from shared.domain.explain.redirects import COOKIES
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.politeness import host_delay
-from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.reads.views import UrlView
 from shared.domain.web.fetch import FailureKind
+from shared.domain.web.robots import NotIndexed
 from shared.domain.web.url import canonicalize, host_of
 
 
@@ -57,6 +61,7 @@ _MEANINGS: Final = {
         "allow the network: --allow-net CIDR, such as --allow-net 127.0.0.0/8; in a cluster, give the workers this "
         "flag, and name the network in egress.allow of the spec, too",
     ),
+    FailureKind.EXCLUDED: Meaning("excluded", "an exclusion covers its address", "see `orb ctl get exclusions`"),
     FailureKind.PROXY: Meaning("proxy", "the proxy refused or could not be reached", "check fetch.proxy"),
     FailureKind.OTHER: Meaning("other", "the fetch failed for a reason without a name of its own"),
     HOST_UNREACHABLE: Meaning(
@@ -84,13 +89,26 @@ _MEANINGS: Final = {
     "http_304": Meaning(
         "HTTP 304", "the server answered that the page did not change (status 304), although it was not asked"
     ),
+    OWNER: Meaning(
+        "exclusion", "an exclusion covers it, or did when it was last found", "see `orb ctl get exclusions`"
+    ),
     SEED_DELETED: Meaning("seed deleted", "an operator took it from the seeds before it was fetched", "add it again"),
     LINKS_PER_PAGE: Meaning(
         "links per page",
         "its page has more links than the limit",
         "raise extract.max_links_per_page in the spec",
     ),
+    NotIndexed.NOINDEX: Meaning("noindex", "its robots directives forbid to index it"),
+    NotIndexed.UNAVAILABLE_AFTER: Meaning(
+        "unavailable after", "its robots directives forbid to index it after a date that has passed"
+    ),
     NOFOLLOW: Meaning("nofollow", "its page marks it as nofollow", "see extract.follow_nofollow"),
+    SITEMAP_LOCATION: Meaning(
+        "outside sitemap",
+        "it is not below the path of the sitemap that lists it, and the robots.txt of its host does not name the "
+        "sitemap",
+    ),
+    "sitemap": Meaning("sitemap", "it is a sitemap or feed: its entries were read, and it is not a page"),
     "max_pages_per_host": Meaning(
         "host budget", "its host has reached its page limit", "raise budget.max_pages_per_host"
     ),
@@ -108,6 +126,32 @@ HELD: Final = {
 
 REOPENS: Final = "it runs again by itself as soon as a URL is queued"
 """The phrase on what makes a crawl dispatch again that finished as `complete`."""
+
+
+KINDS: Final = {
+    UrlKind.LISTED: "a page that a sitemap or feed lists",
+    UrlKind.SITEMAP: "a sitemap",
+    UrlKind.HOST_SITEMAP: "a sitemap",
+    UrlKind.FEED: "a feed",
+}
+"""What a URL was found as, unless it is a link or seed."""
+
+
+def found_on(view: UrlView) -> str:
+    """Return where a URL was found, and as what."""
+    if not view.chain:
+        return "a seed"
+    match view.kind:
+        case UrlKind.PAGE:
+            return f"found on {view.chain[0]}"
+        case UrlKind.LISTED:
+            return f"listed in the sitemap or feed {view.chain[0]}"
+        case UrlKind.FEED:
+            return f"a feed that {view.chain[0]} names"
+        case UrlKind.SITEMAP | UrlKind.HOST_SITEMAP:
+            return f"a sitemap of the host, found with {view.chain[0]}"
+        case never:
+            assert_never(never)
 
 
 NEEDS_SCRIPTS: Final = "the page has scripts but neither text nor links, and scripts are not run"
@@ -157,6 +201,11 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
                     f"{counted(view.host.leased, 'URL')} of that host {'is' if view.host.leased == 1 else 'are'} with "
                     f"workers now: {given_again(regained_s)}."
                 )
+            sentences += _waits(view, spec, now_ms)
+        case UrlState.WAITING if view.history is not None and not view.attempts:
+            sentences = [
+                f"{_fetched(view)} It is fetched again {_when(view.due_ms, now_ms)}: {interval_of(view, spec)}."
+            ]
             sentences += _waits(view, spec, now_ms)
         case UrlState.WAITING:
             sentences = [
@@ -251,6 +300,8 @@ def _fetched(view: UrlView) -> str:
     at = moment(fetch.at_ms)
     if fetch.page:
         return f"It was fetched on {at} and is stored: status {fetch.status}, {fetch.mime or 'no type'}."
+    if not_indexed(fetch.reason):
+        return f"It was fetched on {at}, and is in no list, export or item: {meaning(fetch.reason or '').text}."
     led = f", a redirect to {fetch.redirect}" if fetch.redirect else ""
     if fetch.redirect and canonicalize(fetch.redirect, view.url) == view.url:
         led = f", a redirect to itself; {COOKIES}"
@@ -276,6 +327,20 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     if limit is not None and host.pages >= limit:
         sentences.append(f"Its host has reached budget.max_pages_per_host with {counted(host.pages, 'page')}.")
     return sentences
+
+
+def interval_of(view: UrlView, spec: CrawlSpec) -> str:
+    """Return which interval decides when the page of a URL is fetched again, and what its fetches showed."""
+    interval = compiled(spec.recrawl).of(view.url)
+    place = "recrawl" if interval.rule is None else f"recrawl.by_pattern[{interval.rule}]"
+    if interval.policy is RecrawlPolicy.ADAPTIVE:
+        text = f"{place} adapts between {interval.min_ms / 1000:g} and {interval.max_ms / 1000:g} s"
+    else:
+        text = f"{place} fetches it every {interval.min_ms / 1000:g} s"
+    history = view.history
+    if history is None or not history.compared:
+        return text
+    return f"{text}; {history.changes.bit_count()} of the last {history.compared} fetches found a change"
 
 
 def _when(due_ms: int, now_ms: int) -> str:

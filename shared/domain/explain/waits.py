@@ -32,6 +32,8 @@ class WaitReason(StrEnum):
     """The delay of the spec, of its slow answers or of an operator is long."""
     RETRY = "retry"
     """All remaining URLs of the host failed and are tried again later."""
+    RECRAWL = "recrawl"
+    """All remaining URLs of the host are stored pages, or retries, and none is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class HostState:
     `urls`: how many of its URLs are left. `rest_s`: seconds until its delay has passed. `due_s`: seconds until the
     first URL of the queue is due. `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
     `gave_pages`: it gave pages of this crawl. `busy`: requests to it are under way.
+    `waiting`: how many of its URLs wait for a time.
     """
 
     host: str
@@ -55,6 +58,7 @@ class HostState:
     retry_s: float = 0.0
     gave_pages: bool = False
     busy: bool = False
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
         if silent and state.gave_pages:
             given_up_s = max(0.0, spec.retry.outage_s - (now_ms - health.silent_since_ms) / 1000)
     elif state.due_s > state.rest_s:
-        reason = WaitReason.RETRY
+        reason = WaitReason.RECRAWL if spec.recrawl.used else WaitReason.RETRY
     elif spec.politeness.obey_robots and state.crawl_delay_s >= delay_s:
         reason = WaitReason.CRAWL_DELAY
     elif health.slowed_ms > 0 and health.slowed_ms / 1000 >= delay_s:
@@ -189,6 +193,8 @@ def cause_of(wait: HostWait, clock: str) -> str:
         case WaitReason.RETRY:
             urls = "1 URL failed and is" if wait.urls == 1 else f"{wait.urls:,} URLs failed and are"
             return f"{text}{urls} tried again then"
+        case WaitReason.RECRAWL:
+            return f"{text}its next page is due then"
         case never:
             assert_never(never)
 
@@ -212,5 +218,7 @@ def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
             return "the delay shrinks with each answer, and politeness.max_delay_s bounds it"
         case WaitReason.DELAY:
             return "--delay and politeness.adaptive set this"
+        case WaitReason.RECRAWL:
+            return "the section recrawl of the spec sets this"
         case never:
             assert_never(never)

@@ -26,6 +26,11 @@ class CommandKind(StrEnum):
     first. DELETE_SEEDS_BETWEEN removes every seed except `places` among the fingerprints greater than `above` and up to
     `upto`. Several such commands can keep more seeds than one message can name.
 
+    RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With 0 it makes those that
+    wait done.
+    EXCLUDE excludes the queued URLs that `target`, an exclusion, covers, for all crawls. `revision` is that of the
+    exclusions with it. With `withdraw` it also takes what is stored of such URLs from pages, exports and items.
+
     REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.
     """
 
@@ -36,6 +41,8 @@ class CommandKind(StrEnum):
     HOST_DELAY = "host_delay"
     DELETE_SEEDS = "delete_seeds"
     DELETE_SEEDS_BETWEEN = "delete_seeds_between"
+    RECRAWL = "recrawl"
+    EXCLUDE = "exclude"
     REPLAY = "replay"
     DISCARD = "discard"
 
@@ -48,6 +55,8 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.HOST_DELAY: {"host": str, "delay_ms": int},
     CommandKind.DELETE_SEEDS: {"all": bool, "places": list},
     CommandKind.DELETE_SEEDS_BETWEEN: {"places": list, "above": bytes, "upto": bytes},
+    CommandKind.RECRAWL: {"every_ms": int},
+    CommandKind.EXCLUDE: {"target": str, "revision": int, "withdraw": bool},
     CommandKind.REPLAY: {"letter": int},
     CommandKind.DISCARD: {"letter": int},
 }

@@ -141,6 +141,7 @@ BY_KIND: Final[Mapping[FailureKind, Policy]] = MappingProxyType(
         FailureKind.PROTOCOL: _BROKEN,
         FailureKind.HEADERS_TOO_LARGE: Policy(Category.BROKEN, Disposition.FINAL),
         FailureKind.EGRESS_DENIED: Policy(Category.REFUSED, Disposition.FINAL),
+        FailureKind.EXCLUDED: Policy(Category.REFUSED, Disposition.FINAL),
         FailureKind.OTHER: _BROKEN,
     }
 )

@@ -47,6 +47,47 @@ USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
 """States in which a crawl uses up active time."""
 
 
+class UrlKind(IntEnum):
+    """What a URL was found as. Sitemaps and feeds are read for their entries, and are not pages.
+
+    - LISTED: a page that a sitemap or feed lists.
+    - SITEMAP: may list what is at or below its path.
+    - HOST_SITEMAP: may list every URL of its host, since the robots.txt there names it or the index that lists it.
+    - FEED: named by a page.
+    """
+
+    PAGE = 0
+    LISTED = 1
+    SITEMAP = 2
+    HOST_SITEMAP = 3
+    FEED = 4
+
+    @classmethod
+    def _missing_(cls, value: object) -> "UrlKind":
+        """Return PAGE for a kind of a newer version."""
+        return cls.PAGE
+
+    @property
+    def listing(self) -> bool:
+        """True for a sitemap or feed."""
+        return self >= UrlKind.SITEMAP
+
+
+_KIND_SHIFT: Final = 5
+_KIND_BITS: Final = 7
+
+
+def kind_flags(kind: int) -> int:
+    """Return the flags of a URL that was found as `kind`."""
+    return (kind & _KIND_BITS) << _KIND_SHIFT
+
+
+def kind_of(flags: int) -> UrlKind:
+    """Return what a URL with these flags was found as."""
+    kind = flags >> _KIND_SHIFT & _KIND_BITS
+    return UrlKind(kind) if kind else UrlKind.PAGE
+
+
 COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""
 
@@ -57,6 +98,12 @@ FOUND_NEARER: Final = 2
 
 COUNTED_LOSSES: Final = 4
 """Flag of a URL whose fetch counts in the tallies `left_out` or `truncated`: another fetch replaces what it counted."""
+
+REVISIT: Final = 8
+"""Flag of a URL whose page is stored and is fetched again when it is due. Queued it is WAITING, never QUEUED."""
+
+RETRY: Final = 16
+"""Flag of a queued URL that waits for a retry, or did. It counts in the counter `retries`."""
 
 ANSWER_S: Final = 3.0
 """Seconds that a worker waits for an owner's answer before it postpones the shard."""
@@ -138,6 +185,13 @@ class Merge(IntEnum):
     NOTHING = 0
     LOWER_DEPTH = 1
     QUEUE_AGAIN = 2
+
+
+def queued_as(flags: int) -> str | None:
+    """Return the counter for the part of `queued` that a URL with these flags belongs to. None: it is a new URL."""
+    if flags & RETRY:
+        return "retries"
+    return "revisits" if flags & REVISIT else None
 
 
 def merge_link(state: UrlState, known_depth: int, found_depth: int, max_depth: int | None) -> Merge:

@@ -6,9 +6,12 @@ Times are Unix ms unless a name has another unit.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shared.domain.explain.excluded_links import ExcludedLink
+from shared.domain.frontier.counters import Counters as Counters
+from shared.domain.frontier.page_history import PageChange
+from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
 from shared.domain.frontier.states import CrawlState, Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
 
@@ -101,6 +104,7 @@ class LeasedUrl:
     priority: int
     flags: int
     rank: int
+    last: LastFetch | None = None
 
 
 @dataclass(slots=True)
@@ -153,9 +157,16 @@ class QueueRow:
     silent_since_ms: int = 0
 
 
+FIRST_HOST: Final = 1
+"""The number that a partition allots to its first host. If it is still free, the partition never had a host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a new owner reads of its partition after its claim committed: fence, position, leases and commands."""
+    """What a new owner reads of its partition after its claim committed: fence, position, leases and commands.
+
+    `next_host` and `next_lease` are the next free numbers.
+    """
 
     fence: Fence
     position: Position
@@ -167,7 +178,12 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first."""
+    """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first.
+
+    `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits both.
+    `compared`: the last fetch of each page that is stored is needed. `due_until_ms`: pages that became due later are
+    not leased, unless they are tried again; 0 leases all that are due.
+    """
 
     lease_id: LeaseId
     crawl_id: CrawlId
@@ -178,6 +194,10 @@ class LeaseRequest:
     pool: str
     delay_ms: int
     max_urls: int
+    max_revisits: int = 0
+    max_together: int = 0
+    compared: bool = False
+    due_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +244,7 @@ class FetchRow:
     truncated: str | None = None
     links_found: int | None = None
     left_out: str | None = None
+    recrawl: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -292,6 +313,7 @@ class Changes:
     have more. `letters_sent`: dead letters whose messages were published again. `commands_given_up`: ids of commands in
     progress that can never be applied. `marks`: per crawl the newest command in progress, which affects none of `urls`.
     `losses_again`: those of `fetches` whose losses replace what an earlier fetch of the URL counted in `tallies`.
+    `page_changes`: entries for the log of changes, made at `at_ms`.
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -304,6 +326,10 @@ class Changes:
     counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
     losses_again: list[FetchRow] = field(default_factory=list)
+    revisited: list[RevisitRow] = field(default_factory=list)
+    superseded: list[Superseded] = field(default_factory=list)
+    page_changes: dict[CrawlId, list[PageChange]] = field(default_factory=dict)
+    at_ms: int = 0
     left_out: list[ExcludedLink] = field(default_factory=list)
     dead_letters: list[DeadLetterRow] = field(default_factory=list)
     letters_sent: list[int] = field(default_factory=list)
@@ -336,7 +362,7 @@ class Changes:
 class DiscoveredLink:
     """A link or seed to insert, whose host is known by name only. `via_host` and `via` name the page that has the link.
 
-    A seed has `via_host` 0 and an empty `via`.
+    A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind).
     """
 
     crawl_id: CrawlId
@@ -348,14 +374,12 @@ class DiscoveredLink:
     priority: int
     via_host: int
     via: bytes
+    kind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """How far a sender of discoveries has come for a crawl and partition.
-
-    `n`: the number of its message. `total`: how many URLs it has sent so far, this message included.
-    """
+    """How far a sender of discoveries has come: its message `n`, and its URLs so far (`total`), this one's included."""
 
     crawl_id: CrawlId
     producer: str
@@ -367,11 +391,13 @@ class ProducerMark:
 class DiscoveryTransaction:
     """Messages with discoveries to apply in one transaction, in order of arrival.
 
-    Each has its sender's mark, its links, and the number of its links that could not be queued.
+    Each has its sender's mark, its links, and the number of its links that could not be queued. `excluded`: the URLs
+    that an exclusion covers. They are excluded if they are new, and otherwise stay as they are.
     """
 
     messages: tuple[tuple[ProducerMark, tuple[DiscoveredLink, ...], int], ...]
     dead_letters: tuple[DeadLetterRow, ...] = ()
+    excluded: frozenset[Fingerprint] = frozenset()
 
 
 @dataclass(slots=True)
@@ -392,35 +418,6 @@ class DiscoveryResult:
     repeats: int = 0
     gaps: int = 0
     next_host: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """A crawl's counters, summed over partitions. `version` grows with every change of any of them."""
-
-    discovered: int = 0
-    queued: int = 0
-    leased: int = 0
-    done: int = 0
-    failed: int = 0
-    excluded: int = 0
-    pages: int = 0
-    bytes: int = 0
-    fetches: int = 0
-    accepted: int = 0
-    new: int = 0
-    known: int = 0
-    refused: int = 0
-    stale: int = 0
-    version: int = 0
-
-    def url_drift(self) -> int:
-        """Return discovered - (queued + leased + done + failed + excluded). Anything but 0 is a defect."""
-        return self.discovered - (self.queued + self.leased + self.done + self.failed + self.excluded)
-
-    def link_drift(self) -> int:
-        """Return accepted - (new + known + refused), of the applied links. Anything but 0 is a defect."""
-        return self.accepted - (self.new + self.known + self.refused)
 
 
 @dataclass(frozen=True, slots=True)

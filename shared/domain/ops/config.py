@@ -189,7 +189,7 @@ class MasterTuning:
     retention: Retention = KEPT_BY_DEFAULT
 
 
-def worker_tuning(config: HotConfig, pool: str, started: WorkerTuning) -> WorkerTuning:
+def worker_tuning(pool: str, config: HotConfig, started: WorkerTuning) -> WorkerTuning:
     """Return the values for a worker of `pool` by the hot configuration; `started` has its start-up values.
 
     A value comes from its pool's settings, else from those of all workers, else from its start.

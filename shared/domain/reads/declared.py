@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.spec import Extract, Scope
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Revision
@@ -47,6 +48,7 @@ class SpecSummary(msgspec.Struct, frozen=True):
     pool: str = "default"
     scope: Scope = Scope()
     extract: Extract = Extract()
+    recrawl: Recrawl = Recrawl()
     egress: _Allowing = _Allowing()
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shared.domain.archive.model import RecordLocation
-from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.page_history import PageHistory
+from shared.domain.frontier.states import UrlKind, UrlState
 from shared.domain.ids import Fingerprint, HostId
 
 
@@ -126,7 +127,10 @@ class SeedView:
 
 @dataclass(frozen=True, slots=True)
 class UrlView:
-    """Everything known of one URL. `chain` leads from the page where it was found back towards the seed."""
+    """Everything known of one URL. `chain` leads from the page where it was found back towards the seed.
+
+    `history`: that of its stored page, if the page is fetched again. `kind`: what the URL was found as.
+    """
 
     url: str
     fingerprint: Fingerprint
@@ -142,3 +146,5 @@ class UrlView:
     fetch: FetchView | None
     chain: tuple[str, ...]
     evidence: tuple[str, ...]
+    history: PageHistory | None = None
+    kind: UrlKind = UrlKind.PAGE

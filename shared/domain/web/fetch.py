@@ -17,6 +17,7 @@ class FailureKind(StrEnum):
     PROTOCOL = "protocol"
     HEADERS_TOO_LARGE = "headers_too_large"
     EGRESS_DENIED = "egress_denied"
+    EXCLUDED = "excluded"
     PROXY = "proxy"
     OTHER = "other"
 

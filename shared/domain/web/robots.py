@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from shared.domain.web.robots_rules import MAX_ALIKE, AgentRules, rules_for
+from shared.domain.web.sitemaps import sitemaps_of
+from shared.domain.web.url import Location
 
 MAX_ROBOTS_BYTES: Final = 512 * 1024
 """How much of a robots.txt is used (RFC 9309 §2.5: at least 500 KiB). The rest is cut off at a line end."""
@@ -35,6 +38,13 @@ _COMPATIBLE: Final = re.compile(r"\(compatible;\s*([A-Za-z0-9_-]+)")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
+class NotIndexed(StrEnum):
+    """Why a fetched page is in no list, export or item: its robots directives forbid to index it."""
+
+    NOINDEX = "noindex"
+    UNAVAILABLE_AFTER = "unavailable_after"
+
+
 @dataclass(frozen=True, slots=True)
 class RobotsLine:
     """The line of a robots.txt that decides about a URL: number from 1, text, group, and whether it allows."""
@@ -51,10 +61,11 @@ class RobotsRules:
     Parsing costs far more than matching: keep the object.
     """
 
-    __slots__ = ("_body", "_parsed")
+    __slots__ = ("_body", "_parsed", "_sitemaps")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._sitemaps: tuple[str, tuple[Location, ...]] | None = None
         self._parsed: dict[str, AgentRules] = {}
 
     def __len__(self) -> int:
@@ -81,6 +92,12 @@ class RobotsRules:
     def crawl_delay(self, agent: str) -> float | None:
         """Return the seconds between requests that the site asks of the product token `agent`, or None."""
         return self.of(agent).crawl_delay_s
+
+    def sitemaps(self, origin: str) -> tuple[Location, ...]:
+        """Return the sitemaps that the file names. It is the robots.txt of `origin`."""
+        if self._sitemaps is None or self._sitemaps[0] != origin:
+            self._sitemaps = origin, sitemaps_of(self._body, origin)
+        return self._sitemaps[1]
 
     def deciding_line(self, url: str, agent: str) -> RobotsLine | None:
         """Return the line of the file that decides about the canonical `url` for `agent`, or None if none matches."""

@@ -23,7 +23,7 @@ from tests.support.engines.nats_server import BrokerServer, persist
 
 
 @dataclass
-class Seen:
+class StreamEvent:
     """One event of a stream."""
 
     event: str = ""
@@ -38,14 +38,14 @@ class Seen:
         return str(self.data["data"]["n"])
 
 
-async def seen(response: httpx.Response) -> AsyncIterator[Seen]:
+async def seen(response: httpx.Response) -> AsyncIterator[StreamEvent]:
     """The events of a stream, those without data among them, parsed as a browser does it."""
-    found, touched = Seen(), False
+    found, touched = StreamEvent(), False
     async for line in response.aiter_lines():
         if not line:
             if touched:
                 yield found
-            found, touched = Seen(), False
+            found, touched = StreamEvent(), False
             continue
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
@@ -75,7 +75,7 @@ class Client:
         self.past_kept: list[int] = []
         """How many events were told before each word that all were told that were kept."""
 
-    async def next(self) -> Seen:
+    async def next(self) -> StreamEvent:
         """The next that is an event, or a ping with nothing but an id."""
         async with asyncio.timeout(30):
             async for one in self._seen:

@@ -23,7 +23,7 @@ class Workers(SingleMaster):
         return Members({}, self.workers)
 
 
-class Around:
+class FixedSurroundings:
     """`api.schemas.crawls.Surroundings`."""
 
     def __init__(self, roster: MemberStats | None = None, workers: Mapping[str, MemberRecord] | None = None) -> None:

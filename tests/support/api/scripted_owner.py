@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.local.specs import LOOK_S, LocalSpecs
 from shared.adapters.nats import NatsBroker
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_parse import parse_spec
@@ -84,9 +84,10 @@ class ScriptedOwner:
     async def publish_spec(
         self, spec: CrawlSpec, *, revision: int = 1, gone: bool = False, paused: bool = False
     ) -> None:
-        """Make the crawl known to workers."""
+        """Make the crawl known to workers. They have seen it by the end."""
         published = PublishedSpec(CRAWL, Revision(revision), spec, 1, gone, paused)
         await LocalSpecs(self.folder / "specs").publish(published)
+        await asyncio.sleep(LOOK_S)
 
     async def send(self, *urls: str | ShardUrl, delay_ms: int = 0, slot: int = 0) -> int:
         """Lease URLs of one host; the lease."""

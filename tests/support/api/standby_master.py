@@ -51,7 +51,7 @@ _TURN_S: Final = 2.0
 """In which a host has rested, and a partition settles some 640 URLs."""
 
 
-class Sink:
+class SinkBroker:
     """The broker: takes every shard, and has no reports of its own."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Sink:
     async def purge_reports(self, partition: Partition, kind: str, through: int) -> None:
         return None
 
-    async def read_reports(self, partition: Partition, kind: str, after: int, at_ns: int | None = None) -> "Sink":
+    async def read_reports(self, partition: Partition, kind: str, after: int, at_ns: int | None = None) -> "SinkBroker":
         return self
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
@@ -167,7 +167,7 @@ async def take_over(store: Store, crawl_id: CrawlId, first: Term) -> Takeover:
 
 
 async def _owned(store: Store, crawl_id: CrawlId, term: Term, partitions: int) -> tuple[float, int]:
-    clock, sink, crawls = SystemClock(), Sink(), crawls_of(crawl_id)
+    clock, sink, crawls = SystemClock(), SinkBroker(), crawls_of(crawl_id)
     owners = [
         Owner(
             Partition(number), term, store=store, broker=cast(Broker, sink), clock=clock, crawls=crawls,
@@ -204,7 +204,7 @@ class Standby:
         """Own everything, with what SQL has for the front."""
         for number in range(PARTITIONS):
             claimed = await self._store.claim(Partition(number), term)
-            sink = Sink()
+            sink = SinkBroker()
             own = Ownership(
                 claimed, crawls=crawls_of(self._crawl_id, self._running), capacity=PoolCapacity(),
                 settings=FrontierSettings(partitions=PARTITIONS, dispatch_batch_size=self._shards),
@@ -235,7 +235,7 @@ class Standby:
 
 
 class _Owned:
-    def __init__(self, writer: PartitionWriter, sink: Sink) -> None:
+    def __init__(self, writer: PartitionWriter, sink: SinkBroker) -> None:
         self.own, self.sink, self._clock = writer.own, sink, writer.clock
         broker = cast(Broker, sink)
         self._dispatch, self._granting = Dispatch(writer, broker), GrantService(writer, broker)

@@ -24,21 +24,21 @@ SPEC = parse_spec({"name": "docs", "seeds": [SEED], "scope": {"max_depth": 3, "e
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class StoredCrawl:
     """The folder, and the pages in it in the order in which they were stored."""
 
     path: Path
     pages: tuple[str, ...]
 
 
-def made(path: Path, *, pages: int = 3, finished: bool = True, spec: CrawlSpec = SPEC) -> Made:
+def made(path: Path, *, pages: int = 3, finished: bool = True, spec: CrawlSpec = SPEC) -> StoredCrawl:
     """A crawl of a.example: the seed and pages below it stored with two links each, one URL excluded by robots, one
     failed, one waiting for a retry, one queued; c.example was never reached."""
     path.mkdir(parents=True, exist_ok=True)
     return asyncio.run(_made(path, pages, finished, spec))
 
 
-async def _made(path: Path, pages: int, finished: bool, spec: CrawlSpec) -> Made:
+async def _made(path: Path, pages: int, finished: bool, spec: CrawlSpec) -> StoredCrawl:
     (path / "spec.json").write_bytes(encode_spec(spec))
     (path / "lock").touch()
     async with sqlite_tables(path) as tables:
@@ -56,7 +56,7 @@ async def _made(path: Path, pages: int, finished: bool, spec: CrawlSpec) -> Made
         await tables.found(link("http://c.example/", 1, via=via))
         await tables.bury(DeadLetterRow(tables.crawl_id, "url", AT_MS, "killed 5 workers", url=f"{SEED}gone"))
         await _dated(tables, finished)
-    return Made(path, tuple(urls))
+    return StoredCrawl(path, tuple(urls))
 
 
 async def _dated(tables: Tables, finished: bool) -> None:
@@ -71,7 +71,7 @@ async def _archived(folder: Path, crawl_id: CrawlId, urls: list[str]) -> list[Ar
     stored = []
     for number, url in enumerate(urls):
         body = BODY + str(number).encode()
-        outlinks = [(f"{url}x", "L a/@href"), (f"{url}y", "R Location:")]
+        outlinks = {"L a/@href": [f"{url}x"], "R Location:": [f"{url}y"]}
         page = answer(body, b"Content-Type: text/html", url=url)
         stored.append(await writer.append(Exchange(page, AT_MS + number, int(number > 0), outlinks=outlinks)))
     await archive.close()

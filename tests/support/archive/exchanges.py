@@ -67,7 +67,7 @@ BufferedReader.DECOMPRESSORS["br"] = Unbrotli
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadRecord:
     """A record as warcio reads it, with the verdict of its digest check."""
 
     kind: str
@@ -77,7 +77,7 @@ class Read:
     digests_hold: bool | None
 
 
-def read_all(data: bytes) -> list[Read]:
+def read_all(data: bytes) -> list[ReadRecord]:
     """Every record of a segment; the payload with transfer and content coding removed, as replay does it."""
     found = []
     for record in ArchiveIterator(io.BytesIO(data), check_digests=True):
@@ -85,7 +85,7 @@ def read_all(data: bytes) -> list[Read]:
         # The checker judges when the last stored byte is read; a decoder may stop before it.
         record.raw_stream.read()
         found.append(
-            Read(
+            ReadRecord(
                 kind=record.rec_type,
                 warc=dict(record.rec_headers.headers),
                 http=list(record.http_headers.headers) if record.http_headers else [],
@@ -102,7 +102,7 @@ def members_of(what: Exchange) -> bytes:
     return b"".join(isal_zlib.compress(part, 1, 31) for part in (records.response, records.request, records.metadata))
 
 
-def response_of(what: Exchange) -> Read:
+def response_of(what: Exchange) -> ReadRecord:
     return read_all(members_of(what))[0]
 
 

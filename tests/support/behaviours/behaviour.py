@@ -49,6 +49,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     an answer of the host to the next request (0: the delay of the crawl), `apart_s` those between two requests for one
     target. `left_out` counts links of the site that are left out, by reason, and `host` is the name under which the
     site is crawled instead of its address. `idle_s`: the server closes a connection that was idle for so long.
+    `not_indexed` maps a target whose page no export of pages may have to the directive that forbids it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     left_out: dict[str, int] = {}
     host: str = ""
     idle_s: float = 0.0
+    not_indexed: dict[str, str] = {}
 
     def origin(self, host: str) -> str:
         """Return the origin under which the site is crawled that is served at `host` (`ip:port`)."""

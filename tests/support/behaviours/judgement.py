@@ -88,6 +88,8 @@ def _stored(behaviour: Behaviour, target: str, origin: str, bystander: str, row:
     answer = answer_to(behaviour, target, 1_000)
     if not 200 <= answer.status < 300:
         return []
+    if target in behaviour.not_indexed:
+        return [] if row is None else [f"{target} is in the export of pages"]
     if row is None:
         return [f"{target} is not in the export of pages"]
     found = []

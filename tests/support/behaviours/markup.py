@@ -17,9 +17,12 @@ def _leads(
     *asked: str,
     headers: tuple[str, ...] = (),
     left_out: Mapping[str, int] = NONE,
+    not_indexed: str = "",
 ) -> Behaviour:
     """A seed with `body`, from which a crawl must go to `asked`, and nowhere else."""
-    return Behaviour(name, source, site(page(body, *headers)), ("/", *asked), left_out=dict(left_out))
+    unlisted = {"/": not_indexed} if not_indexed else {}
+    answers = site(page(body, *headers))
+    return Behaviour(name, source, answers, ("/", *asked), left_out=dict(left_out), not_indexed=unlisted)
 
 
 def _titled(name: str, source: str, title: str, body: bytes, *headers: str) -> Behaviour:
@@ -149,12 +152,14 @@ REFERENCES: Final = (
         "Robots meta tag",
         f'<meta name="ROBOTS" content="noindex,NoFollow">{OK}',
         left_out={"nofollow": 1},
+        not_indexed="noindex",
     ),
     _leads(
         "robots_meta_none_stops_links",
         "Robots meta tag",
         f"<meta name=robots content=none>{OK}",
         left_out={"nofollow": 1},
+        not_indexed="noindex",
     ),
     _leads(
         "robots_meta_for_another_is_not_ours",
@@ -168,13 +173,43 @@ REFERENCES: Final = (
         f'<meta name="orb" content="nofollow">{OK}',
         left_out={"nofollow": 1},
     ),
-    _leads("noindex_alone_stops_nothing", "Robots meta tag", f'<meta name="robots" content="noindex">{OK}', "/ok"),
+    _leads(
+        "noindex_keeps_a_page_out_of_lists",
+        "Robots meta tag",
+        f'<meta name="robots" content="noindex">{OK}',
+        "/ok",
+        not_indexed="noindex",
+    ),
+    _leads(
+        "past_unavailable_after_keeps_a_page_out_of_lists",
+        "X-Robots-Tag",
+        OK,
+        "/ok",
+        headers=(HTML, "X-Robots-Tag: unavailable_after: Friday, 25-Jun-10 15:00:00 GMT"),
+        not_indexed="unavailable_after",
+    ),
+    _leads(
+        "future_unavailable_after_keeps_nothing_out",
+        "X-Robots-Tag",
+        OK,
+        "/ok",
+        headers=(HTML, "X-Robots-Tag: unavailable_after: 2999-01-01"),
+    ),
+    _leads("canonical_field_leads_on", "RFC 6596 §3", "x", "/ok", headers=(HTML, "Link: </ok>; rel=canonical")),
+    _leads(
+        "canonical_element_counts_before_the_field",
+        "RFC 6596 §3",
+        '<link rel=canonical href="/ok">',
+        "/ok",
+        headers=(HTML, "Link: </no>; rel=canonical"),
+    ),
     _leads(
         "robots_field_stops_links",
         "X-Robots-Tag",
         OK,
         headers=(HTML, "X-Robots-Tag: noindex", "X-Robots-Tag: nofollow"),
         left_out={"nofollow": 1},
+        not_indexed="noindex",
     ),
     _leads(
         "robots_field_for_another_is_not_ours",
@@ -189,6 +224,7 @@ REFERENCES: Final = (
         OK,
         headers=(HTML, "X-Robots-Tag: otherbot: noindex, orb: none"),
         left_out={"nofollow": 1},
+        not_indexed="noindex",
     ),
     _leads(
         "page_cannot_reach_other_addresses",

@@ -22,7 +22,7 @@ EVERYWHERE: Final = frozenset(("gone_is_asked_once", "escapes_are_compared_in_on
 """Rules that the master has too, which works for all hosts at once: no other behaviour meets them."""
 
 _REDIRECT: Final = "workers.page_reading.redirect_target"
-_READ: Final = "workers.visit.read"
+_READ: Final = "workers.discover.reading.read"
 _CODINGS: Final = "shared.domain.web.coding._names"
 _HEAD: Final = "workers.fetch.exchange.response_head"
 _RULES: Final = "shared.domain.web.robots.rules_for"
@@ -38,10 +38,9 @@ _ADD: Final = "shared.domain.web.robots_rules._Group._add"
 
 
 def _no_such_redirect(status: int) -> Mutant:
-    def read(original: Replacement, crawl: Any, page: Any, depth: int, hops: int, answer: Any) -> Any:
-        return original(
-            crawl, page, depth, hops, replace(answer, status=200 if answer.status == status else answer.status)
-        )
+    def read(original: Replacement, crawl: Any, page: Any, depth: int, hops: int, answer: Any, *rest: Any) -> Any:
+        status_seen = 200 if answer.status == status else answer.status
+        return original(crawl, page, depth, hops, replace(answer, status=status_seen), *rest)
 
     return {_READ: read}
 
@@ -175,7 +174,7 @@ HTTP: Final[dict[str, Mutant]] = {
     },
     "chunks_have_extensions_and_trailers": _chunks_kept(),
     "transfer_encoding_overrides_content_length": _chunks_kept(),
-    "link_fields_lead_on": {"workers.page_reading.sequence_links": lambda original, value: ()},
+    "link_fields_lead_on": {"workers.page_reading.field_links": lambda original, *given: iter(())},
     "body_that_ended_early_is_asked_for_again": {"workers.visit.outcome.answered": _whole},
 }
 

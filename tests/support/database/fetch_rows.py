@@ -9,7 +9,9 @@ from shared.domain.ids import CrawlId
 from shared.domain.reads.items import PageItems
 
 
-async def fetched(run: Executor, crawl_id: CrawlId, page: PageItems, *, brings_page: bool = True) -> None:
+async def fetched(
+    run: Executor, crawl_id: CrawlId, page: PageItems, *, brings_page: bool = True, reason: str | None = None
+) -> None:
     """The outcome of a fetch is accepted."""
     known = {
         "crawl_id": crawl_id,
@@ -21,6 +23,7 @@ async def fetched(run: Executor, crawl_id: CrawlId, page: PageItems, *, brings_p
         "size": 1,
         "links": 0,
         "page": brings_page,
+        "reason": reason,
     }
     row = tuple(known.get(column.name) for column in schema.fetches.columns if column.name != "history")
     await run.write(lambda c: FETCH.run(c, [row]))

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, event, text
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.ids import CrawlId, Term
 from tests.support.api.standby_master import STEPS, Standby
-from tests.support.database.scaled_frontier import PARTITIONS, Growing
+from tests.support.database.scaled_frontier import PARTITIONS, GrowingFrontier
 
 _SQLITE: Final = re.compile(
     r"(SCAN|SEARCH) (\w+)(?: USING ((?:COVERING )?INDEX \w+|PRIMARY KEY|INTEGER PRIMARY KEY))?(.*)"
@@ -62,7 +62,7 @@ def recorded() -> Iterator[dict[str, Any]]:
 
 async def worked(store: SqlStore, crawl_id: CrawlId, urls: int) -> None:
     """Fill a frontier, and do everything with it that an owner does for ever: ingest, claim, sweep, lease, settle."""
-    growing = Growing(store, crawl_id, hosts=4)
+    growing = GrowingFrontier(store, crawl_id, hosts=4)
     await growing.claim(Term(1))
     which = 0
     while growing.rows < urls:

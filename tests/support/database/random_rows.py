@@ -49,7 +49,11 @@ def _value(column: Column[Any], n: int, draw: random.Random) -> Any:
             return draw.randbytes(column.type.length or 40)
         case String():
             text = _TEXTS[n % len(_TEXTS)]
-            return f"{n}" if column.unique or column.name in ("name", "host", "state") else text[: column.type.length]
+            return (
+                f"{n}"
+                if column.unique or column.name in ("name", "host", "state", "target")
+                else text[: column.type.length]
+            )
         case SmallInteger():
             return draw.randint(-(1 << 15), (1 << 15) - 1)
         case Integer() if type(column.type) is Integer:

@@ -11,12 +11,12 @@ from shared.runtime.supervise import Tasks
 from tests.support.crawl_controller import controlling
 from tests.support.database.statement_log import executor_of
 from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables
-from tests.support.manual_clock import Turned
+from tests.support.manual_clock import ManualClock
 
 BOUNDED = '{"seeds": [{"url": "http://a.test/"}], "budget": {"max_pages": 1000}}'
 
 
-class Quiet:
+class IdleBroker:
     """A broker on which nothing was published."""
 
     async def reports_state(self) -> StreamState:
@@ -35,7 +35,7 @@ class Master:
     def __init__(self, t: Tables) -> None:
         self.crawls = DispatchCrawls()
         items = SqlItems(executor_of(t))
-        self.controller = controlling(t.store, items, Quiet(), Turned(), partitions=8, crawls=self.crawls)
+        self.controller = controlling(t.store, items, IdleBroker(), ManualClock(), partitions=8, crawls=self.crawls)
         self.controller._leading = True
         self.controller._known.look_at_all({})
 

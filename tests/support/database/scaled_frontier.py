@@ -38,7 +38,7 @@ class _Slice:
     links: int = 0
 
 
-class Growing:
+class GrowingFrontier:
     """A frontier that grows: `rows` URLs over `rows` / URLS_A_HOST hosts, on whatever engine."""
 
     def __init__(self, store: SqlStore, crawl_id: CrawlId, *, hosts: int = 100, seed: int = 1) -> None:

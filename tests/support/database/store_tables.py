@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.adapters.sql.frontier.store import SqliteStore
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import Fence, Position, UrlState
@@ -53,10 +54,12 @@ class Tables:
     next_host: int = 1
     next_lease: int = 1
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
+    exclusions: Exclusions = NO_EXCLUSIONS
 
     async def found(
         self,
         *links: DiscoveredLink,
+        excluded: Iterable[DiscoveredLink] = (),
         producer: str = "w",
         n: int | None = None,
         refused: int = 0,
@@ -71,7 +74,8 @@ class Tables:
         n = last + 1 if n is None else n
         total += (len(links) + refused) if n > last else 0
         self.sent[producer] = (max(n, last), total)
-        batch = DiscoveryTransaction(((ProducerMark(crawl_id, producer, n, total), links, refused),))
+        covered = frozenset(each.fingerprint for each in excluded)
+        batch = DiscoveryTransaction(((ProducerMark(crawl_id, producer, n, total), links, refused),), (), covered)
         return await self.found_batch(batch, max_depth=max_depth, now_ms=now_ms, marks=marks)
 
     async def found_batch(
@@ -190,7 +194,7 @@ class Tables:
 
     async def chunk(self, run: CommandRun, *, now_ms: int = NOW_MS) -> CommandRun | None:
         """Apply one chunk; the command as it goes on, None when it is applied."""
-        rest = await self.store.run_command(self.fence, run, now_ms)
+        rest = await self.store.run_command(self.fence, run, now_ms, exclusions=self.exclusions)
         self.fence = self.fence.next()
         assert rest is None or rest > run.after or run.kind == CommandKind.DELETE
         return None if rest is None else replace(run, after=rest)

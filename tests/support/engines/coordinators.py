@@ -1,13 +1,13 @@
-"""Every coordinator that there is: etcd, and the one in the process."""
+"""Every coordinator that there is: etcd, and the one of tests, in their process."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from shared.adapters.local.coordinator import LocalCoordinator
 from shared.ports.coordinator import Coordinator
 from tests.support.engines.etcd import CLOCK, coordinator, etcd
+from tests.support.engines.local_coordinator import LocalCoordinator
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 
-class CutWire:
+class CutConnection:
     """`endpoint` leads to the server."""
 
     def __init__(self, endpoint: str, behind: str) -> None:
@@ -58,10 +58,10 @@ class CutWire:
 
 
 @asynccontextmanager
-async def cut_wire(folder: Path, behind: str) -> AsyncIterator[CutWire]:
+async def cut_wire(folder: Path, behind: str) -> AsyncIterator[CutConnection]:
     """A wire to the server at the endpoint `behind`."""
     path = folder / "wire"
-    wire = CutWire(f"unix:{path}", behind)
+    wire = CutConnection(f"unix:{path}", behind)
     server = await asyncio.start_unix_server(wire.connected, path)
     try:
         yield wire

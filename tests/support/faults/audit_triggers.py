@@ -15,7 +15,7 @@ from typing import Final
 import asyncpg
 
 from shared.domain.frontier.states import UrlState
-from tests.support.faults.history import Turn
+from tests.support.faults.history import LeaseTurn
 
 MEMBER: Final = "faults.member"
 """The setting of a session that names the member; it is part of the URL that the member gets."""
@@ -40,7 +40,7 @@ _HANDED: Final = f"OLD.state = {UrlState.LEASED:d} AND NEW.state = {UrlState.QUE
 """A URL goes back to the queue although nothing became of it."""
 _BURIED: Final = f"OLD.state = {UrlState.LEASED:d} AND NEW.state = {UrlState.FAILED:d} AND NEW.reason = 'poison'"
 _REGRANTED: Final = (
-    f"SELECT crawl_id, host_id, fingerprint, {Turn.REGRANTED:d}, {{now}} FROM urls WHERE crawl_id = NEW.crawl_id"
+    f"SELECT crawl_id, host_id, fingerprint, {LeaseTurn.REGRANTED:d}, {{now}} FROM urls WHERE crawl_id = NEW.crawl_id"
     f" AND host_id = NEW.host_id AND state = {UrlState.LEASED:d} AND lease_id = NEW.lease_id"
 )
 _MOVED: Final = "OLD.outcome_seq <> NEW.outcome_seq OR OLD.stream_created_ns <> NEW.stream_created_ns"
@@ -68,12 +68,12 @@ CREATE FUNCTION faults_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     INSERT INTO faults_moves VALUES (txid_current()) ON CONFLICT DO NOTHING;
     RETURN NULL; END $$;
 CREATE FUNCTION faults_accepted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    INSERT INTO faults_turns VALUES (NEW.crawl_id, NEW.host_id, NEW.fingerprint, {Turn.ACCEPTED:d}, {_PG_NOW});
+    INSERT INTO faults_turns VALUES (NEW.crawl_id, NEW.host_id, NEW.fingerprint, {LeaseTurn.ACCEPTED:d}, {_PG_NOW});
     RETURN NULL; END $$;
 CREATE FUNCTION faults_handed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     INSERT INTO faults_turns SELECT NEW.crawl_id, NEW.host_id, NEW.fingerprint,
         CASE WHEN EXISTS (SELECT FROM faults_moves WHERE fence = txid_current())
-        THEN {Turn.HANDED_BACK:d} ELSE {Turn.ENDED:d} END, {_PG_NOW};
+        THEN {LeaseTurn.HANDED_BACK:d} ELSE {LeaseTurn.ENDED:d} END, {_PG_NOW};
     RETURN NULL; END $$;
 CREATE FUNCTION faults_regranted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     INSERT INTO faults_turns {_REGRANTED.format(now=_PG_NOW)};
@@ -109,15 +109,15 @@ CREATE TRIGGER faults_move AFTER UPDATE OF outcome_seq ON partitions WHEN {_MOVE
     INSERT OR IGNORE INTO faults_moves SELECT max(n) FROM faults_fences;
 END;
 CREATE TRIGGER faults_inserted AFTER INSERT ON fetches BEGIN
-    INSERT INTO faults_turns VALUES (NEW.crawl_id, NEW.host_id, NEW.fingerprint, {Turn.ACCEPTED:d}, {_FILE_NOW});
+    INSERT INTO faults_turns VALUES (NEW.crawl_id, NEW.host_id, NEW.fingerprint, {LeaseTurn.ACCEPTED:d}, {_FILE_NOW});
 END;
 CREATE TRIGGER faults_updated AFTER UPDATE ON fetches BEGIN
-    INSERT INTO faults_turns VALUES (NEW.crawl_id, NEW.host_id, NEW.fingerprint, {Turn.ACCEPTED:d}, {_FILE_NOW});
+    INSERT INTO faults_turns VALUES (NEW.crawl_id, NEW.host_id, NEW.fingerprint, {LeaseTurn.ACCEPTED:d}, {_FILE_NOW});
 END;
 CREATE TRIGGER faults_handed AFTER UPDATE OF state ON urls WHEN {_HANDED} OR {_BURIED} BEGIN
     INSERT INTO faults_turns SELECT NEW.crawl_id, NEW.host_id, NEW.fingerprint,
         CASE WHEN EXISTS (SELECT 1 FROM faults_moves WHERE fence = (SELECT max(n) FROM faults_fences))
-        THEN {Turn.HANDED_BACK:d} ELSE {Turn.ENDED:d} END, {_FILE_NOW};
+        THEN {LeaseTurn.HANDED_BACK:d} ELSE {LeaseTurn.ENDED:d} END, {_FILE_NOW};
 END;
 CREATE TRIGGER faults_regranted AFTER UPDATE OF grants ON leases WHEN OLD.grants > 0 BEGIN
     INSERT INTO faults_turns {_REGRANTED.format(now=_FILE_NOW)};

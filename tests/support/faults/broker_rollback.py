@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.support.faults.engine_faults import signalled
-from tests.support.faults.faulted_cluster import START_S, WORKERS, Rig
+from tests.support.faults.faulted_cluster import START_S, WORKERS, FaultedCluster
 from tests.support.faults.history_collector import left_in_streams
-from tests.support.faults.plan import Fault, Who
+from tests.support.faults.plan import Fault, FaultTarget
 
 MESSAGES: Final = (5, 120)
 """How many reports are gone from the stream."""
@@ -27,7 +27,7 @@ LATE_S: Final = 2.0
 _LOOK_S: Final = 0.05
 
 
-def put_back(rig: Rig, fault: Fault) -> None:
+def put_back(rig: FaultedCluster, fault: Fault) -> None:
     """Kill the broker after some further messages, and start it with the store from before them."""
     least, max_count = MESSAGES
     wanted, broker = least + fault.draw % (max_count - least), rig.cluster.broker
@@ -40,16 +40,16 @@ def put_back(rig: Rig, fault: Fault) -> None:
         asyncio.run(broker.restart())
     shutil.rmtree(store)
     copy.rename(store)
-    leader = rig.named(Who.LEADER, fault.draw)
-    rig.links.cut(leader, Who.BROKER)
+    leader = rig.named(FaultTarget.LEADER, fault.draw)
+    rig.links.cut(leader, FaultTarget.BROKER)
     try:
         asyncio.run(broker.restart())
         time.sleep(fault.hold_s + LATE_S)
     finally:
-        rig.links.heal(leader, Who.BROKER)
+        rig.links.heal(leader, FaultTarget.BROKER)
 
 
-def _killed_when_all_is_applied(rig: Rig) -> bool:
+def _killed_when_all_is_applied(rig: FaultedCluster) -> bool:
     """Kill the broker; return whether owners had applied everything that was published by then."""
     workers = [rig.cluster.members[name].process for name in WORKERS]
     pids = [worker.pid for worker in workers if worker.poll() is None]
@@ -69,7 +69,7 @@ def _killed_when_all_is_applied(rig: Rig) -> bool:
             rig.went_on_ns.append(time.monotonic_ns())
 
 
-def _last(rig: Rig) -> int:
+def _last(rig: FaultedCluster) -> int:
     """The last sequence of the stream of reports."""
 
     async def read() -> int:
@@ -79,7 +79,7 @@ def _last(rig: Rig) -> int:
     return asyncio.run(read())
 
 
-def _unapplied(rig: Rig) -> list[str]:
+def _unapplied(rig: FaultedCluster) -> list[str]:
     return [left for left in asyncio.run(left_in_streams(rig.cluster)) if " reports of " in left]
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.support.engines.etcd import EtcdServer, start_all
-from tests.support.faults.faulted_cluster import Rig
-from tests.support.faults.plan import Fault, Kind, Who
+from tests.support.faults.faulted_cluster import FaultedCluster
+from tests.support.faults.plan import Fault, FaultKind, FaultTarget
 
 FLUSH_MS: Final = 100
 """So much longer the flush of a slow database takes."""
@@ -20,26 +20,26 @@ AWAKE_S: Final = 0.01
 """An engine that is slow stands still and goes on, in turns."""
 
 
-def ended(rig: Rig, fault: Fault) -> None:
+def ended(rig: FaultedCluster, fault: Fault) -> None:
     """End it as the fault says, and start it again after the hold."""
     cluster = rig.cluster
     match fault.who:
-        case Who.ETCD:
+        case FaultTarget.ETCD:
             struck = _struck(rig, fault)
             _end_etcd(struck, fault)
             time.sleep(fault.hold_s)
             asyncio.run(start_all(struck))
-        case Who.BROKER:
-            if fault.kind is Kind.RESTART:
+        case FaultTarget.BROKER:
+            if fault.kind is FaultKind.RESTART:
                 asyncio.run(cluster.broker.embedded.stop())
             else:
                 cluster.broker.kill()
             time.sleep(fault.hold_s)
             asyncio.run(cluster.broker.restart())
         case _:
-            assert fault.who is Who.DATABASE, fault.name
+            assert fault.who is FaultTarget.DATABASE, fault.name
             assert rig.served is not None
-            if fault.kind is Kind.RESTART:
+            if fault.kind is FaultKind.RESTART:
                 rig.served.stop()
             else:
                 rig.served.kill()
@@ -47,9 +47,9 @@ def ended(rig: Rig, fault: Fault) -> None:
             rig.served.start()
 
 
-def slowed(rig: Rig, fault: Fault) -> None:
+def slowed(rig: FaultedCluster, fault: Fault) -> None:
     """Let it be slow for as long as the fault holds."""
-    if fault.who is Who.DATABASE:
+    if fault.who is FaultTarget.DATABASE:
         assert rig.served is not None
         rig.served.slow_down(FLUSH_MS)
         try:
@@ -75,13 +75,13 @@ def signalled(pids: Sequence[int], number: int) -> None:
             continue
 
 
-def _struck(rig: Rig, fault: Fault) -> list[EtcdServer]:
+def _struck(rig: FaultedCluster, fault: Fault) -> list[EtcdServer]:
     """The servers of etcd that a fault is for."""
     every = list(rig.cluster.etcds)
     match fault.kind:
-        case Kind.EMPTY:
+        case FaultKind.EMPTY:
             return every
-        case Kind.QUORUM:
+        case FaultKind.QUORUM:
             leader = rig.etcd_leader()
             others = [server for server in every if server is not leader]
             return [leader, others[fault.draw % len(others)]]
@@ -91,10 +91,10 @@ def _struck(rig: Rig, fault: Fault) -> list[EtcdServer]:
 
 def _end_etcd(servers: Sequence[EtcdServer], fault: Fault) -> None:
     for server in servers:
-        if fault.kind is Kind.RESTART:
+        if fault.kind is FaultKind.RESTART:
             asyncio.run(server.embedded.stop())
         else:
             server.kill()
-    if fault.kind is Kind.EMPTY:
+    if fault.kind is FaultKind.EMPTY:
         for server in servers:
             shutil.rmtree(server.embedded.folder / "data")

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.support.api.cluster_clients import AnyMaster
-from tests.support.faults.faulted_cluster import MASTERS, START_S, Rig
-from tests.support.faults.history import Shared, Sharer
+from tests.support.faults.faulted_cluster import MASTERS, START_S, FaultedCluster
+from tests.support.faults.history import SharedPeriod, SharingCrawl
 from tests.support.faults.traffic import agent
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
@@ -29,7 +29,7 @@ PAIRS: Final[Mapping[str, Sequence[Crawl]]] = {
 """One after the other: only where the pool has free visits is a host always sent as soon as it is due."""
 
 
-def shared(rig: Rig, web: Web, first_site: int, span_s: float = SPAN_S) -> tuple[Shared, ...]:
+def shared(rig: FaultedCluster, web: Web, first_site: int, span_s: float = SPAN_S) -> tuple[SharedPeriod, ...]:
     """Let the crawls of each pair share for a while. Return what is to be judged; the crawls are collected by then."""
     client = AnyMaster(rig.cluster, list(MASTERS))
     try:
@@ -39,8 +39,8 @@ def shared(rig: Rig, web: Web, first_site: int, span_s: float = SPAN_S) -> tuple
 
 
 def _pair(
-    rig: Rig, web: Web, client: AnyMaster, first_site: int, what: str, pair: Sequence[Crawl], span_s: float
-) -> Shared:
+    rig: FaultedCluster, web: Web, client: AnyMaster, first_site: int, what: str, pair: Sequence[Crawl], span_s: float
+) -> SharedPeriod:
     for name, site, weight, delay_s in pair:
         body = _body(name, list(web.origins_of(first_site + site)), weight, delay_s)
         _written(rig, client, "POST", "/v1/crawls", (201,), body, **{"Idempotency-Key": name})
@@ -55,8 +55,8 @@ def _pair(
         _written(rig, client, "DELETE", f"/v1/crawls/{name}", (202, 204, 404))
     collected = "SELECT count(*) FROM crawls WHERE collected_at_ms IS NULL"
     rig.cluster.wait_until(lambda: rig.cluster.query(collected) == [(0,)], "the crawls are collected", START_S)
-    crawls = tuple(Sharer(agent(name), weight, delay_s) for name, _, weight, delay_s in pair)
-    return Shared(what, from_ns, to_ns, crawls)
+    crawls = tuple(SharingCrawl(agent(name), weight, delay_s) for name, _, weight, delay_s in pair)
+    return SharedPeriod(what, from_ns, to_ns, crawls)
 
 
 def _body(name: str, seeds: list[str], weight: int, delay_s: float) -> dict[str, Any]:
@@ -74,7 +74,13 @@ def _body(name: str, seeds: list[str], weight: int, delay_s: float) -> dict[str,
 
 
 def _written(
-    rig: Rig, client: AnyMaster, method: str, path: str, wanted: tuple[int, ...], body: object = None, **headers: str
+    rig: FaultedCluster,
+    client: AnyMaster,
+    method: str,
+    path: str,
+    wanted: tuple[int, ...],
+    body: object = None,
+    **headers: str,
 ) -> None:
     def done() -> bool:
         answer = client.ask(method, path, body, **headers)

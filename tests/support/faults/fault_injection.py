@@ -9,9 +9,9 @@ from typing import Final, assert_never
 
 from tests.support.faults import broker_rollback, engine_faults, frozen_master, quota
 from tests.support.faults.disks import filled
-from tests.support.faults.faulted_cluster import MASTERS, SMALL_DISK, START_S, WHOLE_S, Rig, Standing
+from tests.support.faults.faulted_cluster import MASTERS, SMALL_DISK, START_S, WHOLE_S, AppliedProgress, FaultedCluster
 from tests.support.faults.history import Round
-from tests.support.faults.plan import ENGINES, MEMBERS, Fault, Kind, Who
+from tests.support.faults.plan import ENGINES, MEMBERS, Fault, FaultKind, FaultTarget
 
 LATE_S: Final = (0.05, 0.4)
 SYNC_S: Final = (0.2, 1.0)
@@ -21,16 +21,16 @@ LETTERS_S: Final = 0.5
 """Between two batches of letters while a fault holds."""
 
 
-def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
+def struck(rig: FaultedCluster, number: int, fault: Fault, *, then_at_once: bool) -> Round:
     """Do it. Returns when the cluster is whole again, or at once when the next fault is to strike the recovery."""
-    skipped = rig.no_disk if fault.kind is Kind.FILL and fault.who in _with_a_disk(rig) else None
+    skipped = rig.no_disk if fault.kind is FaultKind.FILL and fault.who in _with_a_disk(rig) else None
     victim = _victim(rig, fault)
     begun_ns = over_ns = time.monotonic_ns()
     whole_ns = None
-    if fault.kind is Kind.FREEZE:
+    if fault.kind is FaultKind.FREEZE:
         stopped_ns, whole_ns = frozen_master.frozen(rig, victim, partial(_whole, rig, fault=fault, dead=victim))
         return Round(number, fault, victim, begun_ns, stopped_ns, whole_ns)
-    if skipped is None and fault.kind in (Kind.KILL, Kind.RESTART) and fault.who in MEMBERS:
+    if skipped is None and fault.kind in (FaultKind.KILL, FaultKind.RESTART) and fault.who in MEMBERS:
         whole_ns = _bereaved(rig, fault, victim, then_at_once=then_at_once)
     elif skipped is None:
         over_ns = _done(rig, fault, victim)
@@ -38,16 +38,16 @@ def struck(rig: Rig, number: int, fault: Fault, *, then_at_once: bool) -> Round:
     return Round(number, fault, victim, begun_ns, over_ns, whole_ns, skipped)
 
 
-def _with_a_disk(rig: Rig) -> tuple[Who, ...]:
+def _with_a_disk(rig: FaultedCluster) -> tuple[FaultTarget, ...]:
     """Those whose disk is one that was mounted for it."""
-    return (Who.WORKER,) if rig.served is None else (Who.WORKER, Who.DATABASE)
+    return (FaultTarget.WORKER,) if rig.served is None else (FaultTarget.WORKER, FaultTarget.DATABASE)
 
 
-def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int | None:
+def _bereaved(rig: FaultedCluster, fault: Fault, victim: str, *, then_at_once: bool) -> int | None:
     """End a member, which others are to replace while it is away; it comes back after the hold, or when they have."""
     before, owned = rig.standing(), rig.owned(victim)
     member = rig.cluster.members[victim]
-    if fault.kind is Kind.RESTART:
+    if fault.kind is FaultKind.RESTART:
         member.signal(signal.SIGTERM)
         member.process.wait(START_S)
     member.end()
@@ -62,7 +62,9 @@ def _bereaved(rig: Rig, fault: Fault, victim: str, *, then_at_once: bool) -> int
     return whole_ns
 
 
-def _whole(rig: Rig, since: Standing, bereft: frozenset[int], fault: Fault, dead: str | None = None) -> int:
+def _whole(
+    rig: FaultedCluster, since: AppliedProgress, bereft: frozenset[int], fault: Fault, dead: str | None = None
+) -> int:
     """When it was. Its bound counts from when all processes have come up: on a machine with much else to do a start may
     take longer than all that follows."""
     cluster = rig.cluster
@@ -75,59 +77,59 @@ def _whole(rig: Rig, since: Standing, bereft: frozenset[int], fault: Fault, dead
     return time.monotonic_ns()
 
 
-def _victim(rig: Rig, fault: Fault) -> str:
-    if (fault.kind, fault.who) == (Kind.FILL, Who.WORKER):
+def _victim(rig: FaultedCluster, fault: Fault) -> str:
+    if (fault.kind, fault.who) == (FaultKind.FILL, FaultTarget.WORKER):
         return SMALL_DISK
     return fault.who.value if fault.who in ENGINES else rig.named(fault.who, fault.draw)
 
 
-def _done(rig: Rig, fault: Fault, victim: str) -> int:
+def _done(rig: FaultedCluster, fault: Fault, victim: str) -> int:
     """Carry it out, for as long as it holds; when it was over."""
     match fault.kind:
-        case Kind.KILL | Kind.RESTART | Kind.QUORUM | Kind.EMPTY:
+        case FaultKind.KILL | FaultKind.RESTART | FaultKind.QUORUM | FaultKind.EMPTY:
             engine_faults.ended(rig, fault)
-        case Kind.STOP:
+        case FaultKind.STOP:
             with _stopped(rig.pids(fault.who, victim)):
                 time.sleep(fault.hold_s)
-                if fault.who is Who.WORKER:
+                if fault.who is FaultTarget.WORKER:
                     rig.went_on_ns.append(time.monotonic_ns())
-        case Kind.SLOW | Kind.FILL if fault.who is Who.DATABASE and rig.served is None:
+        case FaultKind.SLOW | FaultKind.FILL if fault.who is FaultTarget.DATABASE and rig.served is None:
             with ExitStack() as turned:
                 for master in MASTERS:  # the leader is known at the end only
-                    if fault.kind is Kind.FILL:
+                    if fault.kind is FaultKind.FILL:
                         turned.enter_context(_turned(rig, master, full=True))
                     else:
                         turned.enter_context(_turned(rig, master, commit_s=_drawn(COMMIT_S, fault)))
                 time.sleep(fault.hold_s)
-        case Kind.SLOW if fault.who in ENGINES:
+        case FaultKind.SLOW if fault.who in ENGINES:
             engine_faults.slowed(rig, fault)
-        case Kind.SLOW:
+        case FaultKind.SLOW:
             with _turned(rig, victim, sync_s=_drawn(SYNC_S, fault)):
                 time.sleep(fault.hold_s)
-        case Kind.STEP:
+        case FaultKind.STEP:
             with _turned(rig, victim, clock_s=STEP_S if fault.draw % 2 else -STEP_S):
                 time.sleep(fault.hold_s)
-        case Kind.CUT | Kind.SILENCE | Kind.DELAY:
+        case FaultKind.CUT | FaultKind.SILENCE | FaultKind.DELAY:
             assert fault.engine is not None
             _on_link(rig, fault, victim, fault.engine)
-        case Kind.CORRUPT | Kind.REPEAT:
+        case FaultKind.CORRUPT | FaultKind.REPEAT:
             _on_letters(rig, fault)
-        case Kind.PUT_BACK:
+        case FaultKind.PUT_BACK:
             broker_rollback.put_back(rig, fault)
-        case Kind.FILL if fault.who is Who.BROKER:
+        case FaultKind.FILL if fault.who is FaultTarget.BROKER:
             with rig.post.full():
                 time.sleep(fault.hold_s)
-        case Kind.FILL if fault.who is Who.ETCD:
+        case FaultKind.FILL if fault.who is FaultTarget.ETCD:
             with quota.used_up(rig.cluster.endpoints):
                 time.sleep(fault.hold_s)
-        case Kind.FILL if fault.who is Who.DATABASE:
+        case FaultKind.FILL if fault.who is FaultTarget.DATABASE:
             assert rig.tables is not None
             with filled(rig.tables):
                 time.sleep(fault.hold_s)
-        case Kind.FILL:
+        case FaultKind.FILL:
             with filled(rig.cluster.folder / SMALL_DISK):
                 time.sleep(fault.hold_s)
-        case Kind.FREEZE:
+        case FaultKind.FREEZE:
             raise AssertionError("a round of its own")
         case _:
             assert_never(fault.kind)
@@ -139,11 +141,11 @@ def _drawn(least_most: tuple[float, float], fault: Fault) -> float:
     return least + (max_count - least) * (fault.draw % 100) / 100
 
 
-def _on_link(rig: Rig, fault: Fault, member: str, engine: Who) -> None:
+def _on_link(rig: FaultedCluster, fault: Fault, member: str, engine: FaultTarget) -> None:
     match fault.kind:
-        case Kind.CUT:
+        case FaultKind.CUT:
             rig.links.cut(member, engine)
-        case Kind.SILENCE:
+        case FaultKind.SILENCE:
             rig.links.silence(member, engine)
         case _:
             rig.links.delay(member, engine, _drawn(LATE_S, fault))
@@ -153,12 +155,12 @@ def _on_link(rig: Rig, fault: Fault, member: str, engine: Who) -> None:
         rig.links.heal(member, engine)
 
 
-def _on_letters(rig: Rig, fault: Fault) -> None:
+def _on_letters(rig: FaultedCluster, fault: Fault) -> None:
     """A batch of them at once, and one after another for as long as it holds."""
     until = time.monotonic() + fault.hold_s
     batch = 0
     while batch == 0 or time.monotonic() < until:
-        if fault.kind is Kind.CORRUPT:
+        if fault.kind is FaultKind.CORRUPT:
             rig.post.corrupt(fault.draw + batch)
         else:
             rig.post.repeat(fault.draw + batch)
@@ -168,7 +170,13 @@ def _on_letters(rig: Rig, fault: Fault) -> None:
 
 @contextmanager
 def _turned(
-    rig: Rig, member: str, *, clock_s: float = 0.0, sync_s: float = 0.0, commit_s: float = 0.0, full: bool = False
+    rig: FaultedCluster,
+    member: str,
+    *,
+    clock_s: float = 0.0,
+    sync_s: float = 0.0,
+    commit_s: float = 0.0,
+    full: bool = False,
 ) -> Iterator[None]:
     """The member's dials for the block."""
     rig.dials[member].turn(clock_s=clock_s, sync_s=sync_s, commit_s=commit_s, full=full)

@@ -21,9 +21,9 @@ from tests.support.engines.etcd import EtcdServer, coordinator, leader_of
 from tests.support.engines.postgres import PostgresServer
 from tests.support.faults import audit_triggers, disks, member_controls
 from tests.support.faults.link import Links, links
-from tests.support.faults.member_controls import Dials
-from tests.support.faults.message_faults import Post
-from tests.support.faults.plan import Who
+from tests.support.faults.member_controls import MemberControls
+from tests.support.faults.message_faults import MessageListener
+from tests.support.faults.plan import FaultTarget
 from tests.support.processes.cluster import KEYS, PARTITIONS, Cluster, Member
 from tests.support.processes.cluster import cluster as opened
 
@@ -56,7 +56,7 @@ START_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AppliedProgress:
     """Outcomes applied, and the owner term of each partition."""
 
     done: int
@@ -64,12 +64,12 @@ class Standing:
 
 
 @dataclass
-class Rig:
+class FaultedCluster:
     """`served` is None where the database is a file; `tables` is the disk of what it serves."""
 
     cluster: Cluster
     links: Links
-    post: Post
+    post: MessageListener
     served: PostgresServer | None
     tables: Path | None
     no_disk: str | None
@@ -78,16 +78,16 @@ class Rig:
     quiet: threading.Lock = field(default_factory=threading.Lock)
     """While it is held, clients write nothing."""
     starts: int = 0
-    dials: dict[str, Dials] = field(default_factory=dict)
+    dials: dict[str, MemberControls] = field(default_factory=dict)
 
     def start(self, name: str) -> Member:
         """A member, anew if it was there before; it has the same name, folder and links."""
         self.starts += 1
         cluster, nats = self.cluster, urlsplit(self.cluster.broker.endpoint.url)
-        broker = self.links.between(name, Who.BROKER, f"127.0.0.1:{nats.port}")
-        etcds = (self.links.between(name, Who.ETCD, endpoint) for endpoint in cluster.endpoints)
+        broker = self.links.between(name, FaultTarget.BROKER, f"127.0.0.1:{nats.port}")
+        etcds = (self.links.between(name, FaultTarget.ETCD, endpoint) for endpoint in cluster.endpoints)
         turned = cluster.folder / f"{name}.dials"
-        self.dials[name] = Dials(turned)
+        self.dials[name] = MemberControls(turned)
         settings = {
             member_controls.VARIABLE: str(turned),
             "ORB_ETCD": ",".join(f"http://127.0.0.1:{port}" for port in etcds),
@@ -105,29 +105,29 @@ class Rig:
 
     def _database(self, name: str, served: PostgresServer) -> str:
         assert self.cluster.url is not None
-        port = self.links.between(name, Who.DATABASE, f"unix:{served.socket}")
+        port = self.links.between(name, FaultTarget.DATABASE, f"unix:{served.socket}")
         return f"postgresql://orb@127.0.0.1:{port}{urlsplit(self.cluster.url).path}?{audit_triggers.MEMBER}={name}"
 
-    def named(self, who: Who, draw: int) -> str:
+    def named(self, who: FaultTarget, draw: int) -> str:
         """Return the member that has this role now; any master while there is no leader."""
-        if who is Who.WORKER:
+        if who is FaultTarget.WORKER:
             return WORKERS[draw % len(WORKERS)]
         try:
             leader = self.cluster.leader() or MASTERS[draw % 2]
         except Transient:  # etcd has not recovered yet
             leader = MASTERS[draw % 2]
-        return leader if who is Who.LEADER else next(name for name in MASTERS if name != leader)
+        return leader if who is FaultTarget.LEADER else next(name for name in MASTERS if name != leader)
 
-    def pids(self, who: Who, name: str) -> list[int]:
+    def pids(self, who: FaultTarget, name: str) -> list[int]:
         """The processes of a member or an engine."""
         match who:
-            case Who.LEADER | Who.FOLLOWER | Who.WORKER:
+            case FaultTarget.LEADER | FaultTarget.FOLLOWER | FaultTarget.WORKER:
                 return [self.cluster.members[name].process.pid]
-            case Who.ETCD:
+            case FaultTarget.ETCD:
                 found = self.etcd_leader().embedded.pid
-            case Who.BROKER:
+            case FaultTarget.BROKER:
                 found = self.cluster.broker.embedded.pid
-            case Who.DATABASE:
+            case FaultTarget.DATABASE:
                 assert self.served is not None
                 found = self.served.pid
         assert found is not None
@@ -144,12 +144,12 @@ class Rig:
 
     # --- health -------------------------------------------------------------------------------------------------------
 
-    def standing(self) -> "Standing":
+    def standing(self) -> "AppliedProgress":
         """What has been done so far, and under which terms."""
         [(done,)] = self.cluster.query("SELECT coalesce(sum(fetches), 0) FROM crawl_counters")
-        return Standing(int(done), tuple(self.cluster.terms()))
+        return AppliedProgress(int(done), tuple(self.cluster.terms()))
 
-    def whole(self, since: "Standing", bereft: frozenset[int], dead: str | None = None) -> bool:
+    def whole(self, since: "AppliedProgress", bereft: frozenset[int], dead: str | None = None) -> bool:
         """One leads, every partition is owned, the bereft ones under a later term than then, all but the dead are
         registered, and owners have applied outcomes since."""
         try:
@@ -205,7 +205,7 @@ class Rig:
 
 
 @contextmanager
-def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
+def rig(folder: Path, served: PostgresServer | None) -> Iterator[FaultedCluster]:
     """A started cluster for the block: two masters and three workers."""
     with ExitStack() as stack:
         (folder / SMALL_DISK).mkdir()
@@ -217,8 +217,8 @@ def rig(folder: Path, served: PostgresServer | None) -> Iterator[Rig]:
             opened(folder, url, election_ms=ELECTION_MS, quota_bytes=QUOTA_MIB << 20, max_store=STORE_MIB << 20)
         )
         cluster.entry = member_controls.ENTRY
-        post = stack.enter_context(closing(Post(cluster.broker.endpoint)))
-        made = Rig(cluster, wires, post, served, tables, no_disk)
+        post = stack.enter_context(closing(MessageListener(cluster.broker.endpoint)))
+        made = FaultedCluster(cluster, wires, post, served, tables, no_disk)
         asyncio.run(prepared(cluster))
         made.start("m1")
         cluster.wait_until(lambda: cluster.leader() == "m1", "the first one leads")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
-from tests.support.faults.faulted_cluster import START_S, Rig, Standing
+from tests.support.faults.faulted_cluster import START_S, AppliedProgress, FaultedCluster
 
 BUSY_S: Final = 10.0
 """How long the product waits for the lock of a SQLite file."""
@@ -20,7 +20,9 @@ SURE_S: Final = 0.2
 _LOOK_S: Final = 0.01
 
 
-def frozen(rig: Rig, victim: str, whole: Callable[[Standing, frozenset[int]], int]) -> tuple[int, int]:
+def frozen(
+    rig: FaultedCluster, victim: str, whole: Callable[[AppliedProgress, frozenset[int]], int]
+) -> tuple[int, int]:
     """Stop the master and wait until `whole`; then let it go on, or start it again if it was killed meanwhile.
 
     Return when it was stopped and when the cluster was whole without it. Over a SQLite file the master is stopped
@@ -45,7 +47,7 @@ def frozen(rig: Rig, victim: str, whole: Callable[[Standing, frozenset[int]], in
     return stopped_ns, whole_ns
 
 
-def _stop_inside_a_commit(rig: Rig, victim: str) -> None:
+def _stop_inside_a_commit(rig: FaultedCluster, victim: str) -> None:
     """Make the master's commits take long, and stop it when another process finds the file locked.
 
     A lock that is free after the stop was another one's: then the master goes on, and the next commit is waited for.
@@ -66,7 +68,7 @@ def _stop_inside_a_commit(rig: Rig, victim: str) -> None:
     raise AssertionError(f"{victim} made no commit within {START_S} s")
 
 
-def _locked_for(rig: Rig, seconds: float) -> bool:
+def _locked_for(rig: FaultedCluster, seconds: float) -> bool:
     """Return whether the file's lock is held by others, whenever looked at within so many seconds."""
     until = time.monotonic() + seconds
     with closing(sqlite3.connect(rig.cluster.database, timeout=0, isolation_level=None)) as connection:

@@ -40,7 +40,7 @@ class PageSeen:
     length: int
 
 
-class Turn(IntEnum):
+class LeaseTurn(IntEnum):
     """What the database saw of a leased URL that bears on how often it may be requested."""
 
     ACCEPTED = 0
@@ -58,7 +58,7 @@ class TurnSeen:
     """A Turn of a URL of the crawl, and when it was written (CLOCK_MONOTONIC nanoseconds, to a millisecond)."""
 
     url: str
-    turn: Turn
+    turn: LeaseTurn
     at_ns: int
 
 
@@ -123,7 +123,7 @@ class LeaseSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharer:
+class SharingCrawl:
     """A crawl, by the User-Agent of its requests, that shares by its weight; `delay_s` is what it keeps to a host."""
 
     agent: str
@@ -132,13 +132,13 @@ class Sharer:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedPeriod:
     """Crawls that always had work and shared `what` from one moment to another (CLOCK_MONOTONIC nanoseconds)."""
 
     what: str
     from_ns: int
     to_ns: int
-    crawls: tuple[Sharer, ...]
+    crawls: tuple[SharingCrawl, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +169,4 @@ class History:
     buried_shards: tuple[bytes, ...]
     repeated: int
     seconds: float
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[SharedPeriod, ...] = ()

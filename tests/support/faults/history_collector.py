@@ -13,21 +13,21 @@ from warcio.exceptions import ArchiveLoadFailed
 from shared.domain.frontier.states import UrlState
 from shared.ports.broker import ReportKind
 from tests.support.database.url_rows import URLS
-from tests.support.faults.faulted_cluster import WORKERS, Rig
+from tests.support.faults.faulted_cluster import WORKERS, FaultedCluster
 from tests.support.faults.history import (
     CrawlSeen,
     DeletedSeen,
     FenceSeen,
     History,
     LeaseSeen,
+    LeaseTurn,
     PageSeen,
     Round,
-    Shared,
-    Turn,
+    SharedPeriod,
     TurnSeen,
     WriteSeen,
 )
-from tests.support.faults.traffic import DELAY_S, Declared, Traffic, agent
+from tests.support.faults.traffic import DELAY_S, DeclaredCrawl, Traffic, agent
 from tests.support.processes.cluster import Cluster
 from tests.support.web.web_server import Web
 
@@ -39,11 +39,11 @@ _COUNTERS = ("discovered", "queued", "leased", "done", "failed", "excluded", "pa
 def gathered(
     seed: int,
     rounds: Sequence[Round],
-    rig: Rig,
+    rig: FaultedCluster,
     traffic: Traffic,
     web: Web,
     begun: float,
-    shared: tuple[Shared, ...] = (),
+    shared: tuple[SharedPeriod, ...] = (),
 ) -> History:
     """All that is known. `begun`: time.monotonic at the start. `shared`: what crawls shared before the rounds."""
     cluster = rig.cluster
@@ -104,7 +104,7 @@ async def left_in_streams(cluster: Cluster) -> tuple[str, ...]:
     return tuple(left)
 
 
-def crawl_seen(cluster: Cluster, declared: Declared, web: Web) -> CrawlSeen:
+def crawl_seen(cluster: Cluster, declared: DeclaredCrawl, web: Web) -> CrawlSeen:
     """Return what the database holds of the crawl."""
     number, expected = declared.id, set(web.expected_pages(declared.site))
     [(state, reason)] = cluster.query(f"SELECT state, finished_reason FROM crawls WHERE crawl_id = {number}")
@@ -141,10 +141,10 @@ def _turns(cluster: Cluster, crawl_id: int) -> tuple[TurnSeen, ...]:
         f"SELECT u.url, t.turn, t.at_ms FROM faults_turns t JOIN {URLS} u USING (crawl_id, host_id, fingerprint)"
         f" WHERE t.crawl_id = {crawl_id}"
     )
-    return tuple(TurnSeen(url, Turn(turn), at_ms * 1_000_000 - ahead_ns) for url, turn, at_ms in rows)
+    return tuple(TurnSeen(url, LeaseTurn(turn), at_ms * 1_000_000 - ahead_ns) for url, turn, at_ms in rows)
 
 
-def _deleted(cluster: Cluster, doomed: Declared) -> DeletedSeen:
+def _deleted(cluster: Cluster, doomed: DeclaredCrawl) -> DeletedSeen:
     [(state, urls, leases)] = cluster.query(
         "SELECT state, (SELECT count(*) FROM urls u WHERE u.crawl_id = c.crawl_id),"
         f" (SELECT count(*) FROM leases l WHERE l.crawl_id = c.crawl_id) FROM crawls c WHERE crawl_id = {doomed.id}"

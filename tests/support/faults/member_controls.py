@@ -1,6 +1,6 @@
 """A member whose wall clock and disks a test controls.
 
-`python -m tests.support.faults.member_controls master` is `orb master` under the control of its `Dials`.
+`python -m tests.support.faults.member_controls master` is `orb master` under the control of its `MemberControls`.
 
 Nothing in the product knows of it. The wall clock is Python's `time.time` and `time.time_ns`, which the `Clock` port
 stands on; the clock that measures is left alone, as a step of the real one leaves it. The disk of an archive
@@ -29,7 +29,7 @@ _MAX_PAGES: Final = 4294967294
 """SQLite's own limit."""
 
 
-class Dials:
+class MemberControls:
     """How far the wall clock is off, how much longer a sync and a commit to a SQLite file take (seconds), and whether
     such files may grow; numbers in a mapped file."""
 
@@ -105,7 +105,7 @@ class Dials:
 
 
 if __name__ == "__main__":
-    Dials(Path(os.environ[VARIABLE])).install()
+    MemberControls(Path(os.environ[VARIABLE])).install()
     from cli.main import main
 
     sys.exit(main())

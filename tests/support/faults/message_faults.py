@@ -38,7 +38,7 @@ _OCCUPIED_SLOT: Final = 9
 """A slot that no owner uses."""
 
 
-class Post:
+class MessageListener:
     """Listens from its making until it is closed, on a thread of its own."""
 
     def __init__(self, endpoint: Endpoint) -> None:

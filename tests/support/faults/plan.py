@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What is done: to a process or several; to the link between a member and an engine; to a clock, a disk, a store;
     to letters."""
 
@@ -44,7 +44,7 @@ class Kind(StrEnum):
     """A worker's disk, that of PostgreSQL's tables, a SQLite file, the broker's store or etcd's without room."""
 
 
-class Who(StrEnum):
+class FaultTarget(StrEnum):
     """A member by what it is at that moment, or an engine. FOLLOWER: a master that does not lead; on PostgreSQL it owns
     partitions."""
 
@@ -56,8 +56,8 @@ class Who(StrEnum):
     DATABASE = "database"
 
 
-MEMBERS: Final = (Who.LEADER, Who.FOLLOWER, Who.WORKER)
-ENGINES: Final = (Who.ETCD, Who.BROKER, Who.DATABASE)
+MEMBERS: Final = (FaultTarget.LEADER, FaultTarget.FOLLOWER, FaultTarget.WORKER)
+ENGINES: Final = (FaultTarget.ETCD, FaultTarget.BROKER, FaultTarget.DATABASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Fault:
     """`engine` is the other end of a link. Seconds: `after_s` until it begins, `hold_s` until it ends. `draw` chooses
     among equals, such as workers."""
 
-    kind: Kind
-    who: Who
-    engine: Who | None
+    kind: FaultKind
+    who: FaultTarget
+    engine: FaultTarget | None
     after_s: float
     hold_s: float
     draw: int
@@ -78,25 +78,27 @@ class Fault:
         return f"{self.kind} {self.who}" + (f"-{self.engine}" if self.engine else "")
 
 
-def deck(*, served_database: bool) -> list[tuple[Kind, Who, Who | None]]:
+def deck(*, served_database: bool) -> list[tuple[FaultKind, FaultTarget, FaultTarget | None]]:
     """Every fault once. A database that is a file has no process and no link."""
-    engines = [engine for engine in ENGINES if served_database or engine is not Who.DATABASE]
-    faults: list[tuple[Kind, Who, Who | None]] = [
-        (kind, who, None) for kind in (Kind.KILL, Kind.STOP, Kind.RESTART) for who in (*MEMBERS, *engines)
+    engines = [engine for engine in ENGINES if served_database or engine is not FaultTarget.DATABASE]
+    faults: list[tuple[FaultKind, FaultTarget, FaultTarget | None]] = [
+        (kind, who, None)
+        for kind in (FaultKind.KILL, FaultKind.STOP, FaultKind.RESTART)
+        for who in (*MEMBERS, *engines)
     ]
     faults += [
         (kind, member, engine)
-        for kind in (Kind.CUT, Kind.SILENCE, Kind.DELAY)
+        for kind in (FaultKind.CUT, FaultKind.SILENCE, FaultKind.DELAY)
         for member in MEMBERS
         for engine in engines
-        if not (member is Who.WORKER and engine is Who.DATABASE)
+        if not (member is FaultTarget.WORKER and engine is FaultTarget.DATABASE)
     ]
-    faults += [(Kind.SLOW, who, None) for who in (Who.WORKER, *ENGINES)]
-    faults += [(Kind.STEP, who, None) for who in MEMBERS]
-    faults += [(kind, Who.ETCD, None) for kind in (Kind.QUORUM, Kind.EMPTY)]
-    faults += [(kind, Who.BROKER, None) for kind in (Kind.CORRUPT, Kind.REPEAT, Kind.PUT_BACK)]
-    faults += [(Kind.FREEZE, Who.LEADER, None)]
-    return [*faults, *((Kind.FILL, who, None) for who in (Who.WORKER, *ENGINES))]
+    faults += [(FaultKind.SLOW, who, None) for who in (FaultTarget.WORKER, *ENGINES)]
+    faults += [(FaultKind.STEP, who, None) for who in MEMBERS]
+    faults += [(kind, FaultTarget.ETCD, None) for kind in (FaultKind.QUORUM, FaultKind.EMPTY)]
+    faults += [(kind, FaultTarget.BROKER, None) for kind in (FaultKind.CORRUPT, FaultKind.REPEAT, FaultKind.PUT_BACK)]
+    faults += [(FaultKind.FREEZE, FaultTarget.LEADER, None)]
+    return [*faults, *((FaultKind.FILL, who, None) for who in (FaultTarget.WORKER, *ENGINES))]
 
 
 def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault, ...]:
@@ -107,7 +109,7 @@ def plan(seed: int, rounds: int, *, served_database: bool = True) -> tuple[Fault
     """
     draw = random.Random(seed)
     faults: list[Fault] = []
-    order: list[tuple[Kind, Who, Who | None]] = []
+    order: list[tuple[FaultKind, FaultTarget, FaultTarget | None]] = []
     for number in count():
         if number == rounds:
             return tuple(faults)

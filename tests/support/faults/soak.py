@@ -31,7 +31,7 @@ from tests.support.api.cluster_clients import AnyMaster, Background, address
 from tests.support.engines.ports import free_ports
 from tests.support.engines.postgres import PostgresServer, postgres, server_programs
 from tests.support.faults.census import Sample, bytes_below, held
-from tests.support.faults.soak_verdict import STALLS, Killed, Line, Soaked, by_minute, verdict
+from tests.support.faults.soak_verdict import STALLS, KillEvent, LogLine, SoakHistory, by_minute, verdict
 from tests.support.processes.cluster import Cluster, cluster
 from tests.support.web.log_judge import TooLittleTraffic
 from tests.support.web.synthetic_site import SyntheticSite
@@ -70,7 +70,7 @@ class Soak:
     server: PostgresServer
     scraped: dict[str, str]
     samples: list[Sample] = field(default_factory=list)
-    kills: list[Killed] = field(default_factory=list)
+    kills: list[KillEvent] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
 
     def start(self, name: str) -> None:
@@ -135,7 +135,7 @@ class Soak:
                 continue
 
     def _killed(self, victim: str) -> None:
-        self.kills.append(Killed(victim, time.time()))
+        self.kills.append(KillEvent(victim, time.time()))
         print(f"{time.monotonic() - self.begun:7.1f} s  kill {victim}", file=sys.stderr, flush=True)
 
 
@@ -199,7 +199,7 @@ class Clients:
             assert answer.status < 500, answer
 
 
-def soaked(folder: Path, server: PostgresServer, seconds: float, kill_every_s: float) -> Soaked:
+def soaked(folder: Path, server: PostgresServer, seconds: float, kill_every_s: float) -> SoakHistory:
     """Run a soak in `folder` and return what it leaves behind."""
     with ExitStack() as stack:
         web = stack.enter_context(serve(folder / "web.jsonl", *SITES))
@@ -242,7 +242,7 @@ def _kill_in_turn(soak: Soak, seconds: float, every_s: float) -> None:
         soak.kill(what, number)
 
 
-def _left(soak: Soak, clients: Clients, seconds: float) -> Soaked:
+def _left(soak: Soak, clients: Clients, seconds: float) -> SoakHistory:
     sums = ", ".join(f"sum({name})" for name in COUNTERS)
     rows = soak.cluster.query(
         f"SELECT name, {sums}, sum(pages) FROM crawl_counters JOIN crawls USING (crawl_id) GROUP BY name"
@@ -250,7 +250,7 @@ def _left(soak: Soak, clients: Clients, seconds: float) -> Soaked:
     named = {name: tuple(map(int, counted)) for name, *counted in rows}
     empty = (0,) * (len(COUNTERS) + 1)
     hosts = (zip(soak.web.origins_of(site), itertools.repeat(delay_s)) for site, delay_s in enumerate(DELAYS))
-    return Soaked(
+    return SoakHistory(
         seconds=seconds,
         members=(*MASTERS, *WORKERS),
         samples=tuple(soak.samples),
@@ -263,7 +263,7 @@ def _left(soak: Soak, clients: Clients, seconds: float) -> Soaked:
     )
 
 
-def _lines(running: Cluster) -> Iterator[Line]:
+def _lines(running: Cluster) -> Iterator[LogLine]:
     """The lines of the members' logs that may be of interest; the rest of a long log is not kept."""
     for member in running.members.values():
         with member.log.open("rb") as file:
@@ -271,7 +271,7 @@ def _lines(running: Cluster) -> Iterator[Line]:
                 if b'"level":"error"' in line or b'"level":"critical"' in line or b'"owner.' in line:
                     said = msgspec.json.decode(line)
                     at = datetime.fromisoformat(said["timestamp"]).timestamp()
-                    yield Line(member.name, at, said["event"], said["level"], line.decode(errors="replace").strip())
+                    yield LogLine(member.name, at, said["event"], said["level"], line.decode(errors="replace").strip())
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -35,7 +35,7 @@ _NS: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
+class KillEvent:
     """SIGKILL to a member or the broker, at a Unix time."""
 
     victim: str
@@ -43,7 +43,7 @@ class Killed:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line of a member's log: when (Unix time), and its event and level."""
 
     member: str
@@ -54,22 +54,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Soaked:
+class SoakHistory:
     """All that a soak leaves behind. `members` are the names that are judged for growth; `delays` are the seconds that
     each host is promised; `counters` are sums for each crawl and partition."""
 
     seconds: float
     members: tuple[str, ...]
     samples: tuple[Sample, ...]
-    kills: tuple[Killed, ...]
-    lines: tuple[Line, ...]
+    kills: tuple[KillEvent, ...]
+    lines: tuple[LogLine, ...]
     counters: Mapping[str, Mapping[str, int]]
     delays: Mapping[str, float]
     exchanges: tuple[Exchange, ...]
     pages: Mapping[str, int]
 
 
-def verdict(soaked: Soaked) -> tuple[str, ...]:
+def verdict(soaked: SoakHistory) -> tuple[str, ...]:
     """Return everything that is wrong, in words. TooLittleTraffic if the soak could not show it."""
     if len(soaked.samples) < LEAST_SAMPLES:
         raise TooLittleTraffic(f"{len(soaked.samples)} samples were taken")
@@ -83,7 +83,7 @@ def verdict(soaked: Soaked) -> tuple[str, ...]:
     return (*_failed(soaked), *_growth(soaked), *_identities(soaked), *_impolite(soaked))
 
 
-def _failed(soaked: Soaked) -> Iterator[str]:
+def _failed(soaked: SoakHistory) -> Iterator[str]:
     """Owners that failed, and alarms, beyond what the death of an engine explains."""
     for line in soaked.lines:
         bad = line.event in FALSE_ALARMS or line.event == "owner.reloaded" or line.level in ("error", "critical")
@@ -91,13 +91,13 @@ def _failed(soaked: Soaked) -> Iterator[str]:
             yield f"{line.member}: {line.text}"
 
 
-def _explained(soaked: Soaked, line: Line) -> bool:
+def _explained(soaked: SoakHistory, line: LogLine) -> bool:
     if line.event in FALSE_ALARMS:
         return False
     return any(kill.victim in _ENGINES and 0 <= line.at - kill.at <= EXPLAINED_S for kill in soaked.kills)
 
 
-def _growth(soaked: Soaked) -> Iterator[str]:
+def _growth(soaked: SoakHistory) -> Iterator[str]:
     if soaked.seconds < JUDGED_S:
         return
     third = soaked.seconds / 3
@@ -115,7 +115,7 @@ def _growth(soaked: Soaked) -> Iterator[str]:
             yield f"{name}: descriptors grew from {median(opened):.0f} to {median(open_now):.0f}"
 
 
-def _identities(soaked: Soaked) -> Iterator[str]:
+def _identities(soaked: SoakHistory) -> Iterator[str]:
     for crawl, n in soaked.counters.items():
         if n["discovered"] != n["queued"] + n["leased"] + n["done"] + n["failed"] + n["excluded"]:
             yield f"{crawl}: URLs do not add up: {dict(n)}"
@@ -123,7 +123,7 @@ def _identities(soaked: Soaked) -> Iterator[str]:
             yield f"{crawl}: links do not add up: {dict(n)}"
 
 
-def _impolite(soaked: Soaked) -> Iterator[str]:
+def _impolite(soaked: SoakHistory) -> Iterator[str]:
     by_host: dict[str, list[Exchange]] = {}
     for exchange in soaked.exchanges:
         by_host.setdefault(exchange.host, []).append(exchange)

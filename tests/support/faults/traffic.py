@@ -13,7 +13,7 @@ from typing import Any, Final
 import asyncpg
 
 from tests.support.api.cluster_clients import Answer, AnyMaster, Background
-from tests.support.faults.faulted_cluster import MASTERS, Rig
+from tests.support.faults.faulted_cluster import MASTERS, FaultedCluster
 from tests.support.web.synthetic_site import PageKind, SyntheticSite
 from tests.support.web.web_server import Site, Web
 
@@ -30,7 +30,7 @@ READ_S: Final = 0.1
 
 
 @dataclass
-class Declared:
+class DeclaredCrawl:
     """A crawl, the seeds that a client was told are kept, and all that were offered: an answer may be lost."""
 
     id: int
@@ -44,9 +44,9 @@ class Declared:
 class Traffic:
     """Keeps it going on a thread, until the block of `traffic` ends."""
 
-    def __init__(self, rig: Rig, web: Web, sites: int) -> None:
-        self.crawls: list[Declared] = []
-        self.doomed: list[Declared] = []
+    def __init__(self, rig: FaultedCluster, web: Web, sites: int) -> None:
+        self.crawls: list[DeclaredCrawl] = []
+        self.doomed: list[DeclaredCrawl] = []
         """Crawls that are deleted while they run; the last one may have been spared."""
         self._rig = rig
         self._web = web
@@ -115,7 +115,7 @@ class Traffic:
     def _spared(self) -> bool:
         return bool(self.doomed) and not self.doomed[-1].deleted
 
-    def _declare(self, among: list[Declared], letter: str) -> None:
+    def _declare(self, among: list[DeclaredCrawl], letter: str) -> None:
         """Under one Idempotency-Key until a master has carried it out, which happens once however often it is asked."""
         number = len(among)
         site = number % len(self._plain)
@@ -124,7 +124,7 @@ class Traffic:
         answer = self._ask("writer", "POST", "/v1/crawls", body, **{"Idempotency-Key": name})
         if answer is not None:
             assert answer.status == 201, answer
-            among.append(Declared(answer.body["id"], name, site))
+            among.append(DeclaredCrawl(answer.body["id"], name, site))
 
     def _delete(self) -> None:
         """The doomed crawl that was spared so far; 404 where an answer was lost before."""
@@ -134,7 +134,7 @@ class Traffic:
                 assert answer.status in (204, 404), answer
                 self.doomed[-1].deleted = True
 
-    def _seeded(self, crawl: Declared, number: int) -> None:
+    def _seeded(self, crawl: DeclaredCrawl, number: int) -> None:
         """A few seeds that no page links to; they count only where the answer says that they are kept."""
         origins, plain = self._web.origins_of(crawl.site), self._plain[crawl.site]
         pages = [plain[at % len(plain)] for at in range(number * SEEDS, (number + 1) * SEEDS)]
@@ -152,12 +152,12 @@ class Traffic:
         if answer is not None and answer.status == 200 and answer.body["accepted"] == len(urls):
             crawl.seeds |= set(urls)
 
-    def _paused(self, crawl: Declared) -> None:
+    def _paused(self, crawl: DeclaredCrawl) -> None:
         if self._ask("writer", "POST", f"/v1/crawls/{crawl.name}/pause") is not None:
             time.sleep(PAUSE_S)
         self._resumed(crawl)
 
-    def _resumed(self, crawl: Declared) -> None:
+    def _resumed(self, crawl: DeclaredCrawl) -> None:
         """Until a master has said so, or that there is nothing to resume (409)."""
         while self._ask("writer", "POST", f"/v1/crawls/{crawl.name}/resume") is None:
             if self._over.wait(PAUSE_S):
@@ -199,7 +199,7 @@ def spec(seed: str, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def traffic(rig: Rig, web: Web, sites: int) -> Iterator[Traffic]:
+def traffic(rig: FaultedCluster, web: Web, sites: int) -> Iterator[Traffic]:
     """Crawls of the first `sites` sites, seeds, verbs and reads for the block; at its end nothing is left paused."""
     made = Traffic(rig, web, sites)
     try:

@@ -7,8 +7,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from shared.domain.frontier.states import UrlState
-from tests.support.faults.history import CrawlSeen, History, Shared, Turn
-from tests.support.faults.plan import Kind, Who
+from tests.support.faults.history import CrawlSeen, History, LeaseTurn, SharedPeriod
+from tests.support.faults.plan import FaultKind, FaultTarget
 from tests.support.web import log_judge
 from tests.support.web.exchange_log import Exchange
 from tests.support.web.log_judge import TooLittleTraffic
@@ -151,7 +151,7 @@ def _repeated(crawl: CrawlSeen, history: History) -> Iterator[Violation]:
     cuts = [
         (round.begun_ns, (round.whole_ns or round.over_ns) + CUT_NS)
         for round in history.rounds
-        if (round.fault.kind, round.fault.who) == (Kind.RESTART, Who.WORKER)
+        if (round.fault.kind, round.fault.who) == (FaultKind.RESTART, FaultTarget.WORKER)
     ]
     for evidence in requested_too_often(crawl, history.exchanges, cuts):
         yield Violation(Promise.REPEATED, evidence)
@@ -165,15 +165,15 @@ def requested_too_often(crawl: CrawlSeen, log: Iterable[Exchange], cuts: Sequenc
     URL that a worker hands back was not requested, unless the worker ended within one of `cuts` (from, to): an ending
     worker cuts off what is in flight.
     """
-    seen: dict[str, Counter[Turn]] = {}
+    seen: dict[str, Counter[LeaseTurn]] = {}
     for turn in crawl.turns:
-        if turn.turn is not Turn.HANDED_BACK or any(begun <= turn.at_ns <= over for begun, over in cuts):
+        if turn.turn is not LeaseTurn.HANDED_BACK or any(begun <= turn.at_ns <= over for begun, over in cuts):
             seen.setdefault(turn.url, Counter())[turn.turn] += 1
     own = (exchange for exchange in log if exchange.user_agent == crawl.agent)
     for url, times in sorted(log_judge.requested(own).items()):
         explained = seen.get(url, Counter())
         if times > explained.total() and not url.endswith("/robots.txt"):
-            what = ", ".join(f"{turn.name.lower()} {explained[turn]}" for turn in Turn)
+            what = ", ".join(f"{turn.name.lower()} {explained[turn]}" for turn in LeaseTurn)
             yield f"{crawl.name}: {url} was requested {times} times ({what})"
 
 
@@ -209,7 +209,7 @@ def impolite(history: History, *, after_stop: bool) -> Iterator[str]:
                 yield f"{host}{after.path} {gap_s:.4f} s after the end of a response"
 
 
-def parts(history: History, shared: Shared) -> dict[str, float]:
+def parts(history: History, shared: SharedPeriod) -> dict[str, float]:
     """Return which part of the time that all of the crawls used each of them used, by its User-Agent.
 
     A request uses its own time and the rest that its crawl's delay asks for afterwards.
@@ -226,7 +226,7 @@ def parts(history: History, shared: Shared) -> dict[str, float]:
     return {agent: time_s / sum(used.values()) for agent, time_s in used.items()}
 
 
-def unfair(history: History, shared: Shared) -> Iterator[str]:
+def unfair(history: History, shared: SharedPeriod) -> Iterator[str]:
     """Yield the crawls whose part of the time is not the part of their weight.
 
     It may be off by a tenth of itself, and by what one shard and a half take of the span: crawls take turns by shards.
@@ -248,7 +248,7 @@ LEAST_SHARED = 50
 def _buried(history: History) -> Iterator[Violation]:
     """Compare what cannot be read with the dead letters: the same, each as often. A store that was put back holds
     again what owners had buried, and is read from its start: then a letter may be buried more often."""
-    again = any(round.fault.kind is Kind.PUT_BACK for round in history.rounds)
+    again = any(round.fault.kind is FaultKind.PUT_BACK for round in history.rounds)
     unreadable, buried = Counter(history.unreadable), Counter(history.buried)
     for letter in sorted((unreadable | buried).keys()):
         more = again and 0 < unreadable[letter] < buried[letter]

@@ -30,6 +30,7 @@ from tests.support.database.url_rows import URLS
 from tests.support.engines.etcd import QUOTA_BYTES, EtcdServer, coordinator, peers, start_all
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.postgres import PostgresLook
+from tests.support.processes.forked_member import MemberProcess, fork_member
 from tests.support.processes.orb_command import ENTRY, ROOT, command_line
 
 TTL_S: Final = 3.0
@@ -44,10 +45,10 @@ LOOK_S: Final = 0.05
 
 @dataclass(slots=True)
 class Member:
-    """A master or a worker."""
+    """A master or a worker. It is forked, or executed if an entry of the test's own runs first."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | MemberProcess
     log: Path
 
     def signal(self, number: int) -> None:
@@ -55,8 +56,7 @@ class Member:
 
     def end(self) -> None:
         """SIGKILL, also when it is stopped."""
-        if self.process.poll() is None:
-            self.process.kill()
+        self.signal(signal.SIGKILL)
         self.process.wait(30)
 
 
@@ -116,18 +116,22 @@ class Cluster:
             "ORB_GRANT_S": "3",
             "ORB_ACK_WAIT_S": "3",
         }
+        environment = {**os.environ, **shared, **settings}
+        process = fork_member(role, environment, log) if self.entry == ENTRY else self._executed(role, environment, log)
+        member = self.members[name] = Member(name, process, log)
+        return member
+
+    def _executed(self, role: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
         with log.open("ab") as out:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [*dying_with(os.getpid()), *command_line(role, entry=self.entry)],
                 cwd=ROOT,
-                env={**os.environ, **shared, **settings},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
             )
-        member = self.members[name] = Member(name, process, log)
-        return member
 
     # --- what operators do --------------------------------------------------------------------------------------------
 

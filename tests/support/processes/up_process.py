@@ -26,7 +26,7 @@ _LOOK_S: Final = 0.1
 
 
 @dataclass(slots=True)
-class Up:
+class UpProcess:
     """The command, and what it said when it was ready."""
 
     process: "subprocess.Popen[str]"
@@ -110,7 +110,7 @@ class Up:
 @contextmanager
 def upped(
     folder: Path, *arguments: str, key: str | None = None, ready: bool = True, settings: Mapping[str, str] | None = None
-) -> Iterator[Up]:
+) -> Iterator[UpProcess]:
     """`orb up --json` for the block; a block's end leaves nothing of it behind."""
     if "--allow-net" not in arguments:  # sites of tests are on loopback
         arguments = (*arguments, "--allow-net", "127.0.0.0/8")
@@ -127,7 +127,7 @@ def upped(
             text=True,
             start_new_session=True,
         )
-    up = Up(process, folder, key=key)
+    up = UpProcess(process, folder, key=key)
     try:
         if ready:
             up.wait_ready()

@@ -12,6 +12,7 @@ from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
 from shared.adapters.sql.frontier import crawl_rows as crawl_rows
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState
@@ -76,6 +77,7 @@ class Cluster:
         self.store = store_of(self.world, self.operator, database)
         self.crawl_id = CrawlId(0)
         self.pool = "default"
+        self.exclusions = NO_EXCLUSIONS
         self.broker.dropped = self._dropped
         self.verdicts: list[str] = []
         self._checks: dict[SimOwner, FinishedCheck] = {}
@@ -94,6 +96,7 @@ class Cluster:
         term = Term(self._terms)
         process = self.world.process(f"owner{term}")
         crawls, room = DispatchCrawls(), PoolCapacity()
+        crawls.exclusions = self.exclusions
         store = store_of(self.world, process, self.database, term)
         clock = self.world.clock()
         owner = Owner(
@@ -209,11 +212,26 @@ class Cluster:
         """Move all workers, and the next crawl, to another pool: no worker pulls from the old one any more."""
         self.pool = f"pool{self.crawl_id}"
 
-    def command(self, kind: CommandKind, **args: object) -> str:
+    def exclude(self, target: str) -> str:
+        """Exclude a target, of which workers learn nothing; the command's id."""
+        self.in_force(target)
+        return self.command(
+            CommandKind.EXCLUDE, CrawlId(0), target=target, revision=self.exclusions.revision, withdraw=False
+        )
+
+    def in_force(self, *targets: str) -> None:
+        """Let every owner follow a new list of exclusions."""
+        self.exclusions = Exclusions(self.exclusions.revision + 1, targets)
+        for sim in self.owners:
+            sim.crawls.exclusions = self.exclusions
+            if sim.owner.ownership is not None:
+                sim.owner.ownership.moved.notify()
+
+    def command(self, kind: CommandKind, crawl_id: CrawlId | None = None, **args: object) -> str:
         """Publish an operator's verb; its id."""
         self._commands += 1
         name = f"command{self._commands}"
-        data = encode(Command(name, self.crawl_id, kind, dict(args)))
+        data = encode(Command(name, self.crawl_id if crawl_id is None else crawl_id, kind, dict(args)))
         self.broker.publish(report(PARTITION, "outcome"), data, name)
         return name
 

@@ -8,7 +8,7 @@ from tests.support.simulation.world import EPOCH_MS
 
 
 @dataclass(eq=False)
-class Laid:
+class DatedRules:
     """What a host has from `at` on.
 
     `known_from`: its owner had it in memory by then, since a later transaction of that owner or its successor was in.
@@ -29,7 +29,7 @@ class HostRules:
     """
 
     trusted: bool = True
-    _hosts: dict[str, list[Laid]] = field(default_factory=dict)
+    _hosts: dict[str, list[DatedRules]] = field(default_factory=dict)
 
     def written(self, rows: Callable[[str], list[Any]], now: float, term: int) -> None:
         """A transaction of the owner under `term` is in."""
@@ -37,9 +37,9 @@ class HostRules:
             if laid.known_from is None and laid.term <= term:
                 laid.known_from = now
         for host, blocked_until_ms, delay_ms in rows("SELECT host, blocked_until_ms, operator_delay_ms FROM hosts"):
-            history = self._hosts.setdefault(host, [Laid(0.0, 0, 0, 0, 0.0)])
+            history = self._hosts.setdefault(host, [DatedRules(0.0, 0, 0, 0, 0.0)])
             if (history[-1].blocked_until_ms, history[-1].delay_ms) != (blocked_until_ms, delay_ms):
-                history.append(Laid(now, term, blocked_until_ms, delay_ms))
+                history.append(DatedRules(now, term, blocked_until_ms, delay_ms))
 
     def breach(self, host: str, now: float, asked: float) -> str | None:
         """Why no request may start now for a visit whose last answered question was sent at `asked`; None if it may."""
@@ -53,7 +53,7 @@ class HostRules:
         """The operator's delay that a visit must keep whose last answered question was sent at `asked`."""
         return min((laid.delay_ms for laid in self._since(host, asked)), default=0) / 1000
 
-    def _since(self, host: str, asked: float) -> list[Laid]:
+    def _since(self, host: str, asked: float) -> list[DatedRules]:
         """Return what was known before it asked, and what came later. Within one instant no order is known."""
         history = self._hosts.get(host, [])
         known = [n for n, laid in enumerate(history) if laid.known_from is not None and laid.known_from < asked]

@@ -31,7 +31,7 @@ from tests.support.simulation.cluster import PARTITION, Cluster
 T = TypeVar("T")
 
 
-class Hand:
+class ManualWorker:
     """One worker process of a cluster, without a will of its own."""
 
     def __init__(self, cluster: Cluster, name: str = "hand") -> None:
@@ -156,7 +156,7 @@ class Hand:
             gate.opened.set_result(None)
 
 
-Start = Callable[..., tuple[Cluster, Hand]]
+Start = Callable[..., tuple[Cluster, ManualWorker]]
 """`start(n)`: an owner and a crawl of n seeds on one host, no worker but the hand."""
 
 
@@ -165,6 +165,6 @@ def leases(cluster: Cluster) -> list[int]:
     return [row[0] for row in cluster.database.rows("SELECT lease_id FROM leases")]
 
 
-def shard_of(hand: Hand) -> UrlShard:
+def shard_of(hand: ManualWorker) -> UrlShard:
     """The next shard."""
     return hand.pull()[1]

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import StaticPool
 
-from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.access_schema import metadata
 from shared.adapters.sql.engine.sqlite import SqliteThreads, _transact
 from shared.adapters.sql.frontier import crawl_rows as crawls
 from shared.adapters.sql.frontier.store import SqliteStore
@@ -40,7 +40,7 @@ class Database:
         self.full = False
         self.refused = 0
         with self.engine.begin() as connection:
-            schema.metadata.create_all(connection)
+            metadata.create_all(connection)
         self.reset()
 
     def reset(self) -> None:
@@ -50,7 +50,7 @@ class Database:
         self.rules = HostRules()
         self.order = CommandOrder()
         with self.engine.begin() as connection:
-            for table in schema.metadata.tables.values():
+            for table in metadata.tables.values():
                 connection.execute(table.delete())
             connection.execute(text("DELETE FROM sqlite_sequence"))
             crawls.open_cluster(connection, PARTITIONS, "", EPOCH_MS)

@@ -43,7 +43,7 @@ def parse_lines(lines: Iterable[bytes]) -> list[Exchange]:
     return [_decoder.decode(line) for line in lines]
 
 
-class Tail:
+class LogTail:
     """Reads a growing log; each line once, a line still being written not yet."""
 
     def __init__(self, path: Path) -> None:

@@ -20,7 +20,7 @@ _CHARSET: Final = re.compile(rb"charset\s*=\s*[\"']?([A-Za-z0-9_-]+)", re.IGNORE
 
 
 @dataclass(slots=True)
-class Walk:
+class ReferenceWalk:
     """What a walk met, as paths with their query, each in the least depth at which it was met."""
 
     documents: dict[str, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def links_of(data: bytes, path: str, *, obey_nofollow: bool = True) -> set[str]:
 
 def reachable(
     root: Path, start: str = "/", *, robots: str = "", obey_nofollow: bool = True, max_depth: int | None = None
-) -> Walk:
+) -> ReferenceWalk:
     """Walks the files below `root` from the path `start` as an obedient crawler would walk their site.
 
     The site's rules: a directory answers its index.html, and redirects to itself with a slash when it is asked for
@@ -92,7 +92,7 @@ def reachable(
     """
     rules = RobotFileParser()
     rules.parse(robots.splitlines())
-    walk = Walk()
+    walk = ReferenceWalk()
     waiting = deque([(start, 0)])
     least = {start: 0}
     done = set[str]()

@@ -24,15 +24,16 @@ from typing import Final
 import msgspec
 
 from tests.support.behaviours.site import BehaviourSite
-from tests.support.web.exchange_log import Exchange, Tail
+from tests.support.web.exchange_log import Exchange, LogTail
 from tests.support.web.file_site import FileTree
 from tests.support.web.hostile_site import HostileSite
 from tests.support.web.http_server import Connection, ExchangeLog, Gate, Respond, listen_on
+from tests.support.web.sitemap_site import SitemapSite
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.throttled_site import ThrottledSite
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-Site = BehaviourSite | FileTree | HostileSite | SyntheticSite | ThrottledSite
+Site = BehaviourSite | FileTree | HostileSite | SitemapSite | SyntheticSite | ThrottledSite
 
 
 def address(index: int) -> str:
@@ -51,7 +52,7 @@ class Web:
         self.sites = tuple(sites)
         self.hosts = tuple(f"{address(index)}:{port}" for index in range(sum(site.hosts for site in sites)))
         self.origins = tuple(f"http://{host}" for host in self.hosts)
-        self._tail = Tail(log)
+        self._tail = LogTail(log)
         self._seen: list[Exchange] = []
         self._speaking = threading.Lock()
 

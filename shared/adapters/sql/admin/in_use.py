@@ -6,7 +6,8 @@ from sqlalchemy import Connection, text
 
 from shared.adapters.sql.engine.blockers import OWNERS
 from shared.adapters.sql.engine.lock_holder import opener
-from shared.adapters.sql.engine.snapshot import is_postgresql, snapshot, sqlite_file
+from shared.adapters.sql.engine.snapshot import snapshot
+from shared.settings import is_postgresql, sqlite_file
 
 _SESSIONS = text(
     "SELECT pid, host(client_addr) AS address FROM pg_stat_activity"

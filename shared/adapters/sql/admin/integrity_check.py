@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, TextClause, select, text
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.snapshot import DatabaseSnapshot
-from shared.domain.frontier.states import COUNTED_AS_PAGE, CrawlState, UrlState
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, CrawlState, UrlState
 from shared.domain.ids import MAX_PARTITIONS, Partition, partition_of_id
 from shared.domain.ops.integrity import Damage, Findings
 
@@ -22,6 +22,7 @@ _MOST: Final = 1_000
 """The most rows that break one rule that are read; the report then shows `at least`."""
 
 _FINGERPRINT_BYTES: Final = 16
+_PARTS: Final = ("retries", "revisits", "revisiting")
 _COUNTED: Final = ("queued", "waiting", "leased", "done", "failed", "excluded")
 
 _HOST_URLS: Final = text(
@@ -29,6 +30,9 @@ _HOST_URLS: Final = text(
     " q.leased AS q_leased, q.pages AS q_pages, q.next_due_ms FROM (SELECT u.crawl_id, u.host_id, count(*) AS n, "
     + ", ".join(f"count(*) FILTER (WHERE u.state = {UrlState[name.upper()]}) AS {name}" for name in _COUNTED)
     + f", count(*) FILTER (WHERE u.flags & {COUNTED_AS_PAGE} <> 0) AS pages,"
+    f" count(*) FILTER (WHERE u.state IN (0, 1) AND u.flags & {RETRY} <> 0) AS retries,"
+    f" count(*) FILTER (WHERE u.state IN (0, 1) AND u.flags & {RETRY | REVISIT} = {REVISIT}) AS revisits,"
+    f" count(*) FILTER (WHERE u.state = 2 AND u.flags & {REVISIT} <> 0) AS revisiting,"
     " min(u.rank) FILTER (WHERE u.state = 1) AS first_due,"
     " count(*) FILTER (WHERE u.state <> 2 AND u.lease_id IS NOT NULL) AS named,"
     " count(*) FILTER (WHERE u.state = 2 AND"
@@ -70,7 +74,9 @@ _UNKNOWN_PAGE: Final = text(
     "SELECT i.crawl_id, i.host_id, i.item_id FROM items i WHERE NOT EXISTS (SELECT 1 FROM item_pages p WHERE"
     " p.crawl_id = i.crawl_id AND p.host_id = i.host_id AND p.fingerprint = i.fingerprint) LIMIT :max_count"
 )
-_PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages", "item_drafts")
+_PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages", "item_drafts",
+    "page_versions", "page_changes",
+)  # fmt: skip
 """Tables in which every row belongs to an existing crawl."""
 
 
@@ -117,7 +123,7 @@ async def _urls(snapshot: DatabaseSnapshot, found: Findings, removing: set[int])
             _host_urls(row, found)
             if row.known is not None:
                 numbers = counted[(row.crawl_id, row.partition)]
-                numbers.update({name: row._mapping[name] for name in (*_COUNTED[2:], "pages")})
+                numbers.update({name: row._mapping[name] for name in (*_COUNTED[2:], "pages", *_PARTS)})
                 numbers.update(queued=row.queued + row.waiting, discovered=row.n)
         if len(rows) < _PAGE:
             return counted
@@ -227,7 +233,7 @@ def _parts(fingerprints: bytes) -> Iterator[bytes]:
 def _counters(
     connection: Connection, found: Findings, counted: dict[tuple[int, int], Counter[str]], removing: set[int]
 ) -> None:
-    names = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages")
+    names = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", *_PARTS)
     kept = {
         (int(row.crawl_id), int(row.partition)): row
         for row in connection.execute(select(schema.crawl_counters))

@@ -12,11 +12,11 @@ from typing import Final, Protocol, TypeVar
 from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine import page_schema, schema
 from shared.adapters.sql.engine.migrate import HEAD, current_schema, refuse_unreleased, upgrade
-from shared.adapters.sql.engine.snapshot import is_postgresql, sqlite_file
 from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
 from shared.domain.errors import Unusable
+from shared.settings import is_postgresql, sqlite_file
 
 T = TypeVar("T")
 
@@ -31,14 +31,12 @@ class DatabaseLoad(Protocol):
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
         """Run `statements`, which write, and return their result. Callers run one at a time."""
-        ...
 
     async def settle(self) -> None:
         """Do all work that remains before the database becomes visible at the end of the `with` block.
 
         Nothing may be written afterwards.
         """
-        ...
 
 
 @asynccontextmanager
@@ -75,7 +73,7 @@ def begin_anew(connection: Connection) -> None:
             next_lease=schema.partitions.c.next_lease + SKIPPED,
         )
     )
-    connection.execute(update(schema.item_writer).values(stream_created_ns=0, sequence=0))
+    connection.execute(update(page_schema.item_writer).values(stream_created_ns=0, sequence=0))
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ Each method is one transaction of another module of this package.
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.catalog import access, declared, listing
+from shared.adapters.sql.catalog import captures as stored_captures
+from shared.adapters.sql.catalog import changes as page_changes
 from shared.adapters.sql.catalog import items as stored_items
 from shared.adapters.sql.catalog import pages as stored_pages
 from shared.adapters.sql.catalog import seeds as stored_seeds
@@ -40,6 +42,9 @@ class SqlCatalog(SqlAdapter):
     url = read(listing.url)
     pages = read(stored_pages.pages)
     page = read(stored_pages.page)
+    changes = read(page_changes.changes)
+    versions = read(page_changes.versions)
+    captures = read(stored_captures.captures)
     items = read(stored_items.listing)
     item = read(stored_items.one)
     seeds = read(stored_seeds.seeds)

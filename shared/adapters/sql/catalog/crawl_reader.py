@@ -26,7 +26,8 @@ from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
-from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.page_history import decoded
+from shared.domain.frontier.states import REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.items import ItemFilter, StoredItem
@@ -169,17 +170,8 @@ class CrawlReader:
             yield from items
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
-        """Yield every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
-        for page in map(stored_page, self._pieces(_ANSWERS, crawl_id)):
-            yield IndexRow(
-                surt=surt(page.url),
-                fetched_at_ms=page.fetched_at_ms,
-                url=page.url,
-                mime=page.mime or "",
-                status=page.status,
-                digest=page.digest,
-                location=page.location,
-            )
+        """Return every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
+        return map(index_row, self._pieces(_ANSWERS, crawl_id))
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
         """Return the host of this name with its queue in the crawl, or None if the file has no such host."""
@@ -252,6 +244,8 @@ def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> U
         fetch=None if fetch is None else fetch_view(fetch),
         chain=_chain(connection, crawl_id, row),
         evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": url})),
+        history=decoded(fetch.recrawl, fetch.at_ms) if fetch is not None and row.flags & REVISIT else None,
+        kind=kind_of(row.flags),
     )
 
 
@@ -297,6 +291,19 @@ def stored_page(row: Row[Any]) -> Page:
         truncated=row.truncated,
         links=row.links,
         links_found=row.links_found,
+    )
+
+
+def index_row(row: Row[Any]) -> IndexRow:
+    url = whole(row.url, row.host)
+    return IndexRow(
+        surt=surt(url),
+        fetched_at_ms=row.at_ms,
+        url=url,
+        mime=row.mime or "",
+        status=row.status,
+        digest=bytes(row.digest or b""),
+        location=_location(row),
     )
 
 

@@ -1,4 +1,4 @@
-"""The desired state of the members, on SQL: revisions of the hot configuration, and which members are to drain."""
+"""The desired state of the members, on SQL: the hot configuration, the members to drain, and the exclusions."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,8 +6,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, func, insert, select, text
 
 from shared.adapters.sql.catalog import access
+from shared.adapters.sql.catalog import exclusions as stored_exclusions
 from shared.adapters.sql.engine.access_schema import config_revisions, drains
-from shared.adapters.sql.engine.executor import SqlAdapter, read, write
+from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
 from shared.domain.errors import Refused
 from shared.domain.ops.config import (
     AS_STARTED,
@@ -119,13 +120,21 @@ def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: i
 
 
 class SqlDesired(SqlAdapter):
-    """The hot configuration, and which members are to drain, on SQL (`shared.ports.desired.Desired`)."""
+    """The hot configuration, the members to drain and the exclusions, on SQL (`shared.ports.desired.Desired`)."""
 
-    config = read(_newest)
+    config = polled(_newest)
     config_revision = read(_revision)
     config_revisions = read(_revisions)
     put_config = write(_put)
-    drains = read(_drains)
+    drains = polled(_drains)
     drain = write(_drain)
     undrain = write(_undrain)
     forget_drains = write(_forget)
+    exclusions = read(stored_exclusions.listing)
+    exclusion = read(stored_exclusions.one)
+    add_exclusion = write(stored_exclusions.add)
+    put_exclusion = write(stored_exclusions.put)
+    delete_exclusion = write(stored_exclusions.remove)
+    exclusions_revision = read(stored_exclusions.revision_of)
+    exclusions_in_force = read(stored_exclusions.in_force)
+    exclusion_commanded = write(stored_exclusions.commanded)

@@ -82,6 +82,7 @@ def _state(row: Row[Any], now_ms: int) -> HostState:
         retry_s=max(0.0, (row.next_due_ms - now_ms) / 1000) if row.waiting else 0.0,
         gave_pages=row.pages > 0,
         busy=row.leased > 0,
+        waiting=row.waiting,
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import Connection, LargeBinary, Row, TextClause, bindparam, select, text
 
 from shared.adapters.sql.catalog.list_bytes import byte_length, first_page
-from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine import page_schema, schema
 from shared.adapters.sql.engine.bulk import Bulk
 from shared.adapters.sql.engine.executor import SqlAdapter, bound, read, write
 from shared.adapters.sql.frontier.apply import bury, storable
@@ -37,6 +37,7 @@ from shared.domain.reads.items import (
     StoredItem,
     TakenItem,
 )
+from shared.domain.web.robots import NotIndexed
 
 SCANNED: Final = 5_000
 """The most items that one read of the list examines."""
@@ -60,12 +61,17 @@ _PASS: Final = text(
     "UPDATE item_writer SET version = version + 1, stream_created_ns = :stream_created_ns, sequence = :sequence"
     f" WHERE id = {_ONLY} AND term = :term AND version = :version"
 )
+_NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
+_READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
+"""The condition for fetches that replace a page's items. A page that must not be indexed has none."""
+
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
 )
 _ACCEPTED: Final = text(
-    "SELECT fingerprint, at_ms FROM fetches"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND page AND fingerprint IN :fingerprints"
+    "SELECT fingerprint, at_ms FROM fetches f"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint IN :fingerprints"
+    f" AND {_READ}"
 ).bindparams(bindparam("fingerprints", expanding=True))
 _PUT_DRAFT: Final = Bulk(
     "INSERT INTO item_drafts (crawl_id, host_id, fingerprint, lease_id, grants, url, at_ms, items)"
@@ -83,7 +89,7 @@ _DECIDED: Final = text(
     "SELECT d.*, f.at_ms IS NOT NULL AS accepted FROM item_drafts d"
     " LEFT JOIN leases l ON l.lease_id = d.lease_id"
     " LEFT JOIN fetches f ON f.crawl_id = d.crawl_id AND f.host_id = d.host_id AND f.fingerprint = d.fingerprint"
-    " AND f.page AND f.at_ms = d.at_ms"
+    f" AND {_READ} AND f.at_ms = d.at_ms"
     " WHERE l.lease_id IS NULL OR f.at_ms IS NOT NULL"
     " ORDER BY d.crawl_id, d.host_id, d.fingerprint, d.lease_id, d.grants LIMIT :max_count"
 )
@@ -147,7 +153,7 @@ def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
     """
     if connection.execute(_CLAIM, {"term": term}).rowcount != 1:
         raise OwnershipLost(f"items are written under a term later than {term}")
-    row = connection.execute(select(schema.item_writer)).one()
+    row = connection.execute(select(page_schema.item_writer)).one()
     return ItemFence(term, row.version), ItemPosition(row.stream_created_ns, row.sequence)
 
 
@@ -162,7 +168,7 @@ def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collectio
 
 def position(connection: Connection) -> ItemPosition:
     """Return up to which message of the items stream the table is filled (ItemTable.position)."""
-    row = connection.execute(select(schema.item_writer)).first()
+    row = connection.execute(select(page_schema.item_writer)).first()
     return ItemPosition() if row is None else ItemPosition(row.stream_created_ns, row.sequence)
 
 

@@ -11,7 +11,7 @@ from shared.adapters.sql.catalog.host_waits import some_host_states
 from shared.adapters.sql.catalog.list_bytes import ByteLength, first_page
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.access_schema import audit_log
-from shared.adapters.sql.engine.executor import SqlAdapter, read
+from shared.adapters.sql.engine.executor import SqlAdapter, polled, read
 from shared.adapters.sql.frontier import crawl_rows
 from shared.adapters.sql.frontier import leader_state as control
 from shared.domain.frontier.lag import FrontierLag, Waiting
@@ -190,11 +190,11 @@ def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
 class SqlOverview(SqlAdapter):
     """What monitoring reads of the whole cluster, on SQL (`shared.ports.overview.Overview`)."""
 
-    crawl_overviews = read(_crawl_overviews)
-    newest_line = read(_newest_line)
-    counters = read(crawl_rows.counters_of)
+    crawl_overviews = polled(_crawl_overviews)
+    newest_line = polled(_newest_line)
+    counters = polled(crawl_rows.counters_of)
     host_states = read(some_host_states)
     lag = read(_lag)
-    letters = read(_letters)
+    letters = polled(_letters)
     newest_letter = read(_newest_letter)
     audit = read(_audit)

@@ -3,10 +3,21 @@
 They belong to the same metadata as `schema`.
 """
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
+from shared.adapters.sql.engine.page_schema import metadata as metadata
 from shared.adapters.sql.engine.schema import Id
-from shared.adapters.sql.engine.schema import metadata as metadata
 
 api_keys = Table(
     "api_keys",
@@ -67,6 +78,33 @@ config_revisions = Table(
     Column("changed_by", Text, nullable=False),
 )
 """The hot configuration. The newest revision is in effect; without one the defaults are."""
+
+exclusions = Table(
+    "exclusions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("target", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("requested_by", Text, nullable=False),
+    Column("until_ms", BigInteger),
+    Column("withdraw", Boolean, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("commanded", BigInteger, nullable=False, server_default="0"),
+    UniqueConstraint("target", name="exclusions_target"),
+    sqlite_autoincrement=True,
+)
+"""What no crawl may request. `revision`: that of the list at its last change. `commanded`: the newest of its revisions
+whose command was sent to the owners."""
+
+exclusion_list = Table(
+    "exclusion_list",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("revision", BigInteger, nullable=False),
+)
+"""One row: a number that each change of `exclusions` raises. Its lock lets writers take turns."""
 
 drains = Table(
     "drains",

@@ -24,23 +24,22 @@ class Executor(Protocol):
 
         It may run more than once, so it must change only the database.
         """
-        ...
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run `query` on a snapshot of the database taken after this call, and return its result."""
-        ...
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
         """Return the rows that `query` finds by these keys, on a snapshot of the database taken after this call."""
+
+    async def data_version(self) -> int | None:
+        """Return a number that differs after any commit to the database, by any process. None if that is unknown."""
         ...
 
     def disk_full(self) -> bool:
         """Return True if the database refused a transaction in the last 5 seconds because its disk is full."""
-        ...
 
     def silent_s(self) -> float:
         """Return the number of seconds since the database last answered a transaction or query."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -50,9 +49,22 @@ class SqlAdapter:
 
     def __init__(self, executor: Executor) -> None:
         self._run = executor
+        self._polled: dict[Callable[..., Any], tuple[object, Any]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._run!r}>"
+
+    async def _poll(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **keywords: P.kwargs) -> T:
+        """Run `query` as a read, unless nothing was committed since its last call had the same arguments and result."""
+        # Read the number first: a commit that comes between is then read again by the next call.
+        version = await self._run.data_version()
+        call = version, args, keywords
+        if version is not None and (last := self._polled.get(query)) is not None and last[0] == call:
+            result: T = last[1]
+            return result
+        result = await self._run.read(bound(query, *args, **keywords))
+        self._polled[query] = call, result
+        return result
 
 
 _Method = Callable[Concatenate[SqlAdapter, P], Coroutine[Any, Any, T]]
@@ -64,6 +76,20 @@ def read(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
     @wraps(query)
     async def method(self: SqlAdapter, /, *args: P.args, **keywords: P.kwargs) -> T:
         return await self._run.read(bound(query, *args, **keywords))
+
+    return method
+
+
+def polled(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
+    """Return a method like that of `read`, for calls that are repeated while nothing changes.
+
+    If nothing was committed since the last call, and its arguments were the same, the method returns the same object
+    without a read. So callers must not change it.
+    """
+
+    @wraps(query)
+    async def method(self: SqlAdapter, /, *args: P.args, **keywords: P.kwargs) -> T:
+        return await self._poll(query, *args, **keywords)
 
     return method
 

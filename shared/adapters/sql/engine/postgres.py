@@ -125,6 +125,10 @@ class PostgresPool:
         """
         return self._refusals.lately(asyncio.get_running_loop().time())
 
+    async def data_version(self) -> int | None:
+        """Return None: PostgreSQL has no number of its commits that costs less than a read."""
+        return None
+
     def silent_s(self) -> float:
         """Return the number of seconds since the server last answered a transaction or query, or refused one."""
         return time.monotonic() - self._answered_at

@@ -21,10 +21,17 @@ from sqlalchemy import (
 )
 
 from shared.domain.frontier import states as frontier
+from shared.domain.frontier.store_model import FIRST_HOST
 
 metadata = MetaData()
 
 Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """Return an index of the rows that meet the SQL condition `where`, for both engines."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
 
 cluster = Table(
     "cluster",
@@ -59,20 +66,9 @@ crawls = Table(
     Column("active_pool", Text),
     Column("active_zero_ms", BigInteger, nullable=False, server_default="0"),
     Index("crawls_change", "change", "crawl_id"),
-    Index(
-        "crawls_name",
-        "name",
-        unique=True,
-        sqlite_where=text("state <> 'deleted'"),
-        postgresql_where=text("state <> 'deleted'"),
-    ),
-    Index("crawls_worked_on", "crawl_id", sqlite_where=text(WORKED_ON), postgresql_where=text(WORKED_ON)),
-    Index(
-        "crawls_uncollected",
-        "crawl_id",
-        sqlite_where=text("state = 'deleted' AND collected_at_ms IS NULL"),
-        postgresql_where=text("state = 'deleted' AND collected_at_ms IS NULL"),
-    ),
+    partial_index("crawls_name", "name", where="state <> 'deleted'", unique=True),
+    partial_index("crawls_worked_on", "crawl_id", where=WORKED_ON),
+    partial_index("crawls_uncollected", "crawl_id", where="state = 'deleted' AND collected_at_ms IS NULL"),
     sqlite_autoincrement=True,
 )
 
@@ -119,8 +115,14 @@ COUNTERS = (
     "known",
     "refused",
     "stale",
+    "retries",
+    "revisits",
+    "revisiting",
 )
-"""Counters per (crawl, partition). The first six form the identity of URLs, `accepted` to `refused` that of links."""
+"""Counters per (crawl, partition). The first six form the identity of URLs, `accepted` to `refused` that of links.
+
+`retries` and `revisits` are parts of `queued`, `revisiting` is a part of `leased`.
+"""
 
 crawl_counters = Table(
     "crawl_counters",
@@ -156,7 +158,7 @@ partitions = Table(
     Column("outcome_ns", BigInteger, nullable=False, server_default="0"),
     Column("discovery_seq", BigInteger, nullable=False, server_default="0"),
     Column("discovery_ns", BigInteger, nullable=False, server_default="0"),
-    Column("next_host", BigInteger, nullable=False, server_default="1"),
+    Column("next_host", BigInteger, nullable=False, server_default=str(FIRST_HOST)),
     Column("next_lease", BigInteger, nullable=False, server_default="1"),
 )
 
@@ -197,14 +199,7 @@ queues = Table(
     Column("closed", Boolean, nullable=False, server_default=text("false")),
     Column("active_at_ms", BigInteger, nullable=False, server_default="0"),
     Column("next_due_ms", BigInteger, nullable=False, server_default="0"),
-    Index(
-        "queues_ready",
-        "crawl_id",
-        "partition",
-        "active_at_ms",
-        sqlite_where=text("queued + waiting > 0"),
-        postgresql_where=text("queued + waiting > 0"),
-    ),
+    partial_index("queues_ready", "crawl_id", "partition", "active_at_ms", where="queued + waiting > 0"),
     Index("queues_pages", "crawl_id", "pages", "host_id"),
     Index("queues_partition", "crawl_id", "partition", "host_id"),
     sqlite_with_rowid=False,
@@ -229,30 +224,9 @@ urls = Table(
     Column("via_host", BigInteger),
     Column("via", LargeBinary(16)),
     Column("after_command", BigInteger),
-    Index(
-        "urls_queued",
-        "crawl_id",
-        "host_id",
-        "rank",
-        sqlite_where=text("state = 0"),
-        postgresql_where=text("state = 0"),
-    ),
-    Index(
-        "urls_waiting",
-        "crawl_id",
-        "host_id",
-        "rank",
-        sqlite_where=text("state = 1"),
-        postgresql_where=text("state = 1"),
-    ),
-    Index(
-        "urls_seeds",
-        "crawl_id",
-        "host_id",
-        "fingerprint",
-        sqlite_where=text("via_host IS NULL"),
-        postgresql_where=text("via_host IS NULL"),
-    ),
+    partial_index("urls_queued", "crawl_id", "host_id", "rank", where="state = 0"),
+    partial_index("urls_waiting", "crawl_id", "host_id", "rank", where="state = 1"),
+    partial_index("urls_seeds", "crawl_id", "host_id", "fingerprint", where="via_host IS NULL"),
     sqlite_with_rowid=False,
 )
 """frontier/url_compression.py defines the form of `url`. `rank` is the queue order of a QUEUED row and the due time
@@ -286,11 +260,13 @@ fetches = Table(
     Column("truncated", String(16)),
     Column("links_found", Integer),
     Column("left_out", Text),
+    Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
 """The last outcome of every URL that was tried. `page`: its record is in the index. `history`: other outcomes.
 `left_out` is encoded by shared.domain.explain.excluded_links. It is NULL without excluded links, `links_found` if the
-answer can have no links."""
+answer can have no links. `recrawl` is encoded by shared.domain.frontier.page_history; it is NULL for a page that is
+fetched once."""
 
 links_left_out = Table(
     "links_left_out",
@@ -394,57 +370,3 @@ report_holds = Table(
     Column("begun_at_ms", BigInteger, nullable=False),
 )
 """Processes that copy the reports. Owners purge no reports while a hold beats (shared.domain.frontier.purge_holds)."""
-
-items = Table(
-    "items",
-    metadata,
-    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("item_id", LargeBinary(16), primary_key=True),
-    Column("rule", String(63), nullable=False),
-    Column("host_id", BigInteger, nullable=False),
-    Column("fingerprint", LargeBinary(16), nullable=False),
-    Column("data", Text, nullable=False),
-    Index("items_page", "crawl_id", "fingerprint", "host_id", "item_id"),
-    sqlite_with_rowid=False,
-)
-"""Items that rules extracted from pages. `data` is a JSON object."""
-
-item_pages = Table(
-    "item_pages",
-    metadata,
-    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("fingerprint", LargeBinary(16), primary_key=True),
-    Column("url", Text, nullable=False),
-    Column("lease_id", BigInteger, nullable=False),
-    Column("grants", Integer, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
-    sqlite_with_rowid=False,
-)
-"""The fetch whose items are stored for each page, even if it has no items."""
-
-item_drafts = Table(
-    "item_drafts",
-    metadata,
-    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("fingerprint", LargeBinary(16), primary_key=True),
-    Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("grants", Integer, primary_key=True, autoincrement=False),
-    Column("url", Text, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
-    Column("items", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-)
-"""Items of fetches whose outcome is not applied yet. `items` is MessagePack."""
-
-item_writer = Table(
-    "item_writer",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("term", BigInteger, nullable=False, server_default="0"),
-    Column("version", BigInteger, nullable=False, server_default="0"),
-    Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
-    Column("sequence", BigInteger, nullable=False, server_default="0"),
-)
-"""One row: the term under which items are written, and the position in their stream."""

@@ -5,7 +5,6 @@ transaction. Old row versions stay on disk until it ends.
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.migrate import HEAD, current_schema
 from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
 from shared.domain.errors import Unusable
+from shared.settings import is_postgresql, sqlite_file
 
 T = TypeVar("T")
 
@@ -28,17 +28,6 @@ class DatabaseSnapshot(Protocol):
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run `query` on the snapshot, and return its result. Callers run one at a time."""
-        ...
-
-
-def is_postgresql(database: str) -> bool:
-    """Return True if `database` is the URL of a PostgreSQL server. Anything else names a SQLite file."""
-    return database.startswith(("postgresql:", "postgres:"))
-
-
-def sqlite_file(database: str) -> Path:
-    """Return the path of the SQLite file that `database`, a path or a `sqlite:` URL, names."""
-    return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))
 
 
 def no_database(path: Path) -> str:

@@ -158,17 +158,29 @@ class SqliteThreads:
         the query runs as a `read`.
         """
         try:
-            if self._glancing is None:
-                self._glancing = await self._open_glancing()
-            return [query.row(row) for row in self._glancing.execute(*query.sqlite(keys))]
+            return [query.row(row) for row in (await self._glances()).execute(*query.sqlite(keys))]
         except sqlite3.Error:  # an error other than a lock occurs in `read`, too, which maps it
             return await self.read(lambda c: c.execute(query.statement, keys).all())
 
-    async def _open_glancing(self) -> sqlite3.Connection:
-        async with self._opening:
-            if self._glancing is not None:
-                return self._glancing
-            return await asyncio.get_running_loop().run_in_executor(self._read_threads, _glancing, self._path)
+    async def data_version(self) -> int | None:
+        """Return a number that differs after any commit to the file, by any process. None if it cannot be read now.
+
+        SQLite counts the commits of other connections than the one that asks, which therefore never writes.
+        """
+        try:
+            (version,) = (await self._glances()).execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:
+            return None
+        return int(version)
+
+    async def _glances(self) -> sqlite3.Connection:
+        """Return the connection of this thread, which only reads. Open it at the first call."""
+        if self._glancing is None:
+            async with self._opening:
+                if self._glancing is None:
+                    open_now = asyncio.get_running_loop().run_in_executor(self._read_threads, _glancing, self._path)
+                    self._glancing = await open_now
+        return self._glancing
 
     async def close(self) -> None:
         """Wait for the running transactions, then close the SQLite file."""

@@ -10,9 +10,12 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Each, inserting, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.excluded_links import keep, recounted
-from shared.domain.frontier.states import Fence, Position
+from shared.adapters.sql.frontier.revisits import keep_versions
+from shared.adapters.sql.frontier.revisits import write as write_revisits
+from shared.domain.frontier.states import REVISIT, Fence, Position, UrlState, queued_as
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, QueueEnd
 from shared.domain.ids import CrawlId, Partition
+from shared.domain.web.robots import NotIndexed
 
 URL: Final = updating(
     schema.urls,
@@ -22,14 +25,16 @@ URL: Final = updating(
 )
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
-_BRINGS_PAGE = "excluded.page OR NOT fetches.page"
+_NOT_INDEXED = ", ".join(f"'{reason}'" for reason in NotIndexed)
+_BRINGS_PAGE = f"excluded.page OR NOT fetches.page OR coalesce(excluded.reason, '') IN ({_NOT_INDEXED})"
 _SUMMARY = "{0}.at_ms || ' ' || {0}.status || ' ' || coalesce({0}.reason, '-')"
 _HISTORY = (
     f"substr(CASE WHEN {_BRINGS_PAGE} THEN {_SUMMARY.format('fetches')} ELSE {_SUMMARY.format('excluded')} END"
     " || coalesce(';' || fetches.history, ''), 1, 512)"
 )
 # A stored page keeps its whole row if a later fetch has no page, so that the index never loses a record. The history
-# then records the later fetch. If the row is replaced, the history records the earlier one.
+# then records the later fetch. If the row is replaced, the history records the earlier one. A later fetch that forbids
+# to index the page replaces the row, too.
 FETCH: Final = inserting(
     schema.fetches,
     _FETCH_COLUMNS,
@@ -94,13 +99,14 @@ _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 # These use the indexes of queued and of waiting URLs.
 _BEST = (
     f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 0 ORDER BY rank LIMIT :max_count",
-    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 1 ORDER BY rank LIMIT :max_count",
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 1 AND flags & :spared = 0 ORDER BY rank"
+    " LIMIT :max_count",
 )
 _GIVE_UP = {
     dialect: [
         text(
             "UPDATE urls SET state = :state, reason = :reason, after_command = CAST(:mark AS BIGINT)"
-            f" WHERE {_OF_HOST} AND {among.format(best)}"
+            f" WHERE {_OF_HOST} AND {among.format(best)} RETURNING flags"
         )
         for best in _BEST
     ]
@@ -148,7 +154,11 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
         marked = [(changes.marks[c.crawl_id], *_place(c)) for c in changes.urls if c.crawl_id in changes.marks]
         MARK.run(connection, marked)
     again = recounted(connection, changes.losses_again)
+    if changes.superseded:
+        keep_versions(connection, changes)
     FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
+    if changes.revisited or changes.page_changes:
+        write_revisits(connection, partition, changes)
     QUEUE.run(connection, [(*_queue_values(delta), *key) for key, delta in sorted(changes.queues.items(), key=_key)])
     counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}
     tallies = dict(changes.tallies)
@@ -158,13 +168,16 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
         keep(connection, partition, changes.left_out)
     max_count, unfinished = _GIVEN_UP_AT_ONCE, []
     for end in changes.give_up:
-        n = _give_up(connection, end, max_count, changes.marks.get(end[0]))
+        flags = _give_up(connection, end, max_count, changes.marks.get(end[0]))
+        n = len(flags)
         max_count -= n
         if max_count == 0:
             unfinished.append(end)
         crawl_id, _, state, reason = end
         column = state.name.lower()
         deltas = counters.setdefault(crawl_id, {})
+        for part in filter(None, map(queued_as, flags)):
+            deltas[part] = deltas.get(part, 0) - 1
         deltas["queued"] = deltas.get("queued", 0) - n
         deltas[column] = deltas.get(column, 0) + n
         tallies[crawl_id, column, reason] = tallies.get((crawl_id, column, reason), 0) + n
@@ -233,15 +246,20 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
     )
 
 
-def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> int:
-    """Give up at most `max_count` URLs of a queue. Return how many."""
+def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> list[int]:
+    """Give up at most `max_count` URLs of a queue. Return their flags.
+
+    Stored pages that wait for their next fetch are excluded by no budget.
+    """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
-    ended: list[int] = []
-    for statement in _GIVE_UP[connection.dialect.name]:
-        some = keys | {"reason": reason, "state": int(state), "max_count": max_count - sum(ended), "mark": mark}
-        ended.append(connection.execute(statement, some).rowcount)
-    queued, waiting = ended
+    spared = REVISIT if state is UrlState.EXCLUDED else 0
+    ended: list[list[int]] = []
+    for best, statement in enumerate(_GIVE_UP[connection.dialect.name]):
+        some = keys | {"reason": reason, "state": int(state), "max_count": max_count - sum(map(len, ended))}
+        some |= {"mark": mark} | ({"spared": spared} if best else {})
+        ended.append([int(flags) for flags in connection.execute(statement, some).scalars()])
+    queued, waiting = map(len, ended)
     if queued or waiting:
         connection.execute(_GIVE_UP_QUEUE, keys | {"queued": queued, "waiting": waiting})
-    return queued + waiting
+    return [*ended[0], *ended[1]]

@@ -20,7 +20,11 @@ from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.frontier import dead_letters as letters
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.crawl_rows import chunked
+from shared.adapters.sql.frontier.exclude import exclude
+from shared.adapters.sql.frontier.recrawl_schedule import schedule
 from shared.adapters.sql.frontier.seed_deletion import delete_seeds
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.commands import GREATEST, CommandKind, check_command
@@ -65,7 +69,7 @@ def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n FROM (SELECT state, reason,"
         f" after_command FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w GROUP BY 1"
     ), text(
-        "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+        f"UPDATE urls SET state = 0, attempts = 0, reason = NULL, flags = {NOT_QUEUED_AGAIN},"
         f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS}"
         f" WHERE {_OF_HOST} AND {which} AND {AMONG[dialect].format(_SOME.format('urls'))}"
     )
@@ -82,13 +86,17 @@ _DELETE_URLS = {
     dialect: text(f"DELETE FROM urls WHERE {_OF_HOST} AND {among.format(_SOME.format('urls'))} RETURNING fingerprint")
     for dialect, among in AMONG.items()
 }
-_DELETE_FETCHES = text(f"DELETE FROM fetches WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
+_DELETE_FETCHES = tuple(
+    text(f"DELETE FROM {table} WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
+    for table in ("page_versions", "fetches")
+)
 _DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was granted stays until its grant has expired: a new owner must see that its host is being visited.
 _SOME_OF_REST = (
     ("dead_letters", "id", f"{_OF_CRAWL} ORDER BY id"),
     ("producers", "producer", f"{_OF_CRAWL} ORDER BY producer"),
     ("leases", "lease_id", f"{_OF_CRAWL} AND grants = 0"),
+    ("page_changes", "number", _OF_CRAWL),
 )
 # As for `AMONG`: with an array only the primary key can find the rows on PostgreSQL.
 _DELETE_SOME_REST = {
@@ -183,6 +191,7 @@ def run_chunk(
     *,
     sent: Sequence[int] = (),
     upto: int | None = None,
+    exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> int | None:
     """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
@@ -197,6 +206,10 @@ def run_chunk(
             rest = _delete(connection, command)
         case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
             rest = delete_seeds(connection, command)
+        case CommandKind.RECRAWL:
+            rest = schedule(connection, command)
+        case CommandKind.EXCLUDE:
+            rest = exclude(connection, command, exclusions)
         case CommandKind.REPLAY:
             rest = letters.replay(connection, command, sent, command.through if upto is None else upto, now_ms)
         case CommandKind.DISCARD:
@@ -284,7 +297,8 @@ def _delete(connection: Connection, command: CommandRun) -> int | None:
         gone = connection.execute(_DELETE_URLS[connection.dialect.name], keys).scalars().all()
         whole = len(gone) < step
         upto = GREATEST if whole else max(map(bytes, gone))
-        chunk.take(len(gone) + connection.execute(_DELETE_FETCHES, keys | {"upto": upto}).rowcount)
+        deleted = [connection.execute(statement, keys | {"upto": upto}).rowcount for statement in _DELETE_FETCHES]
+        chunk.take(len(gone) + sum(deleted))
         if whole:
             connection.execute(_DELETE_QUEUE, keys)
         else:

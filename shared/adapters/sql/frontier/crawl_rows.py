@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, func, insert, select, text, true, update
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
-from shared.domain.frontier.states import USES_TIME, CrawlState
+from shared.domain.frontier.states import RETRY, REVISIT, USES_TIME, CrawlState
 from shared.domain.frontier.store_model import Counters, CrawlRow
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 
@@ -121,6 +121,7 @@ _WAITING = "crawl_id = :crawl_id AND waiting > 0"
 _DUE_NOW = (
     text(
         "UPDATE urls SET rank = :now_ms WHERE crawl_id = :crawl_id AND state = 1 AND rank > :now_ms"
+        f" AND (flags & {REVISIT} = 0 OR flags & {RETRY} <> 0)"
         f" AND host_id IN (SELECT host_id FROM queues WHERE {_WAITING})"
     ),
     text(f"UPDATE queues SET next_due_ms = :now_ms WHERE {_WAITING} AND next_due_ms > :now_ms"),

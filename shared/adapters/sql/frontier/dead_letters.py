@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, text
 
 from shared.adapters.sql.engine.chunks import UNMARKED
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.frontier.states import LEVEL_MS
 from shared.domain.frontier.store_model import CommandRun, MessageDeadLetter
 from shared.domain.ids import CrawlId
@@ -44,7 +45,7 @@ _HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :part
 _PLACE = f"crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint AND state = 4 AND {UNMARKED}"
 _FAILED = text(f"SELECT coalesce(reason, '') FROM urls WHERE {_PLACE}")
 _QUEUE_AGAIN = text(
-    "UPDATE urls SET state = 0, attempts = 0, reason = NULL,"
+    f"UPDATE urls SET state = 0, attempts = 0, reason = NULL, flags = {NOT_QUEUED_AGAIN},"
     f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {_PLACE}"
 )
 _QUEUE = text("UPDATE queues SET queued = queued + 1 WHERE crawl_id = :crawl_id AND host_id = :host_id")

@@ -11,8 +11,22 @@ from shared.adapters.sql.engine.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
 from shared.adapters.sql.frontier.url_compression import shortened
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.frontier.commands import SEED_DELETED
-from shared.domain.frontier.states import FOUND_NEARER, Fence, Merge, Position, UrlState, merge_link, rank_of
+from shared.domain.frontier.states import (
+    FOUND_NEARER,
+    REVISIT,
+    Fence,
+    Merge,
+    Position,
+    UrlKind,
+    UrlState,
+    kind_flags,
+    merge_link,
+    queued_as,
+    rank_of,
+)
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
 from shared.ports.store import NO_MARKS
@@ -45,11 +59,11 @@ _ADD_KEY = Bulk(
     ("i", "crawl_id", "host_id", "fingerprint"),
 )
 KNOWN_SQLITE: Final = text(
-    "SELECT k.i, u.state, u.depth, u.lease_id, u.reason FROM found_keys k"
+    "SELECT k.i, u.state, u.depth, u.lease_id, u.reason, u.flags FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
 KNOWN_POSTGRESQL: Final = Arrays(
-    "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason FROM {rows}"
+    "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason, u.flags FROM {rows}"
     " JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.fingerprint = v.fingerprint",
     schema.urls,
     ("crawl_id", "host_id", "fingerprint"),
@@ -59,7 +73,7 @@ _URL_COLUMNS = (
     "attempts", "flags",
 )  # fmt: skip
 INSERT_URL: Final = New(schema.urls, _URL_COLUMNS)
-_FRESH = (int(UrlState.QUEUED), 0, 0)
+_FRESH = (int(UrlState.QUEUED), 0)
 _NEARER = ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint")
 _LOWER = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via,"
@@ -69,20 +83,27 @@ _LOWER = Bulk(
 )
 _AGAIN = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, state = 0, rank = :rank,"
-    " attempts = 0, reason = 'depth'"
+    f" attempts = 0, reason = 'depth', flags = {NOT_QUEUED_AGAIN}"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
     ("rank", *_NEARER),
 )
-_SEED_AGAIN = Bulk(
-    "UPDATE urls SET state = 0, rank = :rank, attempts = 0, reason = NULL, priority = :priority"
+_BACK = Bulk(
+    f"UPDATE urls SET state = 0, flags = {NOT_QUEUED_AGAIN}, rank = :rank, attempts = 0, reason = NULL,"
+    " priority = :priority"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
     ("rank", "priority", "crawl_id", "host_id", "fingerprint"),
+)
+_EXCLUDE = Bulk(
+    f"UPDATE urls SET state = {int(UrlState.EXCLUDED)}, rank = 0, reason = :reason"
+    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    ("reason", "crawl_id", "host_id", "fingerprint"),
 )
 QUEUE: Final = inserting(
     schema.queues,
     ("crawl_id", "host_id", "partition", "queued", "active_at_ms"),
     "ON CONFLICT (crawl_id, host_id) DO UPDATE SET queued = queues.queued + excluded.queued",
 )
+_NO_LONGER_WAITING = text("UPDATE queues SET waiting = waiting - :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 _CRAWL = text("SELECT state FROM crawls WHERE crawl_id = :crawl_id")
 
 _Key = tuple[CrawlId, HostId, Fingerprint]
@@ -121,7 +142,7 @@ def apply_found(
             counters[link.crawl_id]["known"] += 1
             if (link.depth, bool(link.via)) < (other.depth, bool(other.via)):
                 least[key] = link
-    unchanged = _merge(connection, fence.partition, least, result, counters, max_depth, now_ms)
+    unchanged = _merge(connection, fence.partition, least, batch.excluded, result, counters, max_depth, now_ms)
     if marks:
         written = least.keys() - unchanged
         MARK.run(connection, [(marks[key[0]], *key) for key in sorted(written) if key[0] in marks])
@@ -215,6 +236,7 @@ def _merge(
     connection: Connection,
     partition: Partition,
     least: dict[_Key, DiscoveredLink],
+    excluded: frozenset[Fingerprint],
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
     max_depth: dict[CrawlId, int | None],
@@ -223,7 +245,7 @@ def _merge(
     """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
 
     Their link changed nothing that a command reads: a retry applies to failed URLs, a deletion of seeds to URLs that a
-    page links. A seed that is given again gets a mark.
+    page links. A seed that is given again gets a mark. So does a URL that no exclusion covers any more.
     """
     keys = sorted(least)
     unchanged: set[_Key] = set()
@@ -231,8 +253,11 @@ def _merge(
     new: list[Row] = []
     lower: list[Row] = []
     again: list[Row] = []
-    seeded: list[Row] = []
+    back: list[Row] = []
+    refused: list[Row] = []
+    tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
+    waited: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
     for i, key in enumerate(keys):
         link, (crawl_id, host_id, fingerprint) = least[key], key
         deltas = counters[crawl_id]
@@ -242,30 +267,60 @@ def _merge(
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
-            deltas["queued"] += 1
-            queued[crawl_id, host_id] += 1
+            if fingerprint in excluded:
+                deltas["excluded"] += 1
+                tallies[crawl_id, "excluded", OWNER] += 1
+                queued[crawl_id, host_id] += 0
+                refused.append((OWNER, *key))
+            else:
+                deltas["queued"] += 1
+                queued[crawl_id, host_id] += 1
             new.append(
-                (*key, shortened(link.url, link.host), link.depth, link.hops, link.priority, rank, *via, *_FRESH)
+                (
+                    *key,
+                    shortened(link.url, link.host),
+                    link.depth,
+                    link.hops,
+                    link.priority,
+                    rank,
+                    *via,
+                    *_FRESH,
+                    kind_flags(link.kind),
+                )
             )
+            if link.kind == UrlKind.LISTED:
+                tallies[crawl_id, "discover", "listed"] += 1
             continue
         deltas["known"] += 1
-        state, depth, lease_id, reason = before
+        state, depth, lease_id, reason, flags = before
+        stored = state is UrlState.WAITING and bool(flags & REVISIT)
         if state is UrlState.FAILED or link.via:
             unchanged.add(key)
-        if reason == SEED_DELETED and state is UrlState.EXCLUDED and not link.via:
+        if fingerprint in excluded:
+            continue
+        if state is UrlState.EXCLUDED and (reason == OWNER or (reason == SEED_DELETED and not link.via)):
             deltas["excluded"] -= 1
             deltas["queued"] += 1
+            tallies[crawl_id, "excluded", reason] -= 1
             queued[crawl_id, host_id] += 1
-            seeded.append((rank, link.priority, *key))
+            unchanged.discard(key)
+            back.append((rank, link.priority, *key))
+            if link.depth < depth:
+                lower.append((link.depth, link.hops, *via, *key))
             continue
         nearer = (link.depth, link.hops, *via, *key)
-        match merge_link(state, depth, link.depth, max_depth.get(crawl_id)):
+        match merge_link(UrlState.DONE if stored else state, depth, link.depth, max_depth.get(crawl_id)):
             case Merge.NOTHING:
                 pass
             case Merge.LOWER_DEPTH:
                 lower.append(nearer)
                 if state is UrlState.LEASED:
                     result.lowered.append((lease_id, fingerprint, link.depth))
+            case Merge.QUEUE_AGAIN if stored:
+                deltas[queued_as(flags) or "revisits"] -= 1
+                waited[crawl_id, host_id] += 1
+                queued[crawl_id, host_id] += 1
+                again.append((rank, *nearer))
             case Merge.QUEUE_AGAIN:
                 deltas["done"] -= 1
                 deltas["queued"] += 1
@@ -274,25 +329,25 @@ def _merge(
     INSERT_URL.run(connection, new)
     _LOWER.run(connection, lower)
     _AGAIN.run(connection, again)
-    _SEED_AGAIN.run(connection, seeded)
-    tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
-    for _, _, crawl_id, _, _ in seeded:
-        tallies[crawl_id, "excluded", SEED_DELETED] -= 1
+    _BACK.run(connection, back)
+    _EXCLUDE.run(connection, refused)
     add_tallies(connection, partition, tallies)
     QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
-    result.queues.update(queued)
+    for (crawl_id, host_id), n in sorted(waited.items()):
+        connection.execute(_NO_LONGER_WAITING, {"crawl_id": crawl_id, "host_id": host_id, "n": n})
+    result.queues.update({key: n for key, n in queued.items() if n})
     return unchanged
 
 
-def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId, str | None]]:
-    """Return state, depth, lease and reason of each existing URL, by its position in `keys`.
+def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId, str | None, int]]:
+    """Return state, depth, lease, reason and flags of each existing URL, by its position in `keys`.
 
     This is one ordered walk over the index for the whole batch.
     """
     if not keys:
         return {}
     rows = _known_rows(connection, keys)
-    return {i: (UrlState(state), depth, lease_id, reason) for i, state, depth, lease_id, reason in rows}
+    return {i: (UrlState(state), depth, lease_id, reason, flags) for i, state, depth, lease_id, reason, flags in rows}
 
 
 def _known_rows(connection: Connection, keys: Sequence[_Key]) -> Iterable[Any]:

@@ -7,7 +7,13 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.frontier.url_compression import whole
-from shared.domain.explain.excluded_links import MAX_EXAMPLES, ExcludedLink, ExcludedLinkExample, losses
+from shared.domain.explain.excluded_links import (
+    MAX_EXAMPLES,
+    ExcludedLink,
+    ExcludedLinkExample,
+    losses,
+    not_indexed,
+)
 from shared.domain.frontier.store_model import FetchRow
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import locate
@@ -31,7 +37,7 @@ _KNOWN: Final = text(
     " WHERE u.crawl_id = :crawl_id AND h.host = :host AND u.fingerprint = :fingerprint"
 )
 _LOSSES: Final = text(
-    "SELECT page, truncated, left_out FROM fetches"
+    "SELECT page, truncated, left_out, reason FROM fetches"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
 )
 
@@ -63,11 +69,11 @@ def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple
     for row in rows:
         keys = {"crawl_id": row.crawl_id, "host_id": row.host_id, "fingerprint": row.fingerprint}
         old = connection.execute(_LOSSES, keys).first()
-        if old is not None and old.page and not row.page:
+        if old is not None and old.page and not (row.page or not_indexed(row.reason)):
             continue
-        for kind, key, n in losses(row.page, row.truncated, row.left_out):
+        for kind, key, n in losses(row.page, row.truncated, row.left_out, row.reason):
             deltas[row.crawl_id, kind, key] += n
-        for kind, key, n in losses(old.page, old.truncated, old.left_out) if old is not None else ():
+        for kind, key, n in losses(old.page, old.truncated, old.left_out, old.reason) if old is not None else ():
             deltas[row.crawl_id, kind, key] -= n
     return deltas
 

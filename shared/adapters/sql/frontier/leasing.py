@@ -12,10 +12,11 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Arrays, Each, inserting, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.commands import in_progress
+from shared.adapters.sql.frontier.revisits import read_last_fetches, take_due
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import OwnershipLost
-from shared.domain.frontier.states import FOUND_NEARER, Fence, Position, UrlState
+from shared.domain.frontier.states import FOUND_NEARER, RETRY, REVISIT, Fence, Position, UrlState
 from shared.domain.frontier.store_model import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
 from shared.ports.store import NO_BUDGETS
@@ -63,12 +64,13 @@ LEASE_QUEUE: Final = updating(
     "queued = {t}.queued - {v}leased, leased = {t}.leased + {v}leased, active_at_ms = {v}active_at_ms",
 )
 _LEASE_COUNTERS = text(
-    "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, version = version + 1,"
+    "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, retries = retries - :retries,"
+    " revisits = revisits - :revisits, revisiting = revisiting + :revisiting, version = version + 1,"
     f" changed = {FENCE_VERSION} WHERE crawl_id = :crawl_id AND partition = :partition"
 )
 _LOCK_CRAWL = text("SELECT 1 FROM crawls WHERE crawl_id = :crawl_id FOR NO KEY UPDATE")
 _SPENT = text(
-    "SELECT coalesce(sum(pages + leased), 0) AS pages, coalesce(sum(bytes), 0) AS bytes"
+    "SELECT coalesce(sum(pages + leased - revisiting), 0) AS pages, coalesce(sum(bytes), 0) AS bytes"
     " FROM crawl_counters WHERE crawl_id = :crawl_id"
 )
 _GRANT = "UPDATE leases SET grants = grants + 1 WHERE lease_id"
@@ -164,16 +166,37 @@ def dispatch(
     )
     left = {crawl_id: _left(connection, crawl_id, budgets[crawl_id]) for crawl_id in sorted(budgets)}
     rows: list[LeaseRow] = []
-    for some in _together(connection, requests, left):
+    for request in requests:
+        if request.max_revisits:
+            row = _take_with_revisits(connection, request, left, now_ms)
+            rows += () if row is None else (row,)
+    for some in _together(connection, [request for request in requests if not request.max_revisits], left):
         max_count = [min(request.max_urls, left.get(request.crawl_id, request.max_urls)) for request in some]
         taken = _take(connection, [(request, n) for request, n in zip(some, max_count, strict=True) if n > 0], now_ms)
         for row in taken:
             if row.crawl_id in left:
                 left[row.crawl_id] -= len(row.order)
         rows += taken
+    compared = {request.lease_id for request in requests if request.compared}
+    if compared:
+        read_last_fetches(connection, [row for row in rows if row.lease_id in compared])
     if rows:
         _record(connection, fence, rows, now_ms)
     return rows
+
+
+def _take_with_revisits(
+    connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
+) -> LeaseRow | None:
+    """Lease pages that are due, then other URLs of the queue within the crawl's budget. Return None without any."""
+    taken = [*take_due(connection, request, now_ms)]
+    max_count = min(request.max_urls, request.max_together - len(taken), left.get(request.crawl_id, request.max_urls))
+    if max_count > 0:
+        new = list(_taken(connection, [(request, max_count)]))
+        if request.crawl_id in left:
+            left[request.crawl_id] -= len(new)
+        taken += new
+    return _leased(request, taken, now_ms) if taken else None
 
 
 def _together(
@@ -267,12 +290,17 @@ def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_
     for row in rows:
         out[row.crawl_id, row.host_id] += len(row.order)
     LEASE_QUEUE.run(connection, [(n, now_ms, *key) for key, n in sorted(out.items())])
-    leased = Counter[CrawlId]()
+    counts: dict[CrawlId, Counter[str]] = {}
     for row in rows:
-        leased[row.crawl_id] += len(row.order)
+        count = counts.setdefault(row.crawl_id, Counter(n=0, retries=0, revisits=0, revisiting=0))
+        count["n"] += len(row.order)
+        for url in row.urls.values():
+            if url.flags & (RETRY | REVISIT):
+                count["retries" if url.flags & RETRY else "revisits"] += 1
+                count["revisiting"] += url.flags & REVISIT != 0
     connection.execute(
         _LEASE_COUNTERS,
-        [{"crawl_id": crawl_id, "partition": fence.partition, "n": n} for crawl_id, n in leased.items()],
+        [{"crawl_id": crawl_id, "partition": fence.partition, **count} for crawl_id, count in counts.items()],
     )
 
 
@@ -335,7 +363,7 @@ def _lease_row(connection: Connection, row: Any) -> LeaseRow:
         {"crawl_id": row.crawl_id, "host_id": row.host_id, "lease_id": row.lease_id, "fingerprints": list(order)},
     )
     left = {Fingerprint(bytes(url.fingerprint)): _leased_url(url, row.host) for url in urls}
-    return LeaseRow(
+    lease = LeaseRow(
         lease_id=LeaseId(row.lease_id),
         crawl_id=CrawlId(row.crawl_id),
         spec=Revision(row.spec),
@@ -350,6 +378,8 @@ def _lease_row(connection: Connection, row: Any) -> LeaseRow:
         expired=row.expired,
         issued_at_ms=row.issued_at_ms,
     )
+    read_last_fetches(connection, [lease])
+    return lease
 
 
 def _leased_url(row: Any, host: str) -> LeasedUrl:

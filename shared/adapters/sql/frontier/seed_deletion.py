@@ -8,13 +8,14 @@ import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 
 from shared.adapters.sql.engine.bulk import AMONG
 from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, deletes_by_host, place_of, places_of_chunk
 from shared.domain.frontier.commands import GREATEST, SEED_DELETED
@@ -36,10 +37,12 @@ _BY_SEEDS = {"sqlite": "urls INDEXED BY urls_seeds", "postgresql": "urls"}
 def _statements(which: str) -> tuple[TextClause, TextClause]:
     """Return two statements on the seeds that match `which`: one counts them by their new state, one ends them."""
     return text(
-        f"SELECT state, {_FETCHED} AS fetched, count(*) AS n FROM urls WHERE {which} GROUP BY state, {_FETCHED}"
+        f"SELECT state, {_FETCHED} AS fetched, {QUEUED_AS} AS part, count(*) AS n FROM urls WHERE {which}"
+        " GROUP BY 1, 2, 3"
     ), text(
         f"UPDATE urls SET state = CASE WHEN {_FETCHED} > 0 THEN 3 ELSE 5 END,"
-        f" reason = CASE WHEN {_FETCHED} > 0 THEN NULL ELSE '{SEED_DELETED}' END, rank = 0 WHERE {which}"
+        f" reason = CASE WHEN {_FETCHED} > 0 THEN NULL ELSE '{SEED_DELETED}' END, rank = 0,"
+        f" flags = {NOT_QUEUED_AGAIN} WHERE {which}"
     )
 
 
@@ -58,7 +61,7 @@ _KEPT = {
     "postgresql": "fingerprint <> ALL(CAST(:places AS BYTEA[]))",
 }
 _OTHERS = {dialect: _others(dialect, kept) for dialect, kept in _KEPT.items()}
-_QUEUE = text(
+TAKE_FROM_QUEUE: Final = text(
     "UPDATE queues SET queued = queued - :queued, waiting = waiting - :waiting, next_due_ms = coalesce((SELECT"
     " min(rank) FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1), 0)"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id"
@@ -142,16 +145,19 @@ def _end(
     count, end = statements
     states = {0: 0, 1: 0}
     ends = {"done": 0, "excluded": 0}
+    parts: dict[str, int] = {}
     for row in connection.execute(count, keys | which):
         states[row.state] += row.n
+        if row.part is not None:
+            parts[row.part] = parts.get(row.part, 0) - row.n
         ends["done" if row.fetched else "excluded"] += row.n
     total = sum(states.values())
     if not total:
         return 0
     connection.execute(end, keys | which)
-    connection.execute(_QUEUE, keys | {"queued": states[0], "waiting": states[1]})
+    connection.execute(TAKE_FROM_QUEUE, keys | {"queued": states[0], "waiting": states[1]})
     crawl_id = CrawlId(command.crawl_id)
-    add_counters(connection, crawl_id, command.partition, {"queued": -total, **ends})
+    add_counters(connection, crawl_id, command.partition, {"queued": -total, **ends, **parts})
     if ends["excluded"]:
         add_tallies(connection, command.partition, {(crawl_id, "excluded", SEED_DELETED): ends["excluded"]})
     return total

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from shared.adapters.sql.engine import fence
-from shared.adapters.sql.engine.executor import Executor, SqlAdapter, bound, read, write
+from shared.adapters.sql.engine.executor import Executor, SqlAdapter, bound, polled, read, write
 from shared.adapters.sql.engine.migrate import upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import SqliteThreads, Synchronous
 from shared.adapters.sql.frontier import apply as applying
@@ -21,6 +21,7 @@ from shared.adapters.sql.frontier import (
     leader_state,
     leasing,
     purge_holds,
+    revisits,
 )
 from shared.adapters.sql.frontier import crawl_changes as changes
 from shared.adapters.sql.frontier import crawl_rows as crawls
@@ -52,6 +53,8 @@ class SqlStore(SqlAdapter):
     counters_by_partition = read(crawls.counters_by_partition)
     counters_in = read(crawls.counters_in)
     tallies = read(crawls.tallies)
+    due_before = read(revisits.due_before)
+    page_rates = read(revisits.page_rates)
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         return await self._run.read(bound(crawls.rows_of, crawl_ids)) if crawl_ids else ()
@@ -59,18 +62,18 @@ class SqlStore(SqlAdapter):
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         return await self._run.read(bound(crawls.living, crawl_ids)) if crawl_ids else ()
 
-    epoch = read(leader_state.epoch)
+    epoch = polled(leader_state.epoch)
     raise_epoch = write(leader_state.raise_epoch)
     positions = read(leader_state.positions)
     report_holds = read(purge_holds.active)
     advance_crawl = write(leader_state.advance_crawl)
-    uncollected = read(crawl_gc.uncollected)
+    uncollected = polled(crawl_gc.uncollected)
     collected = write(crawl_gc.collected)
 
     async def reopen(
         self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
     ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-        candidates, further = await self._run.read(bound(crawl_gc.to_reopen, after, max_count, among))
+        candidates, further = await self._poll(crawl_gc.to_reopen, after, max_count, among)
         return await self._run.write(bound(crawl_gc.reopen, candidates)) if candidates else [], further
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:
@@ -98,6 +101,9 @@ class SqlStore(SqlAdapter):
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         return await self._run.read(bound(commands.crawls_with_commands, crawl_ids)) if crawl_ids else ()
+
+    async def data_version(self) -> int | None:
+        return await self._run.data_version()
 
     def silent_s(self) -> float:
         return self._run.silent_s()

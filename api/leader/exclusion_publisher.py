@@ -1,0 +1,88 @@
+"""Publish the exclusions in force to the members, and send their commands to the owners of partitions.
+
+The members apply what is published at once. The command then excludes what is queued already. A pass compares the
+published record with SQL, so the next pass completes what a crash interrupted. An owner applies a command id once.
+"""
+
+import asyncio
+from functools import partial
+
+import structlog
+
+from shared.domain.crawl.exclusions import partitions_with, read_target
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId
+from shared.domain.ops.exclusions import StoredExclusion
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.coordinator import Coordinator, Leadership
+from shared.ports.desired import Desired
+from shared.runtime.retry import until_answered
+from shared.wire.desired_state import exclusions_record
+from shared.wire.keys import EXCLUSIONS, Keys
+from shared.wire.messages import Command, encode
+
+log = structlog.get_logger("orb.control")
+
+
+class ExclusionPublisher:
+    """Publishes the exclusions under one leadership."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        leadership: Leadership,
+        keys: Keys,
+        desired: Desired,
+        broker: Broker,
+        clock: Clock,
+        partitions: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._leadership = leadership
+        self._key = keys.setting(EXCLUSIONS)
+        self._desired = desired
+        self._broker = broker
+        self._clock = clock
+        self._partitions = partitions
+        self._written: bytes | None = None
+        self._revision = -1
+        self._ends_ms: int | None = None
+        self._poked = asyncio.Event()
+
+    async def once(self) -> None:
+        """Publish the exclusions in force if they differ from the record. Raise Conflict as `Leadership.write`."""
+        now_ms = self._clock.unix_ms()
+        revision = await self._desired.exclusions_revision()
+        entry = await self._coordinator.get(self._key)
+        published = None if entry is None else entry.value
+        same = revision == self._revision and published == self._written
+        if same and (self._ends_ms is None or now_ms < self._ends_ms):
+            return
+        listed = await self._desired.exclusions_in_force(now_ms)
+        value = exclusions_record(listed.revision, listed.targets)
+        if value != published and (listed.revision or entry is not None):
+            expected = 0 if entry is None else entry.revision
+            await self._leadership.write({self._key: value}, expect={self._key: expected})
+            log.info("exclusions.published", revision=listed.revision, count=len(listed.targets))
+            published = value
+        self._written, self._revision, self._ends_ms = published, listed.revision, listed.ends_ms
+        self._poked.set()
+
+    async def send_commands(self) -> None:
+        """Send the commands of new and changed exclusions after each publication, until cancelled."""
+        while True:
+            await self._poked.wait()
+            self._poked.clear()
+            listed = await until_answered(lambda: self._desired.exclusions_in_force(self._clock.unix_ms()))
+            for stored in listed.to_command:
+                await self._send(stored)
+
+    async def _send(self, stored: StoredExclusion) -> None:
+        args = {"target": stored.target, "revision": stored.revision, "withdraw": stored.terms.withdraw}
+        message = encode(Command(stored.command_id, CrawlId(0), CommandKind.EXCLUDE, args))
+        for partition in partitions_with(read_target(stored.target), self._partitions):
+            message_id = f"{stored.command_id}.{partition}"
+            await until_answered(partial(self._broker.publish_report, partition, "outcome", message, message_id))
+        await until_answered(partial(self._desired.exclusion_commanded, stored.exclusion_id, stored.revision))
+        log.info("exclusion.commanded", target=stored.target, command=stored.command_id)

@@ -1,0 +1,42 @@
+"""Convert the settings of owners to the values that the hot configuration may change, and back."""
+
+from dataclasses import replace
+
+from api.crawls.seed_upload import BUSY
+from api.frontier.capacity import AHEAD
+from api.frontier.ownership import FrontierSettings
+from shared.domain.ops.config import LogLevel, MasterTuning
+
+
+def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
+    """Return the values that a master was started with. It runs with them unless the hot configuration has others."""
+    return MasterTuning(
+        grant_s=frontier.grant_s,
+        log_level=log_level,
+        dispatch_ahead_ratio=AHEAD,
+        dispatch_batch_size=frontier.dispatch_batch_size,
+        max_hosts=frontier.max_hosts,
+        report_batch_size=frontier.batch,
+        sweep_interval_s=frontier.sweep_interval_s,
+        split_after_expiries=frontier.split_after_expiries,
+        dead_letter_after_expiries=frontier.dead_letter_after_expiries,
+        seed_upload_refusal_ratio=BUSY,
+    )
+
+
+def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettings:
+    """Return the owners' settings: those of `started`, changed by the hot configuration in `tuning`.
+
+    `longest_grant_s` does not shrink with the current `grant_s`: an earlier owner may have granted before it changed.
+    """
+    return replace(
+        started,
+        grant_s=tuning.grant_s,
+        longest_grant_s=max(started.grant_s, started.longest_grant_s),
+        dispatch_batch_size=tuning.dispatch_batch_size,
+        max_hosts=tuning.max_hosts,
+        batch=tuning.report_batch_size,
+        sweep_interval_s=tuning.sweep_interval_s,
+        split_after_expiries=tuning.split_after_expiries,
+        dead_letter_after_expiries=tuning.dead_letter_after_expiries,
+    )

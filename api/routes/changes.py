@@ -1,0 +1,135 @@
+"""/v1/crawls/{name}/changes: pages that were new, had changed or were gone, as a list and as a live stream."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Header, Query, Request, Response
+
+from api.http.change_stream import WINDOW_MS, ChangeStream
+from api.http.deps import Page, Served, needs, problem_content, problems
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.routing import Router
+from api.routes.urls import Name
+from api.schemas.changes import KINDS, ChangeName, PageChangeSummary, change_body
+from api.schemas.model import Listing, Moment
+from shared.domain.errors import Transient
+from shared.domain.ops.access import ApiKey, Role
+from shared.domain.reads.changes import ChangePlace, PageChangeView
+
+_READ_AT_ONCE: Final = 200
+_GREATEST: Final = 2**63 - 1
+_STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Changes, each an event named by its kind with a PageChangeSummary as `data`, and `end`.",
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "example": "id: 1893456000000-3-17-0\nevent: changed\ndata: {}\n\n",
+                "x-data": {"$ref": "#/components/schemas/PageChangeSummary"},
+            }
+        },
+    },
+    429: {
+        "description": "The maximum number of streams is open on this master.",
+        "content": problem_content(ProblemKind.BUSY),
+    },
+}
+
+router = Router(
+    prefix="/v1/crawls/{name}/changes", tags=["pages"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
+)
+
+Since = Annotated[
+    Moment | None, Query(description="Only changes that were recorded at this time or later. Null: all that are kept.")
+]
+Kinds = Annotated[list[ChangeName], Query(max_length=3, description="Only changes of these kinds.")]
+
+
+@router.get("", summary="List changes of pages")
+async def list_changes(
+    name: Name,
+    served: Served,
+    page: Page,
+    response: Response,
+    since: Since = None,
+    kind: Kinds = [],  # noqa: B006  the framework copies it
+) -> Listing[PageChangeSummary]:
+    """List pages that were new, had changed or were gone, in the order in which the crawl recorded it.
+
+    The list has changes only of a crawl with `recrawl`. Owners record changes at the same time. So a change of the last
+    seconds may appear before the end of what was listed. Ask again with a `since` of some seconds before.
+    """
+    crawl = await served.catalog.crawl(name)
+    start = tuple(ChangePlace(_ms(since) or -1))
+    place = ChangePlace(*page.place(tuple[int, int, int, int], start))
+    rows, after = await served.catalog.changes(
+        crawl.crawl_id, after=place, kinds=_kinds(kind), max_count=page.max_count
+    )
+    at = None if after is None else tuple(after)
+    return Listing(items=[change_body(each) for each in rows], next=page.next(at, response))
+
+
+async def _slot(served: Served) -> AsyncIterator[None]:
+    """Reserve a slot for a stream until it has ended."""
+    with served.streams.slot():
+        yield
+
+
+@router.get(
+    "/stream", summary="Stream changes of pages", dependencies=[Depends(_slot)],
+    status_code=200, response_class=ChangeStream, responses=_STREAM,
+)  # fmt: skip
+async def follow_changes(
+    request: Request,
+    name: Name,
+    served: Served,
+    since: Since = None,
+    kind: Kinds = [],  # noqa: B006  the framework copies it
+    last_event_id: Annotated[
+        str | None,
+        Header(max_length=100, description="The id of the last change that was received. It overrides `since`."),
+    ] = None,
+) -> ChangeStream:
+    """Stream the changes of pages as Server-Sent Events, those since `since` first.
+
+    Without `since` only new changes are sent. A client continues with the id of the last change that it received, at
+    any master. It misses no change, and may receive those of the ten seconds before again.
+    """
+    crawl = await served.catalog.crawl(name)
+    kinds, key = _kinds(kind), request.state.key
+    assert isinstance(key, ApiKey)
+
+    async def read(after: ChangePlace) -> tuple[Sequence[PageChangeView], ChangePlace | None]:
+        return await served.catalog.changes(crawl.crawl_id, after=after, kinds=kinds, max_count=_READ_AT_ONCE)
+
+    async def allowed() -> bool:
+        try:
+            kept = await served.catalog.key(key.key_id)
+        except Transient:
+            return True
+        return kept is not None and kept.revoked_at_ms is None
+
+    start = _ms(since)
+    begin = _last(last_event_id) or ChangePlace(served.clock.unix_ms() if start is None else start)
+    return ChangeStream(read, begin, streams=served.streams, allowed=allowed)
+
+
+def _kinds(names: Sequence[ChangeName]) -> frozenset[Any]:
+    return frozenset(KINDS[name] for name in names) or frozenset(KINDS.values())
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else max(0, int(moment.timestamp() * 1000))
+
+
+def _last(last_event_id: str | None) -> ChangePlace | None:
+    """Return the place of the window before the last event that a client received."""
+    if last_event_id is None or not last_event_id.strip():
+        return None
+    parts = last_event_id.strip().split("-")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part) <= _GREATEST for part in parts):
+        wrong = FieldError("Last-Event-ID", "is not the id of a change", "send the id of a change unchanged")
+        raise ApiProblem(ProblemKind.INVALID, "a header is not valid", errors=[wrong])
+    return ChangePlace(max(0, int(parts[0]) - WINDOW_MS))

@@ -1,0 +1,159 @@
+"""/v1/exclusions: hosts, URL prefixes and address ranges that no crawl requests."""
+
+from typing import Annotated, Final
+
+from fastapi import Path, Query, Response
+
+from api.http.deps import (
+    CONDITIONAL,
+    UNCHANGED,
+    By,
+    Expected,
+    Idempotent,
+    Page,
+    Served,
+    Services,
+    etag,
+    needs,
+    problems,
+)
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.routing import Router
+from api.schemas.exclusions import Exclusion, ExclusionChange, ExclusionInput, exclusion_body
+from api.schemas.model import Listing
+from shared.domain.crawl.exclusions import MAX_TARGET_CHARS, Target, TargetRefused, partitions_with, read_target
+from shared.domain.ops.access import Role
+from shared.domain.ops.exclusions import ExclusionTerms, StoredExclusion
+from shared.wire.events import EventKind
+from shared.wire.keys import EXCLUSIONS
+
+router = Router(prefix="/v1/exclusions", tags=["exclusions"])
+
+ExclusionId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The `id` of the exclusion.", examples=[7])]
+_READS: Final = [needs(Role.VIEWER)]
+_WRITES: Final = [needs(Role.OPERATOR)]
+
+
+@router.get("", summary="List exclusions", dependencies=_READS)
+async def list_exclusions(
+    served: Served,
+    page: Page,
+    response: Response,
+    target: Annotated[
+        str | None,
+        Query(min_length=1, max_length=MAX_TARGET_CHARS, description="Only the exclusion with this target."),
+    ] = None,
+) -> Listing[Exclusion]:
+    """List exclusions in the order of their creation. Ended ones are listed until they are deleted."""
+    rows = await served.desired.exclusions(
+        after=page.place(int, 0),
+        max_count=page.max_count + 1,
+        target=None if target is None else _target(target, "query.target").text,
+    )
+    shown, now_ms = rows[: page.max_count], served.clock.unix_ms()
+    place = shown[-1].exclusion_id if len(rows) > page.max_count else None
+    return Listing(items=[exclusion_body(each, now_ms) for each in shown], next=page.next(place, response))
+
+
+@router.post(
+    "", status_code=201, summary="Exclude a host, URL prefix or address range",
+    dependencies=_WRITES, responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
+)  # fmt: skip
+async def create_exclusion(
+    wanted: ExclusionInput, served: Served, by: By, repeatable: Idempotent, response: Response
+) -> Exclusion:
+    """Let no crawl request the target, from now on.
+
+    Every worker learns of it within about a second, and checks it before each request, robots.txt included. Queued URLs
+    are excluded with the reason `owner`. With an Idempotency-Key a repeated request creates nothing.
+    """
+    target, terms = _target(wanted.target), _terms(wanted, served)
+    stored = await served.desired.add_exclusion(
+        target.text,
+        terms,
+        len(partitions_with(target, served.partitions)),
+        actor=by,
+        now_ms=served.clock.unix_ms(),
+        repeatable=repeatable,
+    )
+    _changed(stored.exclusion_id, "created", served)
+    response.headers.update(etag(stored.tag) | {"Location": f"/v1/exclusions/{stored.exclusion_id}"})
+    return _body(stored, served)
+
+
+@router.get(
+    "/{exclusion_id}", summary="Get an exclusion", dependencies=[*_READS, CONDITIONAL],
+    responses={**UNCHANGED, **problems(404)},
+)  # fmt: skip
+async def get_exclusion(exclusion_id: ExclusionId, served: Served, response: Response) -> Exclusion:
+    """Return an exclusion."""
+    stored = await served.desired.exclusion(exclusion_id)
+    response.headers.update(etag(stored.tag))
+    return _body(stored, served)
+
+
+@router.put(
+    "/{exclusion_id}", summary="Change an exclusion", dependencies=_WRITES,
+    responses=problems(404, 412),
+)  # fmt: skip
+async def put_exclusion(
+    exclusion_id: ExclusionId, wanted: ExclusionChange, served: Served, by: By, expected: Expected, response: Response
+) -> Exclusion:
+    """Replace reason, requester, end and `withdraw` of an exclusion. Its target stays. If nothing differs, nothing
+    changes."""
+    terms = _terms(wanted, served)
+    before = await served.desired.exclusion(exclusion_id)
+    stored = await served.desired.put_exclusion(
+        exclusion_id,
+        terms,
+        len(partitions_with(read_target(before.target), served.partitions)),
+        expected=expected,
+        actor=by,
+        now_ms=served.clock.unix_ms(),
+    )
+    _changed(exclusion_id, "replaced", served)
+    response.headers.update(etag(stored.tag))
+    return _body(stored, served)
+
+
+@router.delete(
+    "/{exclusion_id}", status_code=204, summary="Delete an exclusion",
+    dependencies=_WRITES, responses=problems(404, 412),
+)  # fmt: skip
+async def delete_exclusion(exclusion_id: ExclusionId, served: Served, by: By, expected: Expected) -> None:
+    """End an exclusion.
+
+    URLs that it excluded are queued again when a page links to them, or when they are given as seeds again.
+    """
+    await served.desired.delete_exclusion(exclusion_id, expected=expected, actor=by, now_ms=served.clock.unix_ms())
+    _changed(exclusion_id, "deleted", served)
+
+
+def _target(text: str, field: str = "target") -> Target:
+    try:
+        return read_target(text)
+    except TargetRefused as error:
+        wrong = FieldError(field, error.reason, error.hint)
+        raise ApiProblem(ProblemKind.INVALID, "the target cannot be excluded", errors=[wrong]) from error
+
+
+def _terms(wanted: ExclusionChange, served: Services) -> ExclusionTerms:
+    if wanted.until is not None and wanted.until.tzinfo is None:
+        wrong = FieldError("until", "has no time zone")
+        raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])
+    terms = wanted.terms()
+    if terms.until_ms is not None and terms.until_ms <= served.clock.unix_ms():
+        wrong = FieldError("until", "is in the past", "delete the exclusion to end it now")
+        raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])
+    return terms
+
+
+def _changed(exclusion_id: int, change: str, served: Services) -> None:
+    served.plane.wake()
+    data = {"exclusion": exclusion_id, "change": change}
+    served.telling.publish(EventKind.CONFIG, EXCLUSIONS, "updated", data=data)
+
+
+def _body(stored: StoredExclusion, served: Services) -> Exclusion:
+    return exclusion_body(stored, served.clock.unix_ms())

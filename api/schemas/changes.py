@@ -1,0 +1,118 @@
+"""The response bodies of /v1 for the changes and versions of pages."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from api.schemas.frontier import TRUNCATED
+from api.schemas.model import Model, field, moment_of
+from api.schemas.pages import ArchivePlace
+from shared.domain.archive.model import labelled_sha1
+from shared.domain.crawl.recrawl_rules import compiled
+from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
+from shared.domain.frontier.page_history import ChangeKind
+from shared.domain.frontier.recrawl_pages import expected
+from shared.domain.reads.changes import PageChangeView, PageVersion
+from shared.domain.web.text_diff import TextDiff
+
+
+class ChangeName(StrEnum):
+    """What happened to a page, as the API names it."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+class PageChangeSummary(Model):
+    """A page that was new, had changed or was gone."""
+
+    kind: ChangeName = field("What happened to the page.")
+    at: datetime = field("When the crawl recorded it.", "2030-01-01T08:12:30Z")
+    page: str = field("The page's id within its crawl.", "4099-8a5edab282632443219e051e4ade2d1d")
+    url: str = field("The URL in canonical form.", "https://example.org/news/")
+    host: str = field("`name` or `name:port` of its host.", "example.org")
+    version: int = field("The number of the page's newest version then.", 2)
+
+
+class PageVersionSummary(Model):
+    """A version of a page."""
+
+    version: int = field("Its number, from 1.", 2)
+    newest: bool = field("True: it is the stored page.")
+    fetched_at: datetime = field("When it was first fetched.", "2030-01-01T08:12:30Z")
+    status: int = field("The HTTP status.", 200)
+    mime: str | None = field("The media type. Null if the answer named none.", "text/html")
+    size: int = field("The size of the body in bytes, as transferred.", 18250)
+    digest: str | None = field(
+        "The SHA-1 of that body, as in WARC. Null if there is no body.", "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+    )
+    title: str | None = field("The title. Null if the page has none.", "News")
+    archive: ArchivePlace = field("The place of its WARC record.")
+    truncated: str | None = field(TRUNCATED, "length")
+
+
+class PageDiff(Model):
+    """The difference of the texts of two versions of a page."""
+
+    before: int = field("The number of the version before.", 1)
+    after: int = field("The number of the version after.", 2)
+    added: int = field("The number of added lines.", 1)
+    removed: int = field("The number of removed lines.", 1)
+    cut: bool = field("True: a part of the texts was too long to be compared.")
+    lines: list[str] = field(
+        "The difference in the unified format. For HTML it is that of the visible text, with a line for each block.",
+        ["@@ -1,2 +1,2 @@", " News", "-Rain", "+Sun"],
+    )
+
+
+class RecrawlPlan(Model):
+    """What fetching the stored pages again would need and give, by the rates of change that their fetches showed."""
+
+    pages: int = field("The number of stored pages whose rate of change is estimated.", 870)
+    requests_per_day: float = field("The number of requests a day that they would get.", 1000.0)
+    expected_freshness: float = field(
+        "The part of them that is expected to be as on their site, at any time, from 0 to 1.", 0.92
+    )
+
+
+def recrawl_plan(spec: Recrawl, counts: Mapping[str, int]) -> RecrawlPlan | None:
+    """Return what a section `recrawl` would need and give. `counts`: pages by bucket. None without pages or policy."""
+    pages = {int(bucket): n for bucket, n in counts.items() if n > 0}
+    if not spec.used or not pages:
+        return None
+    interval = compiled(msgspec.structs.replace(spec, by_pattern=())).of("")
+    budget = spec.requests_per_day if interval.policy is RecrawlPolicy.ADAPTIVE else None
+    requests, fresh = expected(pages, interval, budget)
+    return RecrawlPlan(
+        pages=sum(pages.values()), requests_per_day=round(requests, 3), expected_freshness=round(fresh, 4)
+    )
+
+
+def change_body(change: PageChangeView) -> PageChangeSummary:
+    """Return a change as the API shows it."""
+    return PageChangeSummary.of(
+        change,
+        kind=ChangeName(change.kind.name.lower()),
+        at=moment_of(change.place.at_ms),
+        page=f"{change.host_id}-{change.fingerprint.hex()}",
+    )
+
+
+def version_body(version: PageVersion) -> PageVersionSummary:
+    """Return a version as a list of versions shows it."""
+    return PageVersionSummary.of(
+        version,
+        digest=labelled_sha1(version.digest) if version.digest else None,
+        archive=ArchivePlace.of(version.location),
+    )
+
+
+def diff_body(before: int, after: int, diff: TextDiff) -> PageDiff:
+    """Return a difference as the API shows it."""
+    return PageDiff.of(diff, before=before, after=after)
+
+
+KINDS = {name: ChangeKind[name.name] for name in ChangeName}

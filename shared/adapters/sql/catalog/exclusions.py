@@ -1,0 +1,173 @@
+"""The exclusions that operators declare, on SQL. A change and the request of its command are one transaction."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
+
+from shared.adapters.sql.catalog import access
+from shared.adapters.sql.engine.access_schema import exclusion_list, exclusions
+from shared.domain.crawl.exclusions import MAX_EXCLUSIONS, MAX_EXCLUSIONS_BYTES
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId
+from shared.domain.ops.exclusions import ExclusionList, ExclusionTerms, StoredExclusion
+from shared.domain.reads.declared import Actor, Repeatable
+from shared.ports.catalog import Exists, Full, Missing, Stale
+
+_NEXT: Final = text(
+    "INSERT INTO exclusion_list (id, revision) VALUES (1, 1)"
+    " ON CONFLICT (id) DO UPDATE SET revision = exclusion_list.revision + 1 RETURNING revision"
+)
+
+
+def listing(
+    connection: Connection, *, after: int, max_count: int, target: str | None = None
+) -> Sequence[StoredExclusion]:
+    """Return up to `max_count` exclusions after the id `after`, ended ones included (Desired.exclusions)."""
+    query = select(exclusions).where(exclusions.c.id > after).order_by(exclusions.c.id).limit(max_count)
+    if target is not None:
+        query = query.where(exclusions.c.target == target)
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def one(connection: Connection, exclusion_id: int) -> StoredExclusion:
+    """Return an exclusion. Raise Missing if there is none with this id (Desired.exclusion)."""
+    row = connection.execute(select(exclusions).where(exclusions.c.id == exclusion_id)).first()
+    if row is None:
+        raise Missing(f"there is no exclusion {exclusion_id}")
+    return _stored(row)
+
+
+def add(
+    connection: Connection,
+    target: str,
+    terms: ExclusionTerms,
+    partitions: int,
+    *,
+    actor: Actor,
+    now_ms: int,
+    repeatable: Repeatable | None = None,
+) -> StoredExclusion:
+    """Store an exclusion, and the request of its command to `partitions` partitions (Desired.add_exclusion)."""
+    revision = int(connection.execute(_NEXT).scalar_one())
+    if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
+        return one(connection, int(before))
+    here = exclusions.c.target == target
+    if (known := connection.execute(select(exclusions.c.id).where(here)).scalar()) is not None:
+        raise Exists(f"exclusion {known} has the target {target}: replace that one")
+    count, size = connection.execute(
+        select(func.count(), func.coalesce(func.sum(func.length(exclusions.c.target)), 0))
+    ).one()
+    if count >= MAX_EXCLUSIONS or size + len(target) > MAX_EXCLUSIONS_BYTES:
+        raise Full(
+            f"there are {count} exclusions with {size} bytes of targets; at most {MAX_EXCLUSIONS} with "
+            f"{MAX_EXCLUSIONS_BYTES} bytes are kept: delete those that have ended"
+        )
+    values = {"target": target, "created_at_ms": now_ms, "created_by": str(actor), "revision": revision}
+    exclusion_id = int(
+        connection.execute(
+            insert(exclusions).values(**values, **_values(terms)).returning(exclusions.c.id)
+        ).scalar_one()
+    )
+    stored = StoredExclusion(exclusion_id, target, terms, revision, now_ms, str(actor))
+    if repeatable is not None:
+        access.answer(connection, actor, repeatable, str(exclusion_id), now_ms)
+    access.record(connection, actor, "exclusion.create", target, None, _described(terms), now_ms)
+    _ask(connection, stored, partitions, actor, now_ms)
+    return stored
+
+
+def put(
+    connection: Connection,
+    exclusion_id: int,
+    terms: ExclusionTerms,
+    partitions: int,
+    *,
+    expected: frozenset[str] | None,
+    actor: Actor,
+    now_ms: int,
+) -> StoredExclusion:
+    """Replace the terms of an exclusion. If nothing differs, nothing changes (Desired.put_exclusion)."""
+    revision = int(connection.execute(_NEXT).scalar_one())
+    stored = one(connection, exclusion_id)
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+    if stored.terms == terms:
+        return stored
+    here = exclusions.c.id == exclusion_id
+    connection.execute(update(exclusions).where(here).values(revision=revision, **_values(terms)))
+    before, after = _described(stored.terms), _described(terms)
+    access.record(connection, actor, "exclusion.replace", stored.target, before, after, now_ms)
+    made = StoredExclusion(exclusion_id, stored.target, terms, revision, stored.created_at_ms, stored.created_by)
+    _ask(connection, made, partitions, actor, now_ms)
+    return made
+
+
+def remove(
+    connection: Connection, exclusion_id: int, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+) -> None:
+    """Delete an exclusion (Desired.delete_exclusion)."""
+    connection.execute(_NEXT)
+    stored = one(connection, exclusion_id)
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+    connection.execute(delete(exclusions).where(exclusions.c.id == exclusion_id))
+    access.record(connection, actor, "exclusion.delete", stored.target, _described(stored.terms), None, now_ms)
+
+
+def revision_of(connection: Connection) -> int:
+    """Return the revision of the list, 0 if it was never changed (Desired.exclusions_revision)."""
+    return int(connection.execute(select(exclusion_list.c.revision)).scalar() or 0)
+
+
+def in_force(connection: Connection, now_ms: int) -> ExclusionList:
+    """Return what is to be published at `now_ms` (Desired.exclusions_in_force)."""
+    stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
+    active = [each for each in stored if not each.ended(now_ms)]
+    waiting = select(exclusions.c.id).where(exclusions.c.commanded < exclusions.c.revision)
+    ids = set(connection.execute(waiting).scalars())
+    return ExclusionList(
+        revision_of(connection),
+        [each.target for each in active],
+        min((each.terms.until_ms for each in active if each.terms.until_ms is not None), default=None),
+        [each for each in stored if each.exclusion_id in ids],
+    )
+
+
+def commanded(connection: Connection, exclusion_id: int, revision: int) -> None:
+    """Record that the command of an exclusion at `revision` was sent (Desired.exclusion_commanded)."""
+    here = (exclusions.c.id == exclusion_id) & (exclusions.c.commanded < revision)
+    connection.execute(update(exclusions).where(here).values(commanded=revision))
+
+
+def _ask(connection: Connection, stored: StoredExclusion, partitions: int, actor: Actor, now_ms: int) -> None:
+    args = msgspec.json.encode({"target": stored.target, "withdraw": stored.terms.withdraw}).decode()
+    access.ask(
+        connection,
+        stored.command_id,
+        CrawlId(0),
+        CommandKind.EXCLUDE,
+        args,
+        partitions,
+        actor=actor,
+        now_ms=now_ms,
+    )
+
+
+def _values(terms: ExclusionTerms) -> dict[str, Any]:
+    return {
+        "reason": terms.reason,
+        "requested_by": terms.requested_by,
+        "until_ms": terms.until_ms,
+        "withdraw": terms.withdraw,
+    }
+
+
+def _described(terms: ExclusionTerms) -> str:
+    return msgspec.json.encode(_values(terms)).decode()
+
+
+def _stored(row: Row[Any]) -> StoredExclusion:
+    terms = ExclusionTerms(row.reason, row.requested_by, row.until_ms, bool(row.withdraw))
+    return StoredExclusion(row.id, row.target, terms, row.revision, row.created_at_ms, row.created_by)

@@ -1,0 +1,96 @@
+"""The tables of items, of the earlier versions of pages, and of the log of their changes.
+
+They belong to the same metadata as `schema`.
+"""
+
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, String, Table, Text
+
+from shared.adapters.sql.engine.schema import metadata as metadata
+
+items = Table(
+    "items",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("item_id", LargeBinary(16), primary_key=True),
+    Column("rule", String(63), nullable=False),
+    Column("host_id", BigInteger, nullable=False),
+    Column("fingerprint", LargeBinary(16), nullable=False),
+    Column("data", Text, nullable=False),
+    Index("items_page", "crawl_id", "fingerprint", "host_id", "item_id"),
+    sqlite_with_rowid=False,
+)
+"""Items that rules extracted from pages. `data` is a JSON object."""
+
+item_pages = Table(
+    "item_pages",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("lease_id", BigInteger, nullable=False),
+    Column("grants", Integer, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The fetch whose items are stored for each page, even if it has no items."""
+
+item_drafts = Table(
+    "item_drafts",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("grants", Integer, primary_key=True, autoincrement=False),
+    Column("url", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("items", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Items of fetches whose outcome is not applied yet. `items` is MessagePack."""
+
+item_writer = Table(
+    "item_writer",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False, server_default="0"),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
+    Column("sequence", BigInteger, nullable=False, server_default="0"),
+)
+"""One row: the term under which items are written, and the position in their stream."""
+
+page_versions = Table(
+    "page_versions",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("mime", Text),
+    Column("digest", LargeBinary(20)),
+    Column("title", Text),
+    Column("truncated", String(16)),
+    Column("segment", Text, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Earlier versions of pages that have changed, from 1. The newest version is the row in `fetches`."""
+
+page_changes = Table(
+    "page_changes",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("entries", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The log of new, changed and gone pages: a row for each transaction of an owner that recorded any. `number` is the
+version of its fence. shared.domain.frontier.page_history encodes `entries`."""

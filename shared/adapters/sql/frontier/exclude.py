@@ -1,0 +1,144 @@
+"""Excludes what an exclusion covers, for an operator's command, in a transaction that has passed the fence.
+
+The command goes through the partition's hosts in the order of their numbers, and through all URLs of those hosts that
+its target may cover. It excludes queued and waiting URLs. A leased URL goes back to the queue, and dispatch excludes
+it. To withdraw a URL is to take its record and its items from the tables; the archive keeps its bytes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, text
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import Bulk, updating
+from shared.adapters.sql.engine.chunks import BEHIND, Chunk
+from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.seed_deletion import TAKE_FROM_QUEUE
+from shared.adapters.sql.frontier.url_compression import whole
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
+from shared.domain.crawl.exclusions import OWNER, Exclusions
+from shared.domain.frontier.command_progress import HOSTS_A_CHUNK
+from shared.domain.frontier.states import CrawlState, UrlState, queued_as
+from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import MAX_PARTITIONS, CrawlId, numbered
+from shared.domain.web.addresses import parse_address
+
+Judge = Callable[[str], bool]
+"""Returns True if an exclusion covers the URL."""
+
+_CRAWL_BITS: Final = 64
+_FINGERPRINT_BITS: Final = 128
+
+_NEXT_HOST = text("SELECT next_host FROM partitions WHERE partition = :partition")
+_HOSTS = text("SELECT host_id, host, ip FROM hosts WHERE host_id IN :ids ORDER BY host_id").bindparams(
+    bindparam("ids", expanding=True)
+)
+_QUEUES = text(
+    "SELECT c.crawl_id, q.queued + q.waiting AS open FROM crawls c"
+    " JOIN queues q ON q.crawl_id = c.crawl_id AND q.host_id = :host_id"
+    f" WHERE c.crawl_id >= :first AND c.state <> '{CrawlState.DELETED}' ORDER BY c.crawl_id"
+)
+_URLS = text(
+    "SELECT fingerprint, url, state, flags FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id"
+    f" AND {BEHIND} ORDER BY fingerprint LIMIT :step"
+)
+_KEYS = ("crawl_id", "host_id", "fingerprint")
+_EXCLUDE = updating(
+    schema.urls, _KEYS, ("reason",), f"state = 5, rank = 0, flags = {NOT_QUEUED_AGAIN}, reason = {{v}}reason"
+)
+_HERE = " AND ".join(f"{key} = :{key}" for key in _KEYS)
+_RECORD = ("segment", "offset", "length", "digest", "title", "etag", "last_modified")
+_NO_RECORD = ", ".join(f'"{name}" = NULL' for name in _RECORD)
+_WITHDRAW = (
+    Bulk(f"UPDATE fetches SET page = false, {_NO_RECORD} WHERE {_HERE}", _KEYS),
+    *(
+        Bulk(f"DELETE FROM {table} WHERE {_HERE}", _KEYS)
+        for table in ("page_versions", "items", "item_drafts", "item_pages")
+    ),
+)
+
+
+def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions) -> int | None:
+    """Apply one chunk of an EXCLUDE. Return where the next chunk begins, None at the end.
+
+    `exclusions` are those in force: the command's own may have ended since.
+    """
+    of_command, withdraw = Exclusions(0, [str(command.args["target"])]), bool(command.args["withdraw"])
+    at_host, at_crawl, mark = _place_of(command.after)
+    first = at_host // MAX_PARTITIONS
+    end = int(connection.execute(_NEXT_HOST, {"partition": command.partition}).scalar_one())
+    ids = [numbered(number, command.partition) for number in range(first, min(first + HOSTS_A_CHUNK, end))]
+    chunk = Chunk()
+    for host in connection.execute(_HOSTS, {"ids": ids}).all() if ids else ():
+        judge = _judge(host.host, host.ip, of_command, exclusions)
+        if judge is None:
+            continue
+        begun = host.host_id == at_host
+        keys: dict[str, Any] = {"host_id": host.host_id, "first": at_crawl if begun else 0}
+        for queue in connection.execute(_QUEUES, keys).all():
+            after: bytes | None = mark if begun and queue.crawl_id == at_crawl else b""
+            while after is not None and (queue.open or withdraw):
+                after = _some(connection, command, host, queue.crawl_id, after, judge, chunk)
+                if chunk.full and after is not None:
+                    return _behind(host.host_id, queue.crawl_id, after)
+            if chunk.full:
+                return _behind(host.host_id, queue.crawl_id + 1, b"")
+    following = first + HOSTS_A_CHUNK
+    return _behind(numbered(following, command.partition), 0, b"") if following < end else None
+
+
+def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
+    """Return what decides on the URLs of a host, None if the command's exclusion covers none of them.
+
+    `ip` is the address that the host had at its last visit.
+    """
+    address = None if ip is None else parse_address(ip)
+    if address is not None and of_command.of_address(address) is not None:
+        if exclusions.of_address(address) is not None:
+            return lambda url: True
+    elif not of_command.touches(host):
+        return None
+    return lambda url: exclusions.first(url, host) is not None
+
+
+def _some(
+    connection: Connection, command: CommandRun, host: Any, crawl: int, after: bytes, judge: Judge, chunk: Chunk
+) -> bytes | None:
+    """Exclude and withdraw among the next URLs of a queue. Return the last one that was read, None at the end."""
+    step = chunk.step
+    keys: dict[str, Any] = {"crawl_id": crawl, "host_id": host.host_id}
+    rows = connection.execute(_URLS, keys | {"after": after, "step": step}).all()
+    chunk.take(len(rows))
+    covered = [row for row in rows if judge(whole(row.url, host.host))]
+    states = {UrlState.QUEUED: 0, UrlState.WAITING: 0}
+    ended = [row for row in covered if row.state in states]
+    for row in ended:
+        states[row.state] += 1
+    if ended:
+        _EXCLUDE.run(connection, [(OWNER, crawl, host.host_id, bytes(row.fingerprint)) for row in ended])
+        taken = {"queued": states[UrlState.QUEUED], "waiting": states[UrlState.WAITING]}
+        connection.execute(TAKE_FROM_QUEUE, keys | taken)
+        crawl_id, n = CrawlId(crawl), len(ended)
+        parts = Counter(part for row in ended if (part := queued_as(row.flags)) is not None)
+        deltas = {"queued": -n, "excluded": n, **{part: -count for part, count in parts.items()}}
+        add_counters(connection, crawl_id, command.partition, deltas)
+        add_tallies(connection, command.partition, {(crawl_id, "excluded", OWNER): n})
+    if command.args["withdraw"] and covered:
+        for statement in _WITHDRAW:
+            statement.run(connection, [(crawl, host.host_id, bytes(row.fingerprint)) for row in covered])
+    return bytes(rows[-1].fingerprint) if len(rows) == step else None
+
+
+def _behind(host_id: int, crawl_id: int, fingerprint: bytes) -> int:
+    """Return the progress number that means: all before this host, crawl and fingerprint is done, and this, too."""
+    place = host_id << _CRAWL_BITS | crawl_id
+    return place << _FINGERPRINT_BITS | int.from_bytes(fingerprint, "big")
+
+
+def _place_of(after: int) -> tuple[int, int, bytes]:
+    """Return the host and crawl to continue with, and the fingerprint after which to continue (empty: at the start)."""
+    place, fingerprint = divmod(after, 1 << _FINGERPRINT_BITS)
+    host_id, crawl_id = divmod(place, 1 << _CRAWL_BITS)
+    return host_id, crawl_id, fingerprint.to_bytes(_FINGERPRINT_BITS // 8, "big") if fingerprint else b""

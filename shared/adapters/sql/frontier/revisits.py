@@ -1,0 +1,154 @@
+"""Leases of pages that are fetched again, and what their outcomes change, inside an owner's transaction.
+
+Nothing here runs for a crawl that fetches each page once.
+"""
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, text
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import AMONG, Bulk, updating
+from shared.adapters.sql.engine.fence import FENCE_VERSION
+from shared.domain.frontier.page_history import decoded, packed
+from shared.domain.frontier.recrawl_pages import RATES
+from shared.domain.frontier.revisits import LastFetch
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT
+from shared.domain.frontier.store_model import Changes, LeaseRequest, LeaseRow
+from shared.domain.ids import CrawlId, Fingerprint, Partition
+
+_OF_HOST: Final = "crawl_id = :crawl_id AND host_id = :host_id"
+_PROMOTED_AT_ONCE: Final = 5_000
+_DUE: Final = (
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 1 AND rank <= :now_ms AND flags & {REVISIT} {{}} 0"
+    f" AND (rank <= :until_ms OR flags & {RETRY} <> 0) ORDER BY rank LIMIT :max_count"
+)
+_PROMOTE: Final = {
+    dialect: text(f"UPDATE urls SET state = 0 WHERE {_OF_HOST} AND {among.format(_DUE.format('='))}")
+    for dialect, among in AMONG.items()
+}
+_TAKE: Final = {
+    dialect: text(
+        f"UPDATE urls SET state = 2, lease_id = :lease_id WHERE {_OF_HOST} AND {among.format(_DUE.format('<>'))}"
+        " RETURNING lease_id, fingerprint, url, depth, attempts, hops, priority, flags, rank"
+    )
+    for dialect, among in AMONG.items()
+}
+_QUEUE: Final = text(
+    "UPDATE queues SET queued = queued + :n, waiting = waiting - :n, next_due_ms = coalesce((SELECT min(rank) FROM urls"
+    f" WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
+)
+_LAST: Final = text(
+    "SELECT fingerprint, at_ms, digest, etag, last_modified, recrawl FROM fetches"
+    f" WHERE {_OF_HOST} AND fingerprint IN :fingerprints AND page"
+).bindparams(bindparam("fingerprints", expanding=True))
+
+_KEYS: Final = ("crawl_id", "host_id", "fingerprint")
+_VERSION_COLUMNS: Final = (
+    "at_ms", "status", "size", "mime", "digest", "title", "truncated", "segment", '"offset"', "length"
+)  # fmt: skip
+_KEEP: Final = Bulk(
+    f"INSERT INTO page_versions (crawl_id, host_id, fingerprint, version, {', '.join(_VERSION_COLUMNS)})"
+    f" SELECT crawl_id, host_id, fingerprint, CAST(:version AS INTEGER), {', '.join(_VERSION_COLUMNS)} FROM fetches"
+    f" WHERE {_OF_HOST} AND fingerprint = :fingerprint AND page AND segment IS NOT NULL"
+    " ON CONFLICT (crawl_id, host_id, fingerprint, version) DO NOTHING",
+    (*_KEYS, "version"),
+)
+_FORGET: Final = Bulk(
+    f"DELETE FROM page_versions WHERE {_OF_HOST} AND fingerprint = :fingerprint AND version <= :forget",
+    (*_KEYS, "forget"),
+)
+_REVISITED: Final = updating(
+    schema.fetches,
+    _KEYS,
+    ("recrawl", "etag", "last_modified"),
+    "recrawl = {v}recrawl, etag = coalesce({v}etag, {t}.etag),"
+    " last_modified = coalesce({v}last_modified, {t}.last_modified)",
+)
+_LOG: Final = text(
+    "INSERT INTO page_changes (crawl_id, at_ms, partition, number, entries)"
+    f" VALUES (:crawl_id, :at_ms, :partition, {FENCE_VERSION}, :entries)"
+)
+_place = attrgetter(*_KEYS)
+
+
+_DUE_BEFORE: Final = text(
+    "SELECT 1 FROM queues WHERE crawl_id = :crawl_id AND waiting > 0 AND next_due_ms <= :before_ms LIMIT 1"
+)
+
+
+_RATES: Final = text(
+    "SELECT key, n FROM crawl_tallies WHERE crawl_id = :crawl_id AND partition = :partition AND kind = :kind AND n > 0"
+)
+
+
+def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> dict[int, int]:
+    """Return how many stored pages are in each bucket of rates of change (Store.page_rates)."""
+    keys = {"crawl_id": crawl_id, "partition": partition, "kind": RATES}
+    return {int(row.key): int(row.n) for row in connection.execute(_RATES, keys)}
+
+
+def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
+    """Return True if a queued URL may have waited for a time up to `before_ms` (Store.due_before).
+
+    The cost grows with the hosts of the crawl.
+    """
+    return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
+
+
+def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
+    """Lease pages of the request's queue that are due, the longest due first, and queue the retries that are due.
+
+    The rows count as queued in the queue's row until the lease is recorded.
+    """
+    keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
+    dialect = connection.dialect.name
+    n = connection.execute(_PROMOTE[dialect], keys | {"max_count": _PROMOTED_AT_ONCE}).rowcount
+    keys["until_ms"] = request.due_until_ms or now_ms
+    max_count = min(request.max_revisits, request.max_together)
+    rows = connection.execute(_TAKE[dialect], keys | {"lease_id": request.lease_id, "max_count": max_count}).all()
+    connection.execute(_QUEUE, keys | {"n": n + len(rows)})
+    return rows
+
+
+def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> None:
+    """Add to the URLs of the leases the fetch that stored their page."""
+    for lease in leases:
+        stored = {key: url for key, url in lease.urls.items() if url.flags & COUNTED_AS_PAGE}
+        if not stored:
+            continue
+        place = {"crawl_id": lease.crawl_id, "host_id": lease.host_id, "fingerprints": list(stored)}
+        for row in connection.execute(_LAST, place):
+            stored[Fingerprint(bytes(row.fingerprint))].last = LastFetch(
+                row.at_ms,
+                bytes(row.digest or b""),
+                row.etag,
+                row.last_modified,
+                decoded(None if row.recrawl is None else bytes(row.recrawl), row.at_ms),
+            )
+
+
+def keep_versions(connection: Connection, changes: Changes) -> None:
+    """Store the versions that `changes.fetches` replaces, and delete the oldest ones beyond those to keep.
+
+    It runs before the fetches are written.
+    """
+    replaced = sorted(changes.superseded, key=_place)
+    _KEEP.run(connection, [(*_place(each), each.version) for each in replaced])
+    _FORGET.run(connection, [(*_place(each), each.forget) for each in replaced if each.forget > 0])
+
+
+def write(connection: Connection, partition: Partition, changes: Changes) -> None:
+    """Write what fetches without a new version change, and the log of changes."""
+    revisited = sorted(changes.revisited, key=_place)
+    _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])
+    if changes.page_changes:
+        connection.execute(
+            _LOG,
+            [
+                {"crawl_id": crawl_id, "at_ms": changes.at_ms, "partition": partition, "entries": packed(entries)}
+                for crawl_id, entries in sorted(changes.page_changes.items())
+            ],
+        )

@@ -1,0 +1,36 @@
+"""The section `discover` of a crawl spec: sources of URLs besides the links of pages."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from shared.domain.crawl.described import described
+
+
+class Sitemaps(StrEnum):
+    """Which sitemaps of a host are read."""
+
+    NONE = "none"
+    ROBOTS = "robots"
+    WELL_KNOWN = "well-known"
+
+
+class Discover(msgspec.Struct, frozen=True, kw_only=True):
+    """Sources of URLs besides the links of pages. Without them nothing further is requested."""
+
+    sitemaps: Annotated[
+        Sitemaps,
+        described(
+            "Which sitemaps of the crawl's hosts are read: `none`, `robots` those that robots.txt names, `well-known` "
+            "also `/sitemap.xml` where robots.txt names none."
+        ),
+    ] = Sitemaps.NONE
+    feeds: Annotated[bool, described("True: read the RSS and Atom feeds that pages name, and queue their entries.")] = (
+        False
+    )
+
+    @property
+    def any(self) -> bool:
+        """True if the crawl reads sitemaps or feeds."""
+        return self.feeds or self.sitemaps is not Sitemaps.NONE

@@ -1,0 +1,166 @@
+"""What is stored of a page that is fetched again: its history, and the log of changes. Both in few bytes.
+
+A history takes 12 bytes, and 6 more if text or items are compared. An entry of the log takes about 13.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from shared.domain.ids import Fingerprint, HostId
+
+REMEMBERED: Final = 16
+"""Comparisons that a history remembers."""
+
+MARK_BYTES: Final = 6
+"""Bytes of a content mark: a hash of a page's text or items. It is only compared with the mark before."""
+
+PREFIX_BYTES: Final = 8
+"""Bytes of a fingerprint that the log of changes keeps. They identify a page among those of its host."""
+
+GONE: Final = "gone"
+"""The reason of a URL that is done because its page is gone."""
+
+FETCHED_ONCE: Final = "fetched_once"
+"""The reason of a URL that is done because a rule forbids to fetch its page again."""
+
+MISSES_TO_GONE: Final = 2
+"""A page is gone when this many fetches in a row say so."""
+
+_HISTORY: Final = struct.Struct(">BHIBHH")
+_LARGEST_VERSION: Final = 2**16 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PageHistory:
+    """What the fetches of a page showed so far.
+
+    - `version`: the number of its newest version, from 1.
+    - `compared`: how many comparisons `changes` has, at most REMEMBERED. Bit 0 of `changes` is the newest: 1 if the
+      page had changed.
+    - `checked_ms`: when the newest comparison was made, or the first fetch (Unix ms, whole seconds).
+    - `rate`: the code of what is believed of its rate of change, 0 if nothing is.
+    - `misses`: how many fetches in a row found no page.
+    - `mark`: the content mark of the newest version, empty if payloads are compared.
+    """
+
+    version: int = 1
+    compared: int = 0
+    changes: int = 0
+    checked_ms: int = 0
+    rate: int = 0
+    misses: int = 0
+    mark: bytes = b""
+
+    def after(self, *, changed: bool, now_ms: int, mark: bytes) -> "PageHistory":
+        """Return the history after a comparison at `now_ms`. `mark` is that of the page now."""
+        return replace(
+            self,
+            version=min(self.version + changed, _LARGEST_VERSION),
+            compared=min(self.compared + 1, REMEMBERED),
+            changes=(self.changes << 1 | changed) & ((1 << REMEMBERED) - 1),
+            checked_ms=now_ms,
+            misses=0,
+            mark=mark or self.mark,
+        )
+
+    def missed(self) -> "PageHistory":
+        """Return the history after a fetch that found no page."""
+        return replace(self, misses=self.misses + 1)
+
+    def encoded(self) -> bytes:
+        """Return the history as it is stored in `fetches.recrawl`."""
+        return (
+            _HISTORY.pack(
+                min(self.misses, MISSES_TO_GONE) << 5 | self.compared,
+                self.changes,
+                self.checked_ms // 1000,
+                self.rate >> 16,
+                self.rate & 0xFFFF,
+                self.version,
+            )
+            + self.mark
+        )
+
+
+def decoded(stored: bytes | None, at_ms: int) -> PageHistory:
+    """Return a stored history. Without one it is that of a page that was fetched once, at `at_ms`."""
+    if not stored or len(stored) < _HISTORY.size:
+        return PageHistory(checked_ms=at_ms)
+    head, changes, checked_s, high, low, version = _HISTORY.unpack_from(stored)
+    return PageHistory(
+        version=version,
+        compared=head & 0x1F,
+        changes=changes,
+        checked_ms=checked_s * 1000,
+        rate=high << 16 | low,
+        misses=head >> 5,
+        mark=bytes(stored[_HISTORY.size :]),
+    )
+
+
+class ChangeKind(IntEnum):
+    """What the log of changes records of a page."""
+
+    NEW = 1
+    CHANGED = 2
+    GONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PageChange:
+    """An entry of the log: a page that was new, had changed or was gone. `version` is its newest version then.
+
+    `prefix` has the first bytes of its fingerprint.
+    """
+
+    kind: ChangeKind
+    host_id: HostId
+    prefix: bytes
+    version: int
+
+
+def change_of(kind: ChangeKind, host_id: HostId, fingerprint: Fingerprint, version: int) -> PageChange:
+    """Return the entry of the log for a page."""
+    return PageChange(kind, host_id, bytes(fingerprint[:PREFIX_BYTES]), version)
+
+
+def packed(changes: Iterable[PageChange]) -> bytes:
+    """Return entries of the log as they are stored in one row."""
+    return b"".join(
+        bytes((each.kind,)) + each.prefix + _number(each.host_id) + _number(each.version) for each in changes
+    )
+
+
+def unpacked(entries: bytes) -> Iterator[PageChange]:
+    """Yield the entries of a row of the log, in order."""
+    at = 0
+    while at < len(entries):
+        kind, prefix = ChangeKind(entries[at]), entries[at + 1 : at + 1 + PREFIX_BYTES]
+        host_id, at = _read_number(entries, at + 1 + PREFIX_BYTES)
+        version, at = _read_number(entries, at)
+        yield PageChange(kind, HostId(host_id), bytes(prefix), version)
+
+
+def _number(value: int) -> bytes:
+    """Return a number in as few bytes as possible: 7 bits a byte, the least first."""
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _read_number(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

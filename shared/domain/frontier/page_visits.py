@@ -1,0 +1,159 @@
+"""What a fetch of a page means for a crawl that fetches its pages again. Pure.
+
+A page is compared with its stored version. An answer 304 to a conditional request, or an equal payload, is unchanged.
+Two fetches in a row that find no page (404, 410 or a redirect) make it gone. Any other failure leaves the stored page
+as it is, and the page is fetched again when it is due.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl, PageInterval
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
+from shared.domain.frontier.failure import Decision
+from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, MARK_BYTES, MISSES_TO_GONE, PageHistory
+from shared.domain.frontier.recrawl_pages import first_rate, rate_after
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, Merge, UrlState, merge_link
+from shared.domain.frontier.store_model import LeasedUrl
+
+AdaptiveWait = Callable[[int, PageInterval], int]
+"""Returns the wait in ms until the next fetch of a page, by the code of its rate of change and its bounds."""
+
+_NOT_MODIFIED: Final = 304
+_MISSING: Final = frozenset({404, 410})
+
+
+class Finding(StrEnum):
+    """What a fetch found, compared with the stored page."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    MISSED = "missed"
+    GONE = "gone"
+    FAILED = "failed"
+    RETRIED = "retried"
+
+
+@dataclass(frozen=True, slots=True)
+class Visited:
+    """What a fetch reported: the HTTP status (0: no answer), the payload's digest and the content mark.
+
+    `page`: it stored a page. `reason`: why it stored none.
+    """
+
+    status: int
+    digest: bytes
+    mark: bytes
+    page: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageVerdict:
+    """What becomes of a URL after a fetch: its new state, and `rank`, `attempts`, `reason` and `flags` of its row.
+
+    `history`: None if the stored one stays.
+    """
+
+    finding: Finding
+    state: UrlState
+    rank: int
+    attempts: int
+    reason: str | None
+    flags: int
+    history: PageHistory | None
+
+
+def conditional(url: LeasedUrl) -> bool:
+    """Return True if the page may be requested with the validators of its last fetch.
+
+    A page that is fetched for its links is requested without them, and so is one whose depth became less meanwhile.
+    """
+    return url.last is not None and bool(url.flags & REVISIT) and url.least >= url.depth
+
+
+def is_unchanged(url: LeasedUrl, visited: Visited) -> bool:
+    """Return True if a fetch shows that the stored page is unchanged.
+
+    A worker reports the stored payload's digest for an answer 304 only if the request was conditional.
+    """
+    last = url.last
+    if last is None:
+        return False
+    if (visited.page or visited.status == _NOT_MODIFIED) and visited.digest and visited.digest == last.digest:
+        return True
+    return visited.page and bool(visited.mark) and visited.mark[:MARK_BYTES] == last.history.mark
+
+
+def judge_page(
+    recrawl: CompiledRecrawl,
+    max_depth: int | None,
+    url: LeasedUrl,
+    visited: Visited,
+    decision: Decision,
+    now_ms: int,
+    adaptive: AdaptiveWait | None = None,
+) -> PageVerdict:
+    """Return what becomes of a URL that has a stored page, or whose page was just stored.
+
+    `decision` is what the table of outcomes says of the fetch. `adaptive` returns the wait in ms of a page with a code
+    of its rate of change, for the policy `adaptive`.
+    """
+    unchanged = is_unchanged(url, visited)
+    if not unchanged and decision.state is UrlState.WAITING:
+        return _retried(url, visited, decision, now_ms)
+    flags = (url.flags | COUNTED_AS_PAGE) & ~(RETRY | REVISIT)
+    known = url.last.history if url.last is not None else PageHistory(checked_ms=now_ms)
+    mark = bytes(visited.mark[:MARK_BYTES])
+    if unchanged:
+        finding, history = Finding.UNCHANGED, known.after(changed=False, now_ms=now_ms, mark=mark)
+    elif not visited.page:
+        missed = _finds_no_page(visited.status)
+        finding, history = (Finding.MISSED, known.missed()) if missed else (Finding.FAILED, known)
+    elif url.flags & COUNTED_AS_PAGE:
+        finding, history = Finding.CHANGED, known.after(changed=True, now_ms=now_ms, mark=mark)
+    else:
+        finding, history = Finding.NEW, PageHistory(checked_ms=now_ms, mark=mark)
+    if history.misses >= MISSES_TO_GONE:
+        return PageVerdict(Finding.GONE, UrlState.DONE, 0, 0, GONE, flags, history)
+    interval = recrawl.of(url.url)
+    history = _with_rate(history, known, finding, interval, now_ms)
+    read = visited.page or unchanged
+    if read and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
+        return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
+    if interval.policy is RecrawlPolicy.NEVER:
+        return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)
+    wait_ms = interval.min_ms
+    if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
+        wait_ms = adaptive(history.rate, interval)
+    return PageVerdict(finding, UrlState.WAITING, now_ms + wait_ms, 0, finding.value, flags | REVISIT, history)
+
+
+def _with_rate(
+    history: PageHistory, known: PageHistory, finding: Finding, interval: PageInterval, now_ms: int
+) -> PageHistory:
+    """Return the history with what is believed of the page's rate of change now."""
+    if finding in (Finding.CHANGED, Finding.UNCHANGED):
+        changed, elapsed_ms = finding is Finding.CHANGED, now_ms - known.checked_ms
+        return replace(history, rate=rate_after(known.rate, interval, changed=changed, elapsed_ms=elapsed_ms))
+    return history if history.rate else replace(history, rate=first_rate(interval))
+
+
+def _retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
+    """Return that the URL is tried again soon.
+
+    If its host failed, it stays due: the block of the host delays it, and no attempt is used.
+    """
+    due_ms = now_ms + int(decision.wait_s * 1000)
+    attempts, flags = url.attempt, url.flags | RETRY
+    if not decision.attempt_used:
+        attempts, flags = url.attempt - 1, url.flags
+        due_ms = min(due_ms, url.rank) if url.flags & REVISIT else due_ms
+    return PageVerdict(Finding.RETRIED, UrlState.WAITING, due_ms, attempts, visited.reason, flags, None)
+
+
+def _finds_no_page(status: int) -> bool:
+    return status in _MISSING or (300 <= status < 400 and status != _NOT_MODIFIED)

@@ -1,0 +1,218 @@
+"""When a stored page is fetched again: value against price.
+
+A fetch is worth the time for which it makes the stored page fresh. For a page with the rate of change D, fetched t ago,
+that is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its importance. The page is due when V reaches the price. One
+price for all pages gives the greatest freshness for a number of requests a day. Sources: Cho and Garcia-Molina,
+Effective page refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies for crawling, 2018.
+V never exceeds 1/D. So a page that changes faster than fetches could follow waits for `max_s`, and takes nothing from
+others.
+
+Each owner sets the price for its own pages. It counts them by rate (`bucket_of`) and solves for the price at which they
+need its share of the requests a day. No owner needs the pages of another.
+
+Times, values and prices are seconds, rates are changes a second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, expm1, inf, log, sqrt
+from typing import Final
+
+from shared.domain.frontier.change_rate import OCTAVES, SLOWEST
+
+BUCKETS: Final = 128
+"""Pages are counted by the rate of change in this many steps of a quarter of an octave."""
+
+DAY_S: Final = 86_400.0
+_SHIFT: Final = 17
+SIGNALS_REMEMBERED: Final = 64.0
+"""Comparisons after which older ones count half for a host's `SignalTrust`."""
+
+_SIGN_WORTH: Final = 0.9
+"""A signalled change is fetched if the price is below this part of 1/rate: then a sign of high precision suffices."""
+
+_SMALL: Final = 1e-3
+_SOLVED: Final = 1e-9
+_PRICES: Final = (-40.0, 34.0)
+"""Exponents of two between which a price is sought. At the first all pages are due, at the second none is."""
+
+_PRICE_STEP: Final = 1e-5
+
+
+def bucket_of(code: int) -> int:
+    """Return the bucket of a page with this `ChangeRate.code`, from 0 to BUCKETS - 1."""
+    return code >> _SHIFT
+
+
+def bucket_rate(bucket: int) -> float:
+    """Return the rate of change in the middle of a bucket."""
+    return float(2.0 ** ((bucket + 0.5) * OCTAVES / BUCKETS - OCTAVES))
+
+
+def value_s(rate: float, elapsed_s: float) -> float:
+    """Return the value of fetching a page that was fetched `elapsed_s` ago. It grows with time, and is below 1/rate."""
+    return _fraction(max(rate, SLOWEST) * elapsed_s) / max(rate, SLOWEST)
+
+
+def wait_s(rate: float, price_s: float, importance: float = 1.0) -> float:
+    """Return the time after which the value of a fetch reaches the price, or infinity if it never does."""
+    rate = max(rate, SLOWEST)
+    wanted = price_s * rate / importance
+    return _inverse(wanted) / rate if wanted < 1.0 else inf
+
+
+def freshness(rate: float, interval_s: float) -> float:
+    """Return the part of time for which a page is fresh that is fetched every `interval_s`."""
+    events = rate * interval_s
+    return -expm1(-events) / events if events > 1e-9 else 1.0
+
+
+def within(seconds: float, min_s: float, max_s: float) -> float:
+    """Return the interval nearest to `seconds` that the spec permits."""
+    return min(max(seconds, min_s), max_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RecrawlSchedule:
+    """The waits for the pages of an owner, by bucket, at the price of a fetch that keeps its budget."""
+
+    price_s: float
+    waits_s: tuple[float, ...]
+
+    def interval_s(self, code: int, min_s: float, max_s: float) -> float:
+        """Return the wait until the next fetch of a page with this `ChangeRate.code`."""
+        return within(self.waits_s[bucket_of(code)], min_s, max_s)
+
+    def requests_per_day(self, pages: Sequence[int], min_s: float, max_s: float) -> float:
+        """Return the requests a day that these pages need. `pages`: how many there are in each bucket."""
+        waits = [within(wait, min_s, max_s) for wait in self.waits_s]
+        return DAY_S * sum(count / wait for count, wait in zip(pages, waits, strict=True) if count)
+
+
+def solved(
+    pages: Sequence[int],
+    requests_per_day: float,
+    min_s: float,
+    max_s: float,
+    *,
+    signalled: Sequence[float] = (),
+) -> RecrawlSchedule:
+    """Return the schedule with the least price at which `pages` (counted by bucket) need at most `requests_per_day`.
+
+    `signalled`: the pages by bucket whose changes are signalled. Each such change needs a request besides, if it is
+    worth the price. A page of which only a part of the changes is signalled counts as that part.
+
+    Even the greatest price leaves each page a request every `max_s`. If that is over the budget, pages are fetched
+    late.
+    """
+    rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
+    signs = [(count, bucket_rate(bucket)) for bucket, count in enumerate(signalled) if count > 0]
+
+    def needed(price_s: float) -> float:
+        asked = sum(count / within(wait_s(rate, price_s), min_s, max_s) for count, rate in rates)
+        shown = sum(count * rate for count, rate in signs if price_s * rate < _SIGN_WORTH)
+        return DAY_S * (asked + shown)
+
+    low, high = _PRICES
+    if needed(2.0**low) <= requests_per_day:
+        high = low
+    elif needed(2.0**high) >= requests_per_day:
+        low = high
+    while high - low > _PRICE_STEP:
+        middle = (low + high) / 2
+        low, high = (low, middle) if needed(2.0**middle) <= requests_per_day else (middle, high)
+    # A wait goes to infinity between two prices that hardly differ: there the budget is met between the two waits.
+    most, least = needed(2.0**low), needed(2.0**high)
+    part = min(max((requests_per_day - least) / (most - least), 0.0), 1.0) if most > least else 0.0
+    waits = []
+    for bucket in range(BUCKETS):
+        short, long = (wait_s(bucket_rate(bucket), 2.0**price) for price in (low, high))
+        if within(short, min_s, max_s) < within(long, min_s, max_s):
+            long = 1 / (part / within(short, min_s, max_s) + (1 - part) / within(long, min_s, max_s))
+        waits.append(long)
+    return RecrawlSchedule(2.0**high, tuple(waits))
+
+
+def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: float, max_s: float) -> float:
+    """Return the part of `pages` (counted by bucket) that is fresh on average for a number of requests a day.
+
+    It holds for pages that change as their rates say, without signs of change. If the budget is too small for one fetch
+    every `max_s`, all waits are longer by the same factor.
+    """
+    if not any(pages):
+        return 1.0
+    schedule = solved(pages, requests_per_day, min_s, max_s)
+    late = max(1.0, schedule.requests_per_day(pages, min_s, max_s) / requests_per_day)
+    waits = [within(wait, min_s, max_s) * late for wait in schedule.waits_s]
+    fresh = (count * freshness(bucket_rate(bucket), waits[bucket]) for bucket, count in enumerate(pages) if count)
+    return sum(fresh) / sum(pages)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTrust:
+    """How far to trust a host's signs of change, such as `lastmod` in its sitemap. Counts of comparisons.
+
+    Of pages with a sign `wrong` had not changed, where their rates let expect `still`. Of pages without one `missed`
+    had changed, where their rates let expect `due`. A sitemap with the present time everywhere is as often wrong as
+    expected, so it says nothing.
+    """
+
+    wrong: float = 0.0
+    still: float = 0.0
+    missed: float = 0.0
+    due: float = 0.0
+
+    def compared(self, *, signalled: bool, changed: bool, rate: float, elapsed_s: float) -> "SignalTrust":
+        """Return the trust after a comparison of a page with this rate, with the fetch `elapsed_s` before."""
+        unchanged = exp(-rate * max(elapsed_s, 0.0))
+        kept = 0.5 if self.still + self.due > SIGNALS_REMEMBERED else 1.0
+        return SignalTrust(
+            (self.wrong + (signalled and not changed)) * kept,
+            (self.still + unchanged * signalled) * kept,
+            (self.missed + (not signalled and changed)) * kept,
+            (self.due + (1 - unchanged) * (not signalled)) * kept,
+        )
+
+    @property
+    def precision(self) -> float:
+        """How much of the doubt a sign takes away: 1 if a page with a sign has always changed, 0 if it says nothing."""
+        return max(0.0, 1 - (self.wrong + 1) / (self.still + 1))
+
+    @property
+    def unsignalled(self) -> float:
+        """The part of the changes that come without a sign, from 0 to 1."""
+        return min(1.0, (self.missed + 1) / (self.due + 1))
+
+
+def advanced_s(rate: float, precision: float) -> float:
+    """Return the time that a sign of change is worth: the page is as likely stale as if it was fetched so much earlier.
+
+    `precision`: that of `SignalTrust`. The effective elapsed time of a page with noisy signals is from arXiv
+    2502.02430.
+    """
+    return -log(max(1.0 - precision, 1e-6)) / max(rate, SLOWEST)
+
+
+def _fraction(events: float) -> float:
+    """Return 1 - (1 + x) e^(-x), for x expected changes."""
+    if events < _SMALL:  # The terms cancel, so use their series.
+        return events * events * (0.5 - events / 3 + events * events / 8)
+    return -expm1(-events) - events * exp(-events)
+
+
+def _inverse(wanted: float) -> float:
+    """Return x with 1 - (1 + x) e^(-x) = `wanted`, which is at least 0 and less than 1."""
+    if wanted <= 0.0:
+        return 0.0
+    # Start left of the solution where the curve bends up (x < 1), right of it elsewhere, and step by Newton.
+    low, high = 0.0, 60.0
+    events = min(sqrt(2 * wanted), 1.0) if wanted < 0.264 else 1.0 - log(1.0 - wanted)
+    for _ in range(50):
+        error = _fraction(events) - wanted
+        low, high = (events, high) if error < 0 else (low, events)
+        slope = events * exp(-events)
+        step = events - error / slope if slope > 0 else -1.0
+        events, before = step if low < step < high else (low + high) / 2, events
+        if abs(events - before) <= _SOLVED * events:
+            break
+    return events

@@ -1,0 +1,85 @@
+"""Who spends the requests a day of a crawl: slots, each of which belongs to one partition.
+
+The day has a slot for each request that the crawl may make. Each slot has a point between 0 and 1, by Weyl's sequence
+of the golden ratio. Each partition has a part of that range, as large as its part of the crawl's pages. So owners agree
+without a message, and a budget of few requests is spent exactly, too. A slot that is not used within a hundredth of a
+day is lost. So any 24 hours have at most 1.01 times the requests a day, and one more. Nothing is stored: a new owner
+begins with the slots after its start.
+
+Instants are Unix ms.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+_DAY_MS: Final = 86_400_000
+_KEPT_PART: Final = 100
+"""A slot is kept for this part of a day."""
+
+_ONE: Final = 1 << 64
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_EXACT: Final = 4096
+"""Of more slots than this the first are counted by the share, and not one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a crawl's slots that belong to a partition: those whose point is in [low, high) of 0..2^64."""
+
+    low: int
+    high: int
+
+    @property
+    def part(self) -> float:
+        """The share as a number from 0 to 1."""
+        return (self.high - self.low) / _ONE
+
+
+def share(pages_before: int, pages: int, pages_all: int) -> Share:
+    """Return the share of a partition that has `pages` of the crawl's pages.
+
+    `pages_before`: the pages of all partitions with a lesser number. So the shares of all partitions adjoin.
+    """
+    every = max(pages_all, pages_before + pages, 1)
+    return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)
+
+
+@dataclass(frozen=True, slots=True)
+class RecrawlBudget:
+    """What a partition may still spend. `used`: the number of the newest slot that is used or lost."""
+
+    requests_per_day: int
+    used: int
+
+    @classmethod
+    def starting(cls, requests_per_day: int, now_ms: int) -> "RecrawlBudget":
+        """Return a budget whose slots begin now."""
+        return cls(requests_per_day, _slot(requests_per_day, now_ms))
+
+    def available(self, now_ms: int, share: Share, wanted: int) -> int:
+        """Return how many requests the partition may start now, at most `wanted`."""
+        return self.spent(now_ms, share, wanted)[0]
+
+    def spent(self, now_ms: int, share: Share, wanted: int) -> tuple[int, "RecrawlBudget"]:
+        """Return how many of `wanted` requests may start now, and the budget after they were spent."""
+        newest = _slot(self.requests_per_day, now_ms)
+        kept = self.requests_per_day // _KEPT_PART
+        used = self.used
+        if used > newest + kept:  # The clock was set back.
+            used = newest
+        used = max(used, newest - kept - 1)
+        granted, width = 0, share.high - share.low
+        if wanted <= 0 or width <= 0:
+            return 0, replace(self, used=used)
+        if (many := newest - used - _EXACT) > 0:
+            granted = min(wanted, many * width // _ONE)
+            used += many if granted < wanted else -(-granted * _ONE // width)
+        while used < newest and granted < wanted:
+            used += 1
+            granted += share.low <= used * _GOLDEN % _ONE < share.high
+        return granted, replace(self, used=used)
+
+
+def _slot(requests_per_day: int, now_ms: int) -> int:
+    """Return the number of the newest slot at a moment."""
+    return now_ms * requests_per_day // _DAY_MS

@@ -1,0 +1,114 @@
+"""The pages of one crawl in one partition by how often they change: when each is due, and what may be spent. Pure.
+
+An owner has one for each crawl with the policy `adaptive`. It counts the pages by rate and solves for the price at
+which they need the partition's share of the requests a day. The counts are in SQL, so a new owner goes on with them.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shared.domain.crawl.recrawl_rules import PageInterval
+from shared.domain.frontier.change_rate import decoded, prior
+from shared.domain.frontier.recrawl import (
+    BUCKETS,
+    DAY_S,
+    RecrawlSchedule,
+    bucket_of,
+    bucket_rate,
+    freshness,
+    solved,
+    within,
+)
+from shared.domain.frontier.recrawl_budget import RecrawlBudget, Share
+
+RATES: Final = "rates"
+"""The kind of tally that counts pages by bucket."""
+
+_SOLVE_EVERY_MS: Final = 10_000
+_MOVED_PART: Final = 50
+
+
+class RecrawlPages:
+    """The counts of pages by bucket, the schedule that follows from them, and the budget of requests."""
+
+    def __init__(self, requests_per_day: int, interval: PageInterval, pages: Mapping[int, int], now_ms: int) -> None:
+        """Make the schedule. `pages`: the number of pages in each bucket. `interval`: the bounds of the crawl's own."""
+        self.requests_per_day = requests_per_day
+        self.interval = interval
+        self.pages = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
+        self._budget = RecrawlBudget.starting(requests_per_day, now_ms)
+        self._schedule: RecrawlSchedule | None = None
+        self._solved_ms = 0
+        self._moved = 0
+        self._reserved = 0
+
+    def __repr__(self) -> str:
+        return f"<RecrawlPages {sum(self.pages)} pages, {self.requests_per_day} requests a day>"
+
+    def count(self, bucket: int, n: int) -> None:
+        """Add `n` pages to a bucket."""
+        self.pages[bucket] = max(0, self.pages[bucket] + n)
+        self._moved += abs(n)
+
+    def wait_ms(self, code: int, interval: PageInterval, part: float, now_ms: int) -> int:
+        """Return the wait until the next fetch of a page with this code of its rate of change.
+
+        `part`: the part of the crawl's pages that is in this partition.
+        """
+        if self._schedule is None or self._due(now_ms):
+            budget = max(self.requests_per_day * part, 1e-6)
+            bounds = (self.interval.min_ms / 1000, self.interval.max_ms / 1000)
+            self._schedule = solved(self.pages, budget, *bounds)
+            self._solved_ms, self._moved = now_ms, 0
+        return int(self._schedule.interval_s(code, interval.min_ms / 1000, interval.max_ms / 1000) * 1000)
+
+    def begin(self) -> None:
+        """Begin a pass of dispatch: nothing is reserved."""
+        self._reserved = 0
+
+    def reserve(self, now_ms: int, share: Share, wanted: int) -> int:
+        """Reserve requests for at most `wanted` pages in this pass. Return for how many there is budget."""
+        n = max(0, self._budget.available(now_ms, share, self._reserved + wanted) - self._reserved)
+        self._reserved += n
+        return n
+
+    def spend(self, now_ms: int, share: Share, n: int) -> None:
+        """Count `n` pages as sent out."""
+        self._budget = self._budget.spent(now_ms, share, n)[1]
+
+    def _due(self, now_ms: int) -> bool:
+        """Return True if enough pages have moved between buckets for another schedule."""
+        enough = self._moved > max(1, sum(self.pages) // _MOVED_PART)
+        return enough and not 0 <= now_ms - self._solved_ms < _SOLVE_EVERY_MS
+
+
+def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int) -> int:
+    """Return the code of a page's rate of change after a comparison. 0 stands for a page that was not compared yet."""
+    known = decoded(code) if code else decoded(first_rate(interval))
+    return known.observed(changed=changed, elapsed_s=elapsed_ms / 1000).code
+
+
+def first_rate(interval: PageInterval) -> int:
+    """Return the code of the rate that is assumed of a new page: between those that the interval can follow."""
+    return prior(1000.0 / (interval.min_ms * interval.max_ms) ** 0.5).code
+
+
+def bucket_for(code: int) -> int:
+    """Return the bucket of a page with this code, for the counts."""
+    return bucket_of(code)
+
+
+def expected(pages: Mapping[int, int], interval: PageInterval, requests_per_day: int | None) -> tuple[float, float]:
+    """Return the requests a day that pages get, and the part of them that is expected to be fresh, from 0 to 1.
+
+    `pages`: how many there are in each bucket, at least one. `requests_per_day`: what an adaptive policy may spend.
+    None: each page is fetched at the least interval.
+    """
+    counts = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
+    least, most = interval.min_ms / 1000, interval.max_ms / 1000
+    waits = [least] * BUCKETS
+    if requests_per_day is not None:
+        schedule = solved(counts, requests_per_day, least, most)
+        waits = [within(wait, least, most) for wait in schedule.waits_s]
+    fresh = sum(n * freshness(bucket_rate(bucket), waits[bucket]) for bucket, n in enumerate(counts) if n)
+    return DAY_S * sum(n / wait for n, wait in zip(counts, waits, strict=True)), fresh / sum(counts)

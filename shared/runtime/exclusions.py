@@ -1,0 +1,54 @@
+"""Follows the exclusions that the leader publishes, so that a member applies each change at once."""
+
+from collections.abc import Callable
+
+import structlog
+
+from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.ports.coordinator import Entry, Snapshot, View
+from shared.wire.desired_state import exclusions_of
+from shared.wire.keys import EXCLUSIONS, Keys
+from shared.wire.messages import Malformed
+
+log = structlog.get_logger(__name__)
+
+_RESYNC_S = 5.0
+
+
+class ExclusionsFollower:
+    """Has the exclusions in force, as last published in `view`.
+
+    `changed` is called after each change. If the record is absent or unreadable, the earlier exclusions stay: a
+    coordinator that lost everything reverts nothing.
+    """
+
+    def __init__(self, view: View, keys: Keys, *, changed: Callable[[Exclusions], None] = lambda current: None) -> None:
+        self.current = NO_EXCLUSIONS
+        self._view = view
+        self._key = keys.setting(EXCLUSIONS)
+        self._changed = changed
+        self._entry: Entry | None = None
+
+    def __repr__(self) -> str:
+        return f"<ExclusionsFollower {self.current!r}>"
+
+    async def run(self) -> None:
+        """Apply every change until cancelled."""
+        snapshot = self._view.snapshot
+        while True:
+            self.follow(snapshot)
+            snapshot = await self._view.changed(snapshot, _RESYNC_S)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Apply the record in a snapshot of the view. Log it if it cannot be read."""
+        entry = snapshot.entries.get(self._key)
+        if entry is None or entry == self._entry:
+            return
+        self._entry = entry
+        try:
+            self.current = exclusions_of(entry)
+        except Malformed as error:
+            log.error("exclusions.rejected", reason=str(error), kept_revision=self.current.revision)
+            return
+        log.info("exclusions.applied", revision=self.current.revision)
+        self._changed(self.current)

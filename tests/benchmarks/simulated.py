@@ -1,0 +1,129 @@
+"""`orb bench simulated`: how fresh recrawl policies keep the pages of a simulated web, in virtual time.
+
+    orb bench simulated [--hosts 1000] [--days 360] [--pages-per-request 30] [--seeds 201 202]
+        [--only NAME ...] [--json]
+
+Each policy crawls a web of its own with the same seed and the same requests a day: one for `--pages-per-request` pages.
+The second half of the time is measured. The web is tests/support/simulation/changing_web.py; its rates and seeds were
+fixed before the policies were tuned, on other seeds (`TUNING_SEEDS`). At the middle of the measured time every owner is
+restarted from what is stored.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from tests.support.simulation.changing_web import DAY_S, TABLE_SEEDS, ChangingWeb
+from tests.support.simulation.recrawl_policies import POLICIES
+from tests.support.simulation.recrawl_run import Run, impolite
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a policy did with one web. `requests` and `unchanged` are per day; `spent`: requests to the budget."""
+
+    policy: str
+    seed: int
+    pages: int
+    freshness: float
+    unchanged: float
+    requests: float
+    spent: float
+    busiest_day: float
+    sitemaps: float
+    failed: float
+    yielded: float
+    impolite: int
+
+
+def measured(name: str, seed: int, *, hosts: int, days: int, pages_per_request: float) -> Measured:
+    """Return what the policy `name` does with the web of a seed."""
+    web = ChangingWeb(seed, hosts, days)
+    budget = max(1, int(len(web.pages) / pages_per_request))
+    half_s, middle_s, end_s = days // 2 * DAY_S, days * 3 // 4 * DAY_S, days * DAY_S
+    run = Run(web, POLICIES[name](web, budget), budget, half_s)
+    run.until(middle_s)
+    run.restart(middle_s)
+    run.until(end_s, start=middle_s)
+    tally = run.finish()
+    time_days = (end_s - half_s) / DAY_S
+    return Measured(
+        policy=name,
+        seed=seed,
+        pages=len(web.pages),
+        freshness=tally.freshness,
+        unchanged=tally.unchanged / time_days,
+        requests=tally.requests / time_days,
+        spent=tally.requests / time_days / budget,
+        busiest_day=tally.busiest_day() / budget,
+        sitemaps=tally.sitemaps / time_days,
+        failed=tally.failed / time_days,
+        yielded=tally.yielded,
+        impolite=impolite(web.hosts),
+    )
+
+
+def table(rows: Sequence[Measured]) -> str:
+    """Return the rows as a table, the means of the seeds, with ratios to the fixed interval."""
+    lines = [
+        "| policy | freshness | to fixed | useless a day | to fixed | requests a day | of budget | busiest day "
+        "| sitemaps a day | yield | impolite |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    fixed = {row.seed: row for row in rows if row.policy == "fixed"}
+    for name in dict.fromkeys(row.policy for row in rows):
+        own = [row for row in rows if row.policy == name]
+
+        def mean(field: str, own: list[Measured] = own) -> float:
+            return float(statistics.mean(getattr(row, field) for row in own))
+
+        def ratio(field: str, own: list[Measured] = own) -> str:
+            known = [getattr(row, field) / getattr(fixed[row.seed], field) for row in own if row.seed in fixed]
+            return f"{statistics.mean(known):.2f}" if known else "-"
+
+        cells = (
+            name,
+            f"{mean('freshness'):.3f}",
+            ratio("freshness"),
+            f"{mean('unchanged'):,.0f}",
+            ratio("unchanged"),
+            f"{mean('requests'):,.0f}",
+            f"{mean('spent'):.3f}",
+            f"{mean('busiest_day'):.3f}",
+            f"{mean('sitemaps'):,.0f}",
+            f"{mean('yielded'):.2f}",
+            str(sum(row.impolite for row in own)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="orb bench simulated", description="Compare recrawl policies.")
+    parser.add_argument("--hosts", type=int, default=1_000)
+    parser.add_argument("--days", type=int, default=360)
+    parser.add_argument("--pages-per-request", type=float, default=30.0, help="pages for each request a day")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(TABLE_SEEDS))
+    parser.add_argument("--only", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    parser.add_argument("--json", action="store_true", help="every run as JSON instead of the table")
+    asked = parser.parse_args()
+    one = partial(measured, hosts=asked.hosts, days=asked.days, pages_per_request=asked.pages_per_request)
+    runs = [(name, seed) for name in asked.only for seed in asked.seeds]
+    with ProcessPoolExecutor(max_workers=2) as processes:
+        rows = list(processes.map(one, *zip(*runs, strict=True)))
+    if asked.json:
+        json.dump([asdict(row) for row in rows], sys.stdout, indent=2)
+        print()
+    else:
+        print(f"{asked.hosts:,} hosts, {statistics.mean(row.pages for row in rows):,.0f} pages on average")
+        print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""The store's promises about stored pages: due ones are leased again, counts hold, versions and changes are kept."""
+
+from collections.abc import Callable
+
+from shared.domain.crawl.spec import Budget
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.page_history import ChangeKind, PageHistory, change_of, unpacked
+from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlState, queued_as
+from shared.domain.frontier.store_model import Changes, FetchRow, LeaseRequest, LeaseRow, UrlChange
+from shared.domain.ids import LeaseId, Revision, numbered
+from tests.support.database.store_tables import NOW_MS, Tables, link, links
+
+OnStore = Callable[..., None]
+
+HOST = "a.example.com"
+DAY_MS = 86_400_000
+LATER_MS = NOW_MS + DAY_MS
+PAGE = COUNTED_AS_PAGE | REVISIT
+COUNTS = "SELECT queued, leased, done, pages, retries, revisits, revisiting FROM crawl_counters"
+
+
+async def again(
+    t: Tables, revisits: int, new: int = 0, *, now_ms: int = LATER_MS, budgets: dict[object, Budget] | None = None
+) -> LeaseRow | None:
+    """Lease up to so many stored pages that are due, and new URLs."""
+    lease_id = LeaseId(numbered(t.next_lease, t.fence.partition))
+    t.next_lease += 1
+    request = LeaseRequest(
+        lease_id, t.crawl_id, Revision(1), t.host_id(HOST), HOST, 0, "default", 0, new, revisits, revisits + new, True
+    )
+    rows = await t.store.dispatch(t.fence, t.next_lease, [request], now_ms, budgets or {})  # type: ignore[arg-type]
+    t.fence = t.fence.next()
+    return rows[0] if rows else None
+
+
+async def stored(t: Tables, row: LeaseRow, *, due_ms: int = LATER_MS, flags: int = PAGE, attempts: int = 0) -> None:
+    """Store a page for every URL of a lease, to be fetched again at `due_ms`."""
+    changes = Changes(freed=[row.lease_id], at_ms=NOW_MS)
+    queue, counters = changes.queue(row.crawl_id, row.host_id), changes.counters[row.crawl_id]
+    for key, url in row.urls.items():
+        place = (row.crawl_id, row.host_id, key)
+        changes.urls.append(UrlChange(*place, UrlState.WAITING, due_ms, attempts, flags, "new"))
+        history = PageHistory(checked_ms=NOW_MS).encoded()
+        changes.fetches.append(
+            FetchRow(*place, NOW_MS, 200, True, size=9, digest=b"d" * 20, segment="s", offset=1, length=2,
+                     etag='"1"', recrawl=history)
+        )  # fmt: skip
+        changes.page_changes.setdefault(row.crawl_id, []).append(change_of(ChangeKind.NEW, row.host_id, key, 1))
+        new = not url.flags & COUNTED_AS_PAGE
+        counters["leased"] -= 1
+        counters["revisiting"] -= bool(url.flags & REVISIT)
+        counters["queued"] += 1
+        counters["pages"] += new
+        counters[queued_as(flags) or "new"] += 1
+        queue.leased -= 1
+        queue.waiting += 1
+        queue.pages += new
+    queue.next_due_ms = due_ms
+    await t.apply(changes)
+
+
+async def pages(t: Tables, n: int = 3, *, due_ms: int = LATER_MS) -> LeaseRow:
+    await t.found(*links(HOST, range(n), depth=1))
+    row = await t.lease(HOST)
+    assert row is not None
+    await stored(t, row, due_ms=due_ms)
+    return row
+
+
+def test_due_pages_are_leased_with_their_last_fetch_and_before_new_urls(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        first = await pages(t)
+        await t.found(link(f"http://{HOST}/new", 1))
+        assert t.rows(COUNTS) == [(4, 0, 0, 3, 0, 3, 0)]
+        assert await again(t, 5, now_ms=LATER_MS - 1) is None, "nothing is due yet"
+        row = await again(t, 2, 1)
+        assert row is not None
+        assert [bool(row.urls[key].flags & REVISIT) for key in row.order].count(True) == 2
+        assert t.rows(COUNTS) == [(1, 3, 0, 3, 0, 1, 2)]
+        queue = await t.queue(HOST)
+        assert (queue.queued, queue.waiting, queue.leased, queue.next_due_ms) == (0, 1, 3, LATER_MS)
+        known = next(row.urls[key] for key in row.order if row.urls[key].flags & REVISIT)
+        assert known.last == LastFetch(NOW_MS, b"d" * 20, '"1"', None, PageHistory(checked_ms=NOW_MS))
+        (loaded,) = (await t.claim(2)).leases
+        assert loaded == row, "a new owner knows what the pages are compared with"
+        assert set(first.order) >= {key for key in row.order if row.urls[key].last}
+
+    on_store(story)
+
+
+def test_refresh_leaves_pages_that_become_due_later_but_no_retry(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await pages(t, 2)
+        row = await again(t, 1)
+        assert row is not None
+        await stored(t, row, due_ms=LATER_MS + 5, flags=PAGE | RETRY, attempts=1)
+        await t.found(link(f"http://{HOST}/late", 1))
+        new = await t.lease(HOST)
+        assert new is not None
+        await stored(t, new, due_ms=LATER_MS + 5)
+        request = LeaseRequest(
+            LeaseId(numbered(t.next_lease, t.fence.partition)), t.crawl_id, Revision(1), t.host_id(HOST), HOST, 0,
+            "default", 0, 0, 9, 9, True, LATER_MS,
+        )  # fmt: skip
+        [taken] = await t.store.dispatch(t.fence, t.next_lease + 1, [request], LATER_MS + 10, {})
+        t.fence = t.fence.next()
+        assert len(taken.order) == 2
+        assert set(taken.order).isdisjoint(new.order)
+
+    on_store(story)
+
+
+def test_pages_that_are_fetched_again_use_up_no_budget(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await pages(t)
+        await t.found(*links(HOST, range(10, 20), depth=1))
+        budgets = {t.crawl_id: Budget(max_pages=5)}
+        row = await again(t, 3, 9, budgets=budgets)  # type: ignore[arg-type]
+        assert row is not None
+        assert len(row.order) == 5, "three revisits, and two new pages up to the limit"
+        assert await again(t, 3, 9, budgets=budgets) is None  # type: ignore[arg-type]
+
+    on_store(story)
+
+
+def test_retry_of_a_page_counts_as_one_and_is_leased_when_due(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await pages(t, 1)
+        row = await again(t, 1)
+        assert row is not None
+        await stored(t, row, due_ms=LATER_MS + 5, flags=PAGE | RETRY, attempts=1)
+        assert t.rows(COUNTS) == [(1, 0, 0, 1, 1, 0, 0)]
+        taken = await again(t, 1, now_ms=LATER_MS + 5)
+        assert taken is not None
+        assert t.rows(COUNTS) == [(0, 1, 0, 1, 0, 0, 1)]
+        assert next(iter(taken.urls.values())).attempt == 2
+
+    on_store(story)
+
+
+def test_changed_page_keeps_its_earlier_versions_up_to_the_limit(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t, 1)
+        (key,) = row.order
+        place = (t.crawl_id, row.host_id, key)
+        for version in range(1, 5):
+            fetched = FetchRow(*place, NOW_MS + version, 200, True, segment=f"s{version}", offset=1, length=2,
+                               recrawl=PageHistory(version=version + 1).encoded())  # fmt: skip
+            superseded = Superseded(*place, version, version + 1 - 3)
+            await t.apply(Changes(superseded=[superseded], fetches=[fetched], at_ms=NOW_MS + version))
+        assert t.rows("SELECT version, segment, at_ms FROM page_versions ORDER BY version") == [
+            (3, "s2", NOW_MS + 2), (4, "s3", NOW_MS + 3),
+        ]  # fmt: skip
+        assert t.value("SELECT segment FROM fetches") == "s4"
+
+    on_store(story)
+
+
+def test_unchanged_page_keeps_its_row_and_takes_new_validators(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t, 1)
+        place = (t.crawl_id, row.host_id, row.order[0])
+        history = PageHistory(compared=1, checked_ms=LATER_MS)
+        await t.apply(Changes(revisited=[RevisitRow(*place, history.encoded(), '"2"', None)]))
+        found = t.rows("SELECT at_ms, segment, etag, recrawl, history FROM fetches")
+        assert [(*rest, bytes(recrawl)) for *rest, recrawl, _ in found] == [(NOW_MS, "s", '"2"', history.encoded())]
+        assert found[0][-1] is None, "an unchanged page adds no line to the history"
+
+    on_store(story)
+
+
+def test_log_of_changes_has_a_row_for_each_transaction_in_order(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t)
+        entry = change_of(ChangeKind.GONE, row.host_id, row.order[0], 1)
+        await t.apply(Changes(page_changes={t.crawl_id: [entry]}, at_ms=NOW_MS))
+        logged = t.rows("SELECT at_ms, number, entries FROM page_changes ORDER BY at_ms, partition, number")
+        assert [(at_ms, len(list(unpacked(bytes(entries))))) for at_ms, _, entries in logged] == [
+            (NOW_MS, 3), (NOW_MS, 1),
+        ]  # fmt: skip
+        assert list(unpacked(bytes(logged[1][2]))) == [entry]
+        assert logged[0][1] < logged[1][1] == t.fence.version
+
+    on_store(story)
+
+
+def test_spent_host_budget_excludes_new_urls_and_no_stored_page(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t)
+        await t.found(*links(HOST, range(10, 14), depth=1))
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.EXCLUDED, "max_pages_per_host")]))
+        assert t.rows(COUNTS) == [(3, 0, 0, 3, 0, 3, 0)]
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.FAILED, "host_unreachable")]))
+        assert t.rows(COUNTS) == [(0, 0, 0, 3, 0, 0, 0)]
+
+    on_store(story)
+
+
+def test_page_found_nearer_leaves_the_waiting_pages_to_be_read_again(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await pages(t)
+        found = await t.found(link(f"http://{HOST}/1", 0), max_depth=3)
+        assert sum(found.queues.values()) == 1
+        assert t.rows(COUNTS) == [(3, 0, 0, 3, 0, 2, 0)]
+        queue = await t.queue(HOST)
+        assert (queue.queued, queue.waiting) == (1, 2)
+        taken = await again(t, 0, 9)
+        assert taken is not None
+        assert [url.flags & REVISIT for url in taken.urls.values()] == [0]
+        assert [url.last is not None for url in taken.urls.values()] == [True], "it is compared all the same"
+
+    on_store(story)
+
+
+def test_command_gives_done_pages_a_due_time_and_takes_it_away(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t, 30)
+        await t.command(CommandKind.RECRAWL, id="off", every_ms=0)
+        assert t.rows(COUNTS) == [(0, 0, 30, 30, 0, 0, 0)]
+        assert t.value("SELECT count(*) FROM urls WHERE state = 3 AND flags = 1") == 30
+        await t.command(CommandKind.RECRAWL, id="on", every_ms=1000)
+        assert t.rows(COUNTS) == [(30, 0, 0, 30, 0, 30, 0)]
+        assert t.value("SELECT min(rank) FROM urls WHERE state = 1") == NOW_MS + 1000
+        queue = await t.queue(HOST)
+        assert (queue.waiting, queue.next_due_ms) == (30, NOW_MS + 1000)
+        assert await t.store.due_before(t.crawl_id, NOW_MS + 1000)
+        assert not await t.store.due_before(t.crawl_id, NOW_MS + 999)
+        assert row.crawl_id == t.crawl_id
+
+    on_store(story)
+
+
+def test_deleted_crawl_leaves_no_version_and_no_change(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t, 2)
+        place = (t.crawl_id, row.host_id, row.order[0])
+        fetched = FetchRow(*place, LATER_MS, 200, True, segment="s2", offset=1, length=2)
+        await t.apply(Changes(superseded=[Superseded(*place, 1, 0)], fetches=[fetched]))
+        assert t.value("SELECT count(*) FROM page_versions") == 1
+        await t.command(CommandKind.DELETE)
+        for table in ("page_versions", "page_changes", "fetches", "urls"):
+            assert t.value(f"SELECT count(*) FROM {table}") == 0, table
+
+    on_store(story)

@@ -1,0 +1,317 @@
+"""A site that changes between passes: `orb crawl --refresh` finds exactly what was added, edited and removed."""
+
+import http.server
+import json
+import os
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from warcio.archiveiterator import ArchiveIterator
+
+from shared.domain.archive.model import labelled_sha1, payload_digest
+from shared.domain.frontier.page_history import decoded, unpacked
+from shared.runtime.supervise import dying_with
+from tests.support.processes.orb_command import ROOT, command_line
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+INTERVAL_S = 1.0
+MODIFIED = formatdate(1_700_000_000, usegmt=True)
+
+
+class Site(http.server.ThreadingHTTPServer):
+    """Serves `pages` (path -> text). Those in `dated` and `tagged` answer conditional requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.pages: dict[str, str] = {}
+        self.tagged: set[str] = set()
+        self.dated: set[str] = set()
+        self.odd: dict[str, str] = {}
+        self.seen: list[tuple[str, str | None, int]] = []
+        self.slow_s = 0.0
+        self._more = threading.Condition()
+
+    def note(self, path: str, condition: str | None, status: int) -> None:
+        """Note a request that is about to be answered."""
+        with self._more:
+            self.seen.append((path, condition, status))
+            self._more.notify_all()
+        time.sleep(self.slow_s)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many requests came since the last call of `taken`."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.seen) >= count, 60)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def taken(self) -> list[tuple[str, str | None, int]]:
+        """Return path, condition and status of the requests since the last call, without robots.txt."""
+        seen, self.seen = self.seen, []
+        return sorted(each for each in seen if each[0] != "/robots.txt")
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    server: Site
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        site, text = self.server, self.server.pages.get(self.path)
+        condition = self.headers["If-None-Match"] or self.headers["If-Modified-Since"]
+        headers = {"Content-Type": "text/html; charset=utf-8"}
+        body = (text or "missing").encode()
+        status = 404 if text is None else 200
+        if self.path in site.tagged:
+            headers["ETag"] = f'"{payload_digest(body).hex()}"'
+        if self.path in site.dated:
+            headers["Last-Modified"] = MODIFIED
+        if self.path in site.odd:
+            headers["ETag"] = headers["Last-Modified"] = site.odd[self.path]
+        if text is not None and condition is not None and condition in (headers.get("ETag"), MODIFIED):
+            status, body = 304, b""
+        site.note(self.path, condition, status)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != 304:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(body)
+
+
+@contextmanager
+def serving() -> Iterator[Site]:
+    with Site() as site:
+        thread = threading.Thread(target=site.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield site
+        finally:
+            site.shutdown()
+            thread.join()
+
+
+def page(text: str, *links: str) -> str:
+    return f"<html><body><p>{text}</p>{''.join(f'<a href={link}>{link}</a>' for link in links)}</body></html>"
+
+
+def orb(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    """The JSON object that a command printed."""
+    ended = subprocess.run(
+        command_line(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+        stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ended.returncode == code, f"{ended.returncode}: {ended.stdout}{ended.stderr}"
+    return json.loads(ended.stdout) if ended.stdout else {"error": ended.stderr}
+
+
+def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(f"file:{folder / 'crawl.db'}?mode=ro", uri=True)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def changes(folder: Path) -> list[tuple[str, str, int]]:
+    """Kind, path and version of each entry of the log of changes."""
+    found = []
+    paths = {bytes(key)[:8]: url.lstrip(":") for key, url in rows(folder, "SELECT fingerprint, url FROM urls")}
+    for (entries,) in rows(folder, "SELECT entries FROM page_changes ORDER BY at_ms, partition, number"):
+        found += [(each.kind.name.lower(), paths[each.prefix], each.version) for each in unpacked(entries)]
+    return found
+
+
+def records(folder: Path, kind: str) -> list[tuple[str, str, str | None]]:
+    """Path, payload digest and profile of every stored record of a kind."""
+    found = []
+    for path in sorted((folder / "archive").glob("*.warc.gz")):
+        with path.open("rb") as file:
+            for record in ArchiveIterator(file):
+                if record.rec_type == kind:
+                    header = record.rec_headers
+                    target = "/" + header["WARC-Target-URI"].split("/", 3)[3]
+                    profile = header.get_header("WARC-Profile")
+                    found.append((target, header["WARC-Payload-Digest"], profile and profile.rsplit("/", 1)[1]))
+    return sorted(each for each in found if each[0] != "/robots.txt")
+
+
+def test_refresh_finds_exactly_what_changed_between_passes(tmp_path: Path) -> None:
+    folder = tmp_path / "site.crawl"
+    with serving() as site:
+        site.pages = {"/": page("start", "/a", "/b", "/c", "/d"), **{f"/{name}": page(name) for name in "abcd"}}
+        site.tagged, site.dated = {"/a", "/b"}, {"/c"}
+        start = (site.url, "--recrawl", "1s", "--refresh", "--allow-net", "127.0.0.0/8", "--delay", "0", "--json")
+        first = orb("crawl", *start, "--out", folder)
+        assert (first["end"], first["pages"]) == ("finished", 5)
+        assert changes(folder) == [("new", path, 1) for _, path, _ in changes(folder)]
+        assert sorted(path for _, path, _ in changes(folder)) == ["/", "/a", "/b", "/c", "/d"]
+        assert {condition for _, condition, _ in site.taken()} == {None}
+
+        time.sleep(INTERVAL_S)
+        tag = f'"{payload_digest(site.pages["/b"].encode()).hex()}"'
+        site.pages["/b"] = page("b, edited")
+        site.pages["/"] = page("start", "/a", "/b", "/c", "/d", "/e")
+        site.pages["/e"] = page("e")
+        del site.pages["/d"]
+        before = len(changes(folder))
+        second = orb("crawl", "--out", folder, "--refresh", "--json")
+        assert (second["end"], second["pages"]) == ("finished", 6)
+        assert sorted(changes(folder)[before:]) == [("changed", "/", 2), ("changed", "/b", 2), ("new", "/e", 1)]
+        seen = {path: (condition, status) for path, condition, status in site.taken()}
+        assert seen["/b"] == (tag, 200)
+        assert seen["/a"][1] == 304
+        assert seen["/c"] == (MODIFIED, 304)
+        assert seen["/d"] == (None, 404)
+        assert [(path, profile) for path, _, profile in records(folder, "revisit")] == [
+            ("/a", "server-not-modified"), ("/c", "server-not-modified"),
+        ]  # fmt: skip
+        assert [digest for _, digest, _ in records(folder, "revisit")] == [
+            labelled_sha1(payload_digest(site.pages[path].encode())) for path in ("/a", "/c")
+        ]
+
+        time.sleep(INTERVAL_S)
+        site.taken()
+        before = len(changes(folder))
+        orb("crawl", "--out", folder, "--refresh", "--json")
+        assert changes(folder)[before:] == [("gone", "/d", 1)]
+        assert len(site.taken()) == 6, "each page is requested once"
+        assert ("/", "identical-payload-digest") in {(path, how) for path, _, how in records(folder, "revisit")}
+        assert rows(folder, "SELECT state, reason FROM urls WHERE url = ':/d'") == [(3, "gone")]
+        assert rows(folder, "SELECT version FROM page_versions ORDER BY host_id, fingerprint") == [(1,), (1,)]
+        identity = "SELECT discovered - queued - leased - done - failed - excluded, queued, revisits"
+        assert rows(folder, f"{identity} FROM crawl_counters") == [(0, 5, 5)]
+
+        time.sleep(INTERVAL_S)
+        site.taken()
+        orb("crawl", "--out", folder, "--refresh", "--json")
+        assert "/d" not in {path for path, _, _ in site.taken()}, "a gone page is requested no more"
+
+
+def test_spent_page_budget_stops_new_pages_and_no_refresh(tmp_path: Path) -> None:
+    folder = tmp_path / "site.crawl"
+    with serving() as site:
+        site.pages = {"/": page("start", *(f"/{n}" for n in range(9))), **{f"/{n}": page(str(n)) for n in range(9)}}
+        start = (site.url, "--recrawl", "1s", "--refresh", "--allow-net", "127.0.0.0/8", "--delay", "0", "--json")
+        first = orb("crawl", *start, "--max-pages", "4", "--out", folder)
+        stored = {path for path, _, _ in site.taken()}
+        assert (first["pages"], len(stored)) == (4, 4)
+        time.sleep(INTERVAL_S)
+        orb("crawl", "--out", folder, "--refresh", "--json")
+        assert {path for path, _, _ in site.taken()} == stored
+        assert rows(folder, "SELECT sum(pages) FROM crawl_counters") == [(4,)]
+
+
+def test_odd_validators_and_304_without_a_page_are_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "site.crawl"
+    with serving() as site:
+        site.pages = {"/": page("start", "/long", "/date"), "/long": page("long"), "/date": page("date")}
+        site.odd = {"/long": '"' + "e" * (64 << 10) + '"', "/date": "the day before yesterday"}
+        start = (site.url, "--recrawl", "1s", "--refresh", "--allow-net", "127.0.0.0/8", "--delay", "0", "--json")
+        orb("crawl", *start, "--out", folder)
+        site.taken()
+        time.sleep(INTERVAL_S)
+        orb("crawl", "--out", folder, "--refresh", "--json")
+        assert site.taken() == [("/", None, 200), ("/date", None, 200), ("/long", None, 200)]
+        assert rows(folder, "SELECT key, n FROM crawl_tallies WHERE kind = 'revisited'") == [("unchanged", 3)]
+
+
+def test_refresh_of_a_crawl_that_fetches_each_page_once_is_refused(tmp_path: Path) -> None:
+    refused = orb("crawl", "http://127.0.0.1:9/", "--refresh", "--out", tmp_path / "site.crawl", code=2)
+    assert "--recrawl" in refused["error"]
+
+
+def test_killed_refresh_goes_on_and_loses_no_change_and_no_due_time(tmp_path: Path) -> None:
+    folder, pages = tmp_path / "site.crawl", 40
+    with serving() as site:
+        names = [f"/{n}" for n in range(pages)]
+        site.pages = {"/": page("start", *names), **{name: page(name) for name in names}}
+        site.tagged = set(names)
+        start = (site.url, "--recrawl", "2s", "--refresh", "--allow-net", "127.0.0.0/8", "--delay", "0", "--json")
+        orb("crawl", *start, "--out", folder)
+        before = len(changes(folder))
+        for name in names[::4]:
+            site.pages[name] = page(f"{name}, edited")
+        time.sleep(2 * INTERVAL_S)
+        site.taken()
+        site.slow_s = 0.1
+        again = command_line("crawl", "--out", folder, "--refresh", "--json")
+        process = subprocess.Popen(
+            [*dying_with(os.getpid()), *again], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid)
+            site.wait_for(pages // 4)
+            for each in [*family.children(recursive=True), family]:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+        process.wait(30)
+        site.slow_s = 0.0
+        orb("crawl", "--out", folder, "--refresh", "--json")
+        found = changes(folder)[before:]
+        edited = {("changed", name, 2) for name in names[::4]}
+        assert set(found) == edited
+        assert len(found) == len(edited), "no change is recorded twice"
+        waiting = rows(folder, "SELECT count(*), min(rank), max(attempts) FROM urls WHERE state = 1 AND flags & 8 <> 0")
+        assert (waiting[0][0], waiting[0][2]) == (pages + 1, 0)
+        assert rows(folder, "SELECT count(*) FROM leases") == [(0,)]
+
+
+def test_adaptive_policy_counts_every_page_by_its_rate_over_runs(tmp_path: Path) -> None:
+    folder, spec = tmp_path / "site.crawl", tmp_path / "news.yaml"
+    with serving() as site:
+        site.pages = {"/": page("start", "/a", "/b"), "/a": page("a"), "/b": page("b")}
+        site.tagged = {"/a"}
+        recrawl = "{policy: adaptive, min_s: 1, max_s: 600, requests_per_day: 8640000}"
+        spec.write_text(
+            f"seeds: [{site.url}/]\nrecrawl: {recrawl}\npoliteness: {{delay_s: 0}}\negress: {{allow: [127.0.0.0/8]}}\n"
+        )
+        orb("crawl", "--spec", spec, "--refresh", "--out", folder, "--json")
+        for n in range(2):
+            time.sleep(2 * INTERVAL_S)
+            site.pages["/b"] = page(f"b {n}")
+            orb("crawl", "--out", folder, "--refresh", "--json")
+        counted = rows(folder, "SELECT sum(n) FROM crawl_tallies WHERE kind = 'rates'")
+        assert counted == [(3,)]
+        assert [each for each in changes(folder) if each[0] == "changed"] == [
+            ("changed", "/b", 2),
+            ("changed", "/b", 3),
+        ]
+        kept = dict(rows(folder, "SELECT u.url, f.recrawl FROM urls u JOIN fetches f ON f.fingerprint = u.fingerprint"))
+        busy, quiet = (decoded(kept[f":{path}"], 0).rate for path in ("/b", "/a"))
+        assert busy > quiet > 0
+
+
+def test_section_added_later_fetches_earlier_pages_until_it_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "site.crawl"
+    with serving() as site:
+        site.pages = {"/": page("start", "/a", "/b"), "/a": page("a"), "/b": page("b")}
+        orb("crawl", site.url, "--allow-net", "127.0.0.0/8", "--delay", "0", "--json", "--out", folder)
+        states = "SELECT state, count(*) FROM urls GROUP BY state"
+        assert rows(folder, states) == [(3, 3)]
+        assert rows(folder, "SELECT count(*) FROM fetches WHERE recrawl IS NOT NULL") == [(0,)]
+        site.taken()
+        time.sleep(INTERVAL_S)
+        site.pages["/a"] = page("a, edited")
+        orb("crawl", "--out", folder, "--recrawl", "1s", "--refresh", "--json")
+        assert [path for path, _, _ in site.taken()] == ["/", "/a", "/b"]
+        assert changes(folder) == [("changed", "/a", 2)]
+        assert rows(folder, states) == [(1, 3)]
+        ended = orb("crawl", "--out", folder, "--recrawl", "none", "--json")
+        assert ended["end"] == "finished"
+        assert rows(folder, states) == [(3, 3)]
+        assert rows(folder, "SELECT finished_reason FROM crawls") == [("complete",)]

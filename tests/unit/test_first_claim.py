@@ -1,0 +1,51 @@
+"""When hosts may be fetched first under a new owner: an earlier owner may have fetched any host that it knew."""
+
+import pytest
+
+from api.frontier.capacity import PoolCapacity
+from api.frontier.dispatch_crawls import DispatchCrawls
+from api.frontier.hosts import facts_of
+from api.frontier.ownership import FrontierSettings, Ownership
+from shared.domain.frontier.states import Fence, Position
+from shared.domain.frontier.store_model import FIRST_HOST, Claimed, QueueRow
+from shared.domain.ids import CrawlId, HostId, Partition, Term
+
+CLAIMED_AT = 1000.0
+DELAY_S = 7.0
+ROW = QueueRow(
+    crawl_id=CrawlId(1),
+    host_id=HostId(1),
+    host="a.test",
+    queued=3,
+    waiting=0,
+    next_due_ms=0,
+    pages=0,
+    leased=0,
+    shard_cap=0,
+    crawl_delay_ms=0,
+    operator_delay_ms=0,
+    latency_ms=0,
+    failures=0,
+    unreachable=0,
+    last_failure_ms=0,
+    blocked_until_ms=0,
+    visited_at_ms=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("next_host", "settings", "first_s"),
+    [
+        pytest.param(FIRST_HOST, FrontierSettings(), 0.0, id="a partition without a host was never fetched from"),
+        pytest.param(FIRST_HOST + 1, FrontierSettings(), DELAY_S, id="an earlier owner may have fetched"),
+        pytest.param(FIRST_HOST, FrontierSettings(first_claim_rests=True), DELAY_S, id="another crawl may have"),
+    ],
+)
+def test_first_shard_of_a_new_owner_is_due(next_host: int, settings: FrontierSettings, first_s: float) -> None:
+    claimed = Claimed(Fence(Partition(0), Term(1), 0), Position(), next_host, 1, ())
+    own = Ownership(claimed, crawls=DispatchCrawls(), capacity=PoolCapacity(), settings=settings, now=CLAIMED_AT)
+    hosts, now = own.hosts, CLAIMED_AT + 0.5
+    hosts.offer(ROW, facts=facts_of(ROW), delay_s=DELAY_S, slots=1, now=now, now_ms=0)
+    assert max(hosts.next_wake(), now) == max(CLAIMED_AT + first_s, now)
+    hosts.wake(now)
+    assert hosts.due() == (0 if first_s else 1)

@@ -1,0 +1,99 @@
+"""Outcomes of pages that are fetched again: counts hold, and each finding changes exactly what it should."""
+
+from dataclasses import replace
+
+from api.frontier.capacity import spent_in
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.counters import Counters
+from shared.domain.frontier.page_history import ChangeKind, PageHistory, decoded
+from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages
+from shared.domain.frontier.revisits import LastFetch
+from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlEnd, UrlState
+from shared.domain.frontier.store_model import Changes
+from shared.wire.messages import Record, UrlOutcome
+from tests.unit.test_settle import CRAWL, NOW_MS, Desk, P, fingerprint, lease_id, outcome
+
+DAY_MS = 86_400_000
+SAME, OTHER = b"s" * 20, b"o" * 20
+
+
+def desk(**recrawl: object) -> Desk:
+    """An owner with four URLs out, of which three have a stored page."""
+    made = Desk(sizes=(4,))
+    made.crawl.spec = parse_spec({"seeds": ["http://a.test/"], "recrawl": {"policy": "fixed", **recrawl}})
+    held = made.leases.get(lease_id(1))
+    assert held is not None
+    for n in range(1, 4):
+        url = held.row.urls[fingerprint(1, n)]
+        url.flags = COUNTED_AS_PAGE | REVISIT
+        url.last = LastFetch(NOW_MS - DAY_MS, SAME, '"e"', None, PageHistory(checked_ms=NOW_MS - DAY_MS, rate=7 << 20))
+    made.counters["revisiting"] = 3
+    made.crawl.allowance.restore(P, spent_in(Counters(leased=4, revisiting=3)))
+    return made
+
+
+def result(n: int, status: int, digest: bytes) -> UrlOutcome:
+    return UrlOutcome(
+        fingerprint(1, n), UrlEnd.ANSWERED, NOW_MS, status, size=10, digest=digest, record=Record("s", n, 9), etag='"f"'
+    )
+
+
+def settled(made: Desk, *results: UrlOutcome) -> Changes:
+    draft = made.draft()
+    draft.outcome(outcome(1, *results))
+    changes = draft.changes
+    made.commit(draft)
+    return changes
+
+
+def test_each_finding_changes_its_own_rows_and_the_counts_hold() -> None:
+    made = desk()
+    changes = settled(made, result(0, 200, OTHER), result(1, 200, OTHER), result(2, 304, SAME), result(3, 404, b""))
+    assert {change.state for change in changes.urls} == {UrlState.WAITING}
+    assert (made.counters["revisits"], made.counters["revisiting"], made.counters["pages"]) == (4, 0, 1)
+    assert made.counters["queued"] == 7
+    assert [(each.kind, each.version) for each in changes.page_changes[CRAWL]] == [
+        (ChangeKind.NEW, 1), (ChangeKind.CHANGED, 2),
+    ]  # fmt: skip
+    assert [each.version for each in changes.superseded] == [1]
+    assert [each.fingerprint for each in changes.fetches] == [fingerprint(1, n) for n in (0, 1, 3)]
+    assert [(each.fingerprint, each.etag) for each in changes.revisited] == [
+        (fingerprint(1, 2), '"f"'), (fingerprint(1, 3), None),
+    ]  # fmt: skip
+    assert changes.tallies[CRAWL, "revisited", "unchanged"] == 1
+    assert made.crawl.allowance.remaining(10**6) == 999, "only the new page uses up budget"
+
+
+def test_answer_304_that_proves_nothing_makes_the_next_request_unconditional() -> None:
+    changes = settled(desk(), result(1, 304, OTHER))
+    [row] = changes.revisited
+    assert (row.etag, row.last_modified) == ("", "")
+
+
+def test_pages_that_were_not_attempted_wait_on_with_their_due_time() -> None:
+    made = desk()
+    draft = made.draft()
+    draft.outcome(outcome(1, result(0, 200, OTHER), not_attempted=[fingerprint(1, n) for n in range(1, 4)]))
+    back = [change for change in draft.changes.urls if change.fingerprint != fingerprint(1, 0)]
+    assert [(change.state, change.rank, change.attempts) for change in back] == [
+        (UrlState.WAITING, n, 0) for n in range(1, 4)
+    ]
+    made.commit(draft)
+    assert (made.counters["revisits"], made.counters["revisiting"]) == (4, 0)
+
+
+def test_adaptive_policy_waits_by_the_counts_and_moves_the_page_between_them() -> None:
+    made = desk(policy="adaptive", min_s=60, requests_per_day=10)
+    recrawl = made.crawl.recrawl
+    assert recrawl is not None
+    pages = RecrawlPages(10, recrawl.of(""), {56: 3}, NOW_MS)
+    draft = replace(made.draft(), recrawls={CRAWL: pages})
+    draft.outcome(outcome(1, result(1, 200, OTHER), result(2, 304, SAME), final=False))
+    moved = {key: n for (_, kind, key), n in draft.changes.tallies.items() if kind == RATES and n}
+    assert sum(moved.values()) == 0, "each page is counted once"
+    waits = {change.fingerprint: change.rank - NOW_MS for change in draft.changes.urls}
+    assert min(waits.values()) >= 60_000
+    assert max(waits.values()) > 60_000, "ten requests a day do not fetch three pages each minute"
+    changed = next(row for row in draft.changes.fetches if row.fingerprint == fingerprint(1, 1))
+    quiet = next(row for row in draft.changes.revisited if row.fingerprint == fingerprint(1, 2))
+    assert decoded(changed.recrawl, 0).rate > decoded(quiet.recrawl, 0).rate

@@ -1,0 +1,81 @@
+"""Reports the sitemaps of a host with the first URL that a visit settles there.
+
+They travel with the outcome of that URL, so they are acknowledged before it. A visit that is lost reports them again.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+import msgspec
+
+from shared.domain.crawl.discover_spec import Sitemaps
+from shared.domain.frontier.states import UrlKind
+from shared.domain.ids import Fingerprint
+from shared.domain.web.sitemaps import WELL_KNOWN_SITEMAP
+from shared.domain.web.url import Location, origin_of
+from shared.wire.messages import LeftOut, ShardUrl
+from workers.discoveries import PageLinks
+from workers.page_reading import listing_judge
+from workers.robots import Robots
+from workers.visit_crawls import VisitCrawl
+from workers.visit_report import SettledUrl
+
+HOPS: Final = 1
+"""Sitemaps begin with a hop, so that one that a seed's host names is not taken for a seed."""
+
+
+class HostSitemaps:
+    """The sitemaps of the origins of one visit. Each origin's are reported once for each lesser depth."""
+
+    __slots__ = ("_depths",)
+
+    def __init__(self) -> None:
+        self._depths: dict[str, int] = {}
+
+    def added(
+        self,
+        settled: SettledUrl,
+        crawl: VisitCrawl | None,
+        host_id: int,
+        host: str,
+        entry: ShardUrl,
+        robots: Mapping[str, Robots],
+    ) -> SettledUrl:
+        """Return `settled`, the outcome of `entry`, with the sitemaps of its origin that are to be reported."""
+        if crawl is None or crawl.spec.discover.sitemaps is Sitemaps.NONE:
+            return settled
+        origin = origin_of(entry.url)
+        if self._depths.get(origin, inf) <= entry.depth or (crawl.obeys_robots(host) and origin not in robots):
+            return settled
+        self._depths[origin] = entry.depth
+        named = robots[origin].sitemaps(origin) if origin in robots else ()
+        urls = [location.url for location in named]
+        if not urls and crawl.spec.discover.sitemaps is Sitemaps.WELL_KNOWN:
+            urls = [origin + WELL_KNOWN_SITEMAP]
+        page = Location(entry.url, host, Fingerprint(settled.outcome.fingerprint))
+        outlinks = crawl.outlinks.listed(
+            page,
+            [(url, None) for url in urls],
+            listing_judge(crawl, page, entry.depth, hops=HOPS),
+            depth=entry.depth,
+        )
+        outcome = settled.outcome
+        if outlinks.excluded and crawl.outlinks.first_of(origin):
+            known = {each.reason: each for each in outcome.left_out}
+            for reason, n in outlinks.left_out().items():
+                before = known.get(reason, LeftOut(reason, 0))
+                examples = [*before.examples, *outlinks.examples.get(reason, ())]
+                known[reason] = LeftOut(reason, before.n + n, examples)
+            outcome = msgspec.structs.replace(outcome, left_out=list(known.values()))
+        # A robots.txt vouches for its own host alone, also for a sitemap that lies elsewhere.
+        own = tuple([location for location in outlinks.fresh if location.host == host])
+        others = tuple([location for location in outlinks.fresh if location.host != host])
+        links = [
+            PageLinks(crawl, host_id, host, page.fingerprint, some, entry.depth, HOPS, kind)
+            for some, kind in ((own, UrlKind.HOST_SITEMAP), (others, UrlKind.SITEMAP))
+            if some
+        ]
+        return msgspec.structs.replace(
+            settled, outcome=outcome, found=(*settled.found, *links), outlinks=(*settled.outlinks, outlinks)
+        )

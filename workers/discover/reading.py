@@ -1,0 +1,168 @@
+"""Reads an answer as a page, or as a sitemap or feed: its entries, by the scope and the location rules of sitemaps.org.
+
+A file is a sitemap or feed if its URL was found as one. In a crawl that reads sitemaps or feeds, XML is one by its root
+element, too, because a page may link to it first.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Final
+
+from shared.domain.crawl.discover_spec import Sitemaps
+from shared.domain.explain.excluded_links import SITEMAP_LOCATION
+from shared.domain.frontier.states import UrlKind
+from shared.domain.web.fetch import Answer
+from shared.domain.web.sitemaps import listing_folder, lists_whole_host
+from shared.domain.web.url import Location, origin_of
+from shared.wire.messages import ShardUrl
+from workers.discover.listing import ListingReader
+from workers.discover.xml_listing import Entry, Listing
+from workers.page_reading import READ_ON_LOOP, PageReading, listing_judge, page_judge, read
+from workers.parse.mime import Media, classify, media_type
+from workers.robots import Robots, RobotsCache
+from workers.visit_crawls import VisitCrawl
+
+MAX_ORIGINS: Final = 100
+"""The other origins whose robots.txt is consulted for one sitemap, as far as it is known."""
+
+_GZIP: Final = b"\x1f\x8b"
+_FEEDS: Final = frozenset((Listing.RSS, Listing.ATOM))
+_MIME: Final = 128
+
+
+async def read_answer(
+    crawl: VisitCrawl,
+    page: Location,
+    entry: ShardUrl,
+    answer: Answer,
+    at_ms: int,
+    robots: Mapping[str, Robots],
+    cache: RobotsCache,
+) -> PageReading:
+    """Read the answer to `entry`, whose location is `page`, requested at `at_ms`. A large one is read in a thread.
+
+    `robots`: the robots rules that the visit has, by origin. Those of other origins are looked up in `cache`.
+    """
+    kind = UrlKind(entry.kind)
+    if not _may_list(crawl, kind, answer):
+        if len(answer.decoded) * crawl.scope.weight > READ_ON_LOOP:
+            return await asyncio.to_thread(read, crawl, page, entry.depth, entry.hops, answer, at_ms, kind)
+        return read(crawl, page, entry.depth, entry.hops, answer, at_ms, kind)
+    named = {origin: page in rules.sitemaps(origin) for origin, rules in robots.items()}
+    named.setdefault(origin_of(page.url), False)
+    while True:
+        reading = _ListingReading(crawl, page, entry, answer, named)
+        if answer.decoded.startswith(_GZIP) or len(answer.decoded) * crawl.scope.weight > READ_ON_LOOP:
+            result = await asyncio.to_thread(reading.read)
+        else:
+            result = reading.read()
+        if result is None:
+            return read(crawl, page, entry.depth, entry.hops, answer, at_ms, kind)
+        if not reading.unknown:
+            return result
+        for origin in reading.unknown:
+            known = await cache.known(origin)
+            named[origin] = known is not None and page in known.sitemaps(origin)
+
+
+def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
+    """Return True if the answer must be read as a sitemap or feed, or may be one by its content."""
+    if not 200 <= answer.status < 300:
+        return False
+    if kind.listing:
+        return True
+    return crawl.spec.discover.any and classify(answer.decoded, answer.joined("content-type")) is Media.XML
+
+
+class _ListingReading:
+    """Reads one sitemap or feed. `named`: by origin, whether its robots.txt names the file.
+
+    `unknown`: further origins that must be in `named` before the entries can be judged.
+    """
+
+    def __init__(
+        self, crawl: VisitCrawl, page: Location, entry: ShardUrl, answer: Answer, named: Mapping[str, bool]
+    ) -> None:
+        self._crawl, self._page, self._entry, self._answer = crawl, page, entry, answer
+        self._kind = UrlKind(entry.kind)
+        self._named = named
+        self._whole_host = self._kind is UrlKind.HOST_SITEMAP or named[origin_of(page.url)]
+        self._folder = listing_folder(page.url)
+        self.unknown: set[str] = set()
+
+    def read(self) -> PageReading | None:
+        """Return the entries. Return None if the file, found as a page, is none that this crawl reads."""
+        page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
+        reader = ListingReader(page.url, self._answer.decoded, content_type)
+        batches = iter(reader)
+        first = next(batches, [])
+        if not (self._kind.listing or self._reads(reader.form)):
+            return None
+        mime = media_type(content_type)[:_MIME]
+        if reader.form is None:
+            return PageReading(mime, entries=0, problem=f"it is neither a sitemap nor a feed: {reader.problem}")
+        index = reader.form is Listing.INDEX
+        depth = entry.depth if index else entry.depth + 1
+        outlinks = self._crawl.outlinks.listed(
+            page, _references(chain((first,), batches)), self._judge(reader.form), depth=depth
+        )
+        if reader.form is Listing.TEXT and not outlinks.urls:
+            return PageReading(mime, entries=0, problem="it is no sitemap: none of its lines is a URL")
+        return PageReading(
+            mime=mime,
+            found=outlinks.fresh,
+            depth=depth,
+            hops=entry.hops + 1 if index else 0,
+            kind=self._kind_of_children() if index else UrlKind.LISTED,
+            links=len(outlinks.fresh) + outlinks.known,
+            outlinks=outlinks,
+            archived={f"M {reader.form}": outlinks.urls},
+            notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
+            links_found=outlinks.found,
+            entries=reader.entries,
+            problem=reader.problem,
+            left_out=outlinks.left_out(),
+            examples=outlinks.examples,
+        )
+
+    def _reads(self, form: Listing | None) -> bool:
+        discover = self._crawl.spec.discover
+        if form in _FEEDS:
+            return discover.feeds
+        return form in (Listing.SITEMAP, Listing.INDEX) and discover.sitemaps is not Sitemaps.NONE
+
+    def _kind_of_children(self) -> UrlKind:
+        """Return the kind of an index's sitemaps: they may list every URL of its host if the index may."""
+        whole = self._whole_host or lists_whole_host(self._page.url)
+        return UrlKind.HOST_SITEMAP if whole else UrlKind.SITEMAP
+
+    def _judge(self, form: Listing) -> Callable[[Location], str | None]:
+        page, depth = self._page, self._entry.depth
+        if form is Listing.INDEX:
+            in_scope = listing_judge(self._crawl, page, depth, hops=self._entry.hops + 1)
+        else:
+            in_scope = page_judge(self._crawl, page, depth + 1)
+        # A feed that no robots.txt names is a page with links: the location rules are for sitemaps.
+        if form in _FEEDS and self._kind not in (UrlKind.SITEMAP, UrlKind.HOST_SITEMAP):
+            return in_scope
+        same_site = form is Listing.INDEX or self._whole_host
+
+        def judge(location: Location) -> str | None:
+            reason = in_scope(location)
+            if reason is not None or location.url.startswith(self._folder):
+                return reason
+            if same_site and location.host == page.host:
+                return None
+            origin = origin_of(location.url)
+            named = self._named.get(origin)
+            if named is None and len(self._named) + len(self.unknown) <= MAX_ORIGINS:
+                self.unknown.add(origin)
+            return None if named else SITEMAP_LOCATION
+
+        return judge
+
+
+def _references(batches: Iterator[list[Entry]]) -> Iterator[Entry]:
+    for batch in batches:
+        yield from batch

@@ -1,0 +1,186 @@
+"""Parses the entries of a sitemap or feed in XML with expat, piece by piece.
+
+The text comes from strangers. So a file that declares entities is refused, no DTD or other file is ever loaded, and
+nesting and the size of a token are bounded. An XInclude element is one that means nothing here.
+
+Elements count by their place and local name, with the prefix that the root element has. Real files have wrong or
+missing namespaces, and undeclared prefixes.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+from xml.parsers import expat
+
+from shared.domain.web.url import MAX_URL_CHARS, canonicalize
+
+MAX_XML_DEPTH: Final = 64
+"""The nesting of elements that is read. Sitemaps and feeds use fewer than ten levels."""
+
+MAX_TOKEN_BYTES: Final = 1 << 20
+"""The size of one tag, comment or declaration. The parser scans an unfinished one again with every piece."""
+
+_NO_XML_CHARACTER: Final = bytes(32 if byte < 32 and byte not in b"\t\n\r" else byte for byte in range(256))
+
+
+class Listing(StrEnum):
+    """The forms of sitemaps and feeds."""
+
+    SITEMAP = "sitemap"
+    INDEX = "sitemap index"
+    RSS = "RSS feed"
+    ATOM = "Atom feed"
+    TEXT = "text sitemap"
+
+
+class Entry(NamedTuple):
+    """An entry of a sitemap or feed: its URL as written.
+
+    `base`: what the URL may be relative to. None: it must be absolute, as in sitemaps.
+    """
+
+    reference: str
+    base: str | None = None
+
+
+class _Stopped(Exception):
+    """The parser stops here. The text has the reason."""
+
+
+_ROOTS: Final = {
+    "urlset": Listing.SITEMAP,
+    "sitemapindex": Listing.INDEX,
+    "rss": Listing.RSS,
+    "RDF": Listing.RSS,
+    "feed": Listing.ATOM,
+    "entry": Listing.ATOM,
+}
+_ITEMS: Final = {Listing.SITEMAP: "url", Listing.INDEX: "sitemap", Listing.RSS: "item", Listing.ATOM: "entry"}
+
+
+class XmlListing:
+    """Parses the file at `url`. Call `feed` with each piece of its text, then `close`. Both return complete entries.
+
+    `form`: what the file is, None as long as it is unknown. `problem`: why it can be read no further, empty if it can.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.form: Listing | None = None
+        self.problem = ""
+        self._entries: list[Entry] = []
+        self._fed = 0
+        self._depth = 0
+        self._prefix = ""
+        self._item = ""
+        self._item_depth = 0  # 0 outside an item
+        self._text: list[str] | None = None
+        self._chars = 0
+        self._link = self._guid = ""
+        self._bases: list[str] = [url]
+        self._parser = parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.EntityDeclHandler = self._entity
+
+    def feed(self, text: str) -> list[Entry]:
+        """Parse the next piece. Return the entries that are complete now."""
+        return self._parse(text.encode("utf-8", "replace").translate(_NO_XML_CHARACTER), False)
+
+    def close(self) -> list[Entry]:
+        """Parse the rest: the text has ended."""
+        return self._parse(b"", True)
+
+    def _parse(self, data: bytes, final: bool) -> list[Entry]:
+        self._fed += len(data)
+        try:
+            self._parser.Parse(data, final)
+            if self._fed - self._parser.CurrentByteIndex > MAX_TOKEN_BYTES:
+                raise _Stopped(f"a tag or comment has more than {MAX_TOKEN_BYTES >> 20} MiB")
+        except _Stopped as reason:
+            self.problem = str(reason)
+        except expat.ExpatError as error:
+            self.problem = f"its XML is invalid in line {error.lineno}: {expat.ErrorString(error.code)}"
+        entries, self._entries = self._entries, []
+        return entries
+
+    def _entity(self, name: str, *_: object) -> None:
+        raise _Stopped(f"it declares the entity {name[:40]!r}")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        depth = self._depth = self._depth + 1
+        if depth > MAX_XML_DEPTH:
+            raise _Stopped(f"its elements are nested more than {MAX_XML_DEPTH} deep")
+        if depth == 1:
+            self._root(name)
+        if self.form is Listing.ATOM:
+            self._bases.append(_base(attributes.get("xml:base"), self._bases[-1]))
+        if not self._item_depth:
+            if name == self._item and depth <= 3:
+                self._item_depth = depth
+                self._link = self._guid = ""
+        elif depth == self._item_depth + 1:
+            self._field(name, attributes)
+
+    def _root(self, name: str) -> None:
+        prefix, colon, local = name.rpartition(":")
+        self.form = _ROOTS.get(local)
+        if self.form is None:
+            raise _Stopped(f"its root element is {name[:40]}")
+        # In RSS 1.0 the root is of RDF, and the items are of RSS.
+        self._prefix = "" if local == "RDF" else prefix + colon
+        self._item = self._prefix + _ITEMS[self.form]
+
+    def _field(self, name: str, attributes: dict[str, str]) -> None:
+        """Begin a field of an item."""
+        if not name.startswith(self._prefix):
+            return
+        local = name[len(self._prefix) :]
+        match self.form:
+            case Listing.ATOM:
+                if local == "link" and attributes.get("rel", "alternate").strip().lower() in _ALTERNATE:
+                    href = attributes.get("href", "").strip()
+                    if href and not self._link:
+                        self._entries.append(Entry(href[: MAX_URL_CHARS + 1], self._bases[-1]))
+                        self._link = href
+            case Listing.RSS:
+                if local == "link" or (local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"):
+                    self._capture()
+            case _:
+                if local == "loc":
+                    self._capture()
+
+    def _capture(self) -> None:
+        self._text, self._chars = [], 0
+        self._parser.CharacterDataHandler = self._characters
+
+    def _characters(self, data: str) -> None:
+        if self._text is not None and self._chars <= MAX_URL_CHARS:
+            self._text.append(data[: MAX_URL_CHARS + 1])
+            self._chars += len(data)
+
+    def _end(self, name: str) -> None:
+        depth, self._depth = self._depth, self._depth - 1
+        if self.form is Listing.ATOM:
+            self._bases.pop()
+        if self._text is not None and depth == self._item_depth + 1:
+            value = "".join(self._text).strip()
+            self._text = None
+            self._parser.CharacterDataHandler = None
+            if name == self._prefix + "guid":
+                # Most identifiers that are not URLs do not say so.
+                self._guid = self._guid or (value if "://" in value else "")
+            else:
+                self._link = self._link or value
+        elif depth == self._item_depth:
+            self._item_depth = 0
+            if self.form is not Listing.ATOM and (reference := self._link or self._guid):
+                base = self._bases[0] if self.form is Listing.RSS else None
+                self._entries.append(Entry(reference, base))
+
+
+_ALTERNATE: Final = frozenset(("", "alternate", "http://www.iana.org/assignments/relation/alternate"))
+
+
+def _base(own: str | None, outer: str) -> str:
+    """Return the base of an element with the attribute xml:base `own` (RFC 4287 §2), within the base `outer`."""
+    return outer if own is None else canonicalize(own, outer) or outer
