@@ -7,7 +7,7 @@ import pytest
 
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.local.specs import LocalSpecs
+from shared.adapters.local.specs import LOOK_S, LocalSpecs
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec import encode_spec
@@ -70,7 +70,7 @@ def test_crawl_whose_time_is_up_is_published_as_paused(tmp_path: Path) -> None:
 
 
 class Published:
-    """A publisher of etcd records, whose specs a worker of this test sees, too."""
+    """A publisher of etcd records, whose specs a worker of this test has seen, too, when they are published."""
 
     def __init__(self, records: EtcdSpecPublisher, folder: Path) -> None:
         self._records = records
@@ -79,6 +79,7 @@ class Published:
     async def publish(self, spec: PublishedSpec) -> None:
         await self._records.publish(spec)
         await self._specs.publish(spec)
+        await asyncio.sleep(LOOK_S)
 
 
 @pytest.mark.parametrize("verb", [Verb.CANCEL, Verb.PAUSE, Verb.DELETE])

@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
+
+import pytest
 
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.frontier.states import UrlEnd
@@ -17,6 +20,7 @@ from tests.support.web.fetchers import run
 from tests.support.web.raw_server import Connection, RawServer, page, raw_server
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
+from workers import visit
 
 HTML = b"Content-Type: text/html"
 
@@ -66,10 +70,13 @@ def agents(requests: list[bytes]) -> list[str]:
 async def at_work(
     server: BrokerServer, folder: Path, declared: CrawlSpec
 ) -> AsyncIterator[tuple[Held, RawServer, ScriptedOwner]]:
-    """A worker, a site that holds its answers, and the owner of the crawl."""
+    """A worker, a site that holds its answers, and the owner of the crawl. Its visits wait for a host however long the
+    wait is, so that only the crawl's state ends them."""
     held = Held()
-    async with raw_server(held) as site, owner_of(server, folder, declared) as owner, worker(server, folder):
-        yield held, site, owner
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(visit, "PATIENCE_S", inf)
+        async with raw_server(held) as site, owner_of(server, folder, declared) as owner, worker(server, folder):
+            yield held, site, owner
 
 
 def archived(folder: Path) -> dict[str, int]:
