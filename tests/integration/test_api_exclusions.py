@@ -96,6 +96,10 @@ def test_repeated_create_with_its_key_makes_one(tmp_path: Path) -> None:
         first = await client.post(AT, json=ASKED, headers=once)
         assert (await client.post(AT, json=ASKED, headers=once)).json() == first.json()
         assert len((await client.get(AT)).json()["items"]) == 1
+        assert (await client.delete(first.headers["Location"])).status_code == 204
+        again = await client.post(AT, json=ASKED, headers=once)
+        assert (again.status_code, again.json()) == (201, first.json()), "the first answer, though it is gone"
+        assert (await client.get(AT)).json()["items"] == []
 
     as_operator(tmp_path, story)
 

@@ -49,10 +49,13 @@ def add(
     now_ms: int,
     repeatable: Repeatable | None = None,
 ) -> StoredExclusion:
-    """Store an exclusion, and the request of its command to `partitions` partitions (Desired.add_exclusion)."""
+    """Store an exclusion, and the request of its command to `partitions` partitions (Desired.add_exclusion).
+
+    A repeat of the request returns the exclusion as it was created.
+    """
     revision = int(connection.execute(_NEXT).scalar_one())
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
-        return one(connection, int(before))
+        return msgspec.json.decode(before, type=StoredExclusion)
     here = exclusions.c.target == target
     if (known := connection.execute(select(exclusions.c.id).where(here)).scalar()) is not None:
         raise Exists(f"exclusion {known} has the target {target}: replace that one")
@@ -72,7 +75,7 @@ def add(
     )
     stored = StoredExclusion(exclusion_id, target, terms, revision, now_ms, str(actor))
     if repeatable is not None:
-        access.answer(connection, actor, repeatable, str(exclusion_id), now_ms)
+        access.answer(connection, actor, repeatable, msgspec.json.encode(stored).decode(), now_ms)
     access.record(connection, actor, "exclusion.create", target, None, _described(terms), now_ms)
     _ask(connection, stored, partitions, actor, now_ms)
     return stored
