@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncGenerator
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Request, Response
 
@@ -31,7 +31,7 @@ MAX_CAPTURES: Final = 20_000
 
 DEFAULT_CAPTURES: Final = 1_000
 _PIECE: Final = 256 << 10
-_RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
+_RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 _BINARY: Final = "application/octet-stream"
 
 _DIGITS: Final = "The first digits of a time as yyyymmddhhmmss, in UTC"
@@ -120,12 +120,14 @@ async def query_captures(
     crawl = await served.catalog.crawl(name)
     found = cdx_query(url, match_type)
     if found is None:
-        _refuse("query.url", "is not an http or https URL", "write it as https://example.org/")
+        wrong = FieldError("query.url", "is not an http or https URL", "write it as https://example.org/")
+        raise ApiProblem(ProblemKind.INVALID, "the URL is not valid", errors=[wrong])
     location, match, key = found
     query = CdxQuery(location, match, key, since, until, closest, sort, limit)
     rows = await served.catalog.captures(crawl.crawl_id, query, partition_of(location.host, served.partitions))
     if rows is None:
-        _refuse("query.matchType", "matches too many captures", "name a longer prefix or a single URL")
+        wrong = FieldError("query.matchType", "matches too many captures", "name a longer prefix or a single URL")
+        raise ApiProblem(ProblemKind.INVALID, "the query matches too many captures", errors=[wrong])
     write, media_type = (cdxj_line, "text/x-cdxj") if output is CdxOutput.TEXT else (_object, "application/x-ndjson")
     lines = [write(row) + b"\n" for row in query.selected(rows)]
     return Response(b"".join(lines), media_type=media_type)
@@ -161,7 +163,7 @@ async def get_segment(
     asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
     begin, end = 0, size
     if asked is not None:
-        begin, end = int(asked[1]), min(size, int(asked[2]) + 1 if asked[2] else size)
+        begin, end = _range(asked, size)
         if begin >= end:
             raise ApiProblem(
                 ProblemKind.RANGE, f"{segment} has {size} bytes", headers={"Content-Range": f"bytes */{size}"}
@@ -185,11 +187,15 @@ async def _bytes(
             yield piece
 
 
+def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
+    """Return the first byte and the one after the last that a Range header means (RFC 9110 §14.1.2)."""
+    first, last, suffix = asked.groups()
+    if suffix is not None:
+        return max(0, size - int(suffix)), size
+    return int(first), min(size, int(last) + 1 if last else size)
+
+
 def _object(row: IndexRow) -> bytes:
     """Return a capture as a JSON object: the sort key, the time and the fields of its line."""
     key, timestamp, fields = cdxj_line(row).split(b" ", 2)
     return json.dumps({"urlkey": key.decode(), "timestamp": timestamp.decode(), **json.loads(fields)}).encode()
-
-
-def _refuse(place: str, problem: str, hint: str) -> NoReturn:
-    raise ApiProblem(ProblemKind.INVALID, "the request is not valid", errors=[FieldError(place, problem, hint)])

@@ -50,6 +50,7 @@ BEYOND_THE_DOCUMENT: Final = frozenset(
         "the address has a NUL character in it",
         "the cursor is not valid",
         "the URL is not valid",
+        "the query matches too many captures",
         "the target cannot be excluded",
         "the host is not valid",
         "no seeds are given",

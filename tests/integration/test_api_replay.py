@@ -106,11 +106,13 @@ def test_files_are_served_whole_and_by_range_and_only_those_of_the_crawl(tmp_pat
             whole = await client.get(f"{SEGMENTS}/{name}")
             assert (whole.status_code, whole.content, whole.headers["accept-ranges"]) == (200, data, "bytes")
             size = len(data)
-            for asked, begin, end in (("0-9", 0, 10), (f"{size - 5}-", size - 5, size), (f"5-{size + 9}", 5, size)):
+            ranges = [("0-9", 0, 10), (f"{size - 5}-", size - 5, size), (f"5-{size + 9}", 5, size)]
+            ranges += [("-5", size - 5, size), (f"-{size + 9}", 0, size)]
+            for asked, begin, end in ranges:
                 part = await client.get(f"{SEGMENTS}/{name}", headers={"range": f"bytes={asked}"})
                 assert (part.status_code, part.content) == (206, data[begin:end])
                 assert part.headers["content-range"] == f"bytes {begin}-{end - 1}/{size}"
-            for asked in (f"{size}-", "9-5"):
+            for asked in (f"{size}-", "9-5", "-0"):
                 refused = await client.get(f"{SEGMENTS}/{name}", headers={"range": f"bytes={asked}"})
                 problem(refused, 416, "range-not-satisfiable")
                 assert refused.headers["content-range"] == f"bytes */{size}"

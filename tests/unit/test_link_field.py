@@ -1,9 +1,8 @@
 """The Link header leads to the next page and the one before, as RFC 8288 §3 reads it."""
 
-import time
-
 import pytest
 
+from tests.support.cpu_time import least_cpu_s
 from workers.page_reading import field_links
 
 
@@ -39,6 +38,5 @@ def test_link_field_names_the_canonical_page() -> None:
 
 @pytest.mark.parametrize("value", ["<" * 200_000, "<>;" * 60_000, '<>;"' * 50_000, '<>;="\\' * 40_000, "<>," * 60_000])
 def test_hostile_link_field_costs_a_bounded_time(value: str) -> None:
-    begun = time.process_time()
     assert list(field_links(value)) == []
-    assert time.process_time() - begun < 1.0
+    assert least_cpu_s(lambda: list(field_links(value)), enough=1.0) < 1.0
