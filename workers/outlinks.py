@@ -71,6 +71,10 @@ class KnownLinks:
             self._next_generation += 1
         return generation
 
+    def forget(self) -> None:
+        """Empty the cache: every link that is found is reported anew."""
+        self._tags[:] = array("Q", bytes(8 * len(self._tags)))
+
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
         """Return True if the link is in the cache with this tag (`generation`) and with a depth of at most `depth`."""
         slot = (hash(fingerprint) + generation) & self._mask

@@ -76,10 +76,13 @@ class VisitCrawls:
         open_fetcher: Callable[[EgressRules], Fetcher],
         exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
     ) -> None:
-        """Create it. `exclusions` returns those in force now."""
+        """Create it. `exclusions` returns those in force now. When they change, `known` is emptied: a link to a URL
+        that an exclusion releases must be reported again.
+        """
         self._specs = specs
         self._known = known
         self._exclusions = exclusions
+        self._known_under = exclusions()
         self._fetchers = FetcherPool(open_fetcher, exclusions)
         self._active: OrderedDict[CrawlId, VisitCrawl] = OrderedDict()
 
@@ -87,6 +90,9 @@ class VisitCrawls:
         """Return the crawl at `revision` or later, None if it was deleted. Raise Transient if that revision cannot be
         had now (SpecSource.spec).
         """
+        if (exclusions := self._exclusions()) is not self._known_under:
+            self._known_under = exclusions
+            self._known.forget()
         published = await self._specs.spec(crawl_id, revision)
         if published is None:
             self._active.pop(crawl_id, None)

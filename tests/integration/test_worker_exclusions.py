@@ -164,3 +164,28 @@ def test_name_that_resolves_into_an_excluded_range_is_not_requested() -> None:
             await pool.close()
 
     run(main())
+
+
+def test_link_is_reported_again_after_an_exclusion_has_ended(
+    server: BrokerServer, tmp_path: Path, in_force: InForce
+) -> None:
+    """The worker did not report links again that it had reported before, so nothing brought released URLs back."""
+
+    async def main() -> None:
+        async def linking(connection: Connection) -> None:
+            while True:
+                await connection.request()
+                await connection.send(page(b'<a href="/released">r</a>', b"Content-Type: text/html"))
+
+        async with (
+            raw_server(linking) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            for slot, path in enumerate(("/1", "/2", "/3")):
+                if path == "/3":
+                    in_force.exclude()
+                await owner.ended(await owner.send(site.url(path), slot=slot))
+            assert owner.links().count(site.url("/released")) == 2, "not for the second page"
+
+    run(main())
