@@ -37,9 +37,10 @@ def reason_of(result: UrlOutcome) -> str:
 
 
 def source_read(result: UrlOutcome, flags: int) -> str:
-    """Return how a sitemap or feed counts that was fetched: by what its URL was found as, or that it was unreadable."""
-    if not result.entries and result.detail:
-        return "unreadable"
+    """Return how a sitemap or feed counts that was fetched: by what its URL was found as, or that it was not read to
+    its end."""
+    if result.detail:
+        return "partly_read" if result.entries else "unreadable"
     return "feeds" if kind_of(flags) is UrlKind.FEED else "sitemaps"
 
 

@@ -33,6 +33,7 @@ _LABEL: Final = 11
 _SEEDS: Final = 20
 _TALLIES: Final = (
     *("status", "failed", "excluded", "retried", "host_failures", "truncated", "left_out", "not_indexed", "discover"),
+    "revisited",
 )
 _BUDGETS: Final = {
     "complete": "every URL in scope was tried",
@@ -232,6 +233,8 @@ def as_text(
     ]
     if discovered := summary.tallies.get("discover"):
         lines.append(_line("sitemaps", _discovered(discovered)))
+    if revisited := summary.tallies.get("revisited"):
+        lines.append(_line("revisits", f"{count(sum(revisited.values()))}: {', '.join(ranked(revisited, plain=True))}"))
     for label, kind in (
         ("answers", "status"),
         ("failed", "failed"),
@@ -266,8 +269,10 @@ def as_text(
 def _discovered(counts: Mapping[str, int]) -> str:
     """Return how many sitemaps and feeds were read, and how many URLs were found first in them."""
     read = [f"{count(counts[key])} {key}" for key in ("sitemaps", "feeds") if counts.get(key)]
+    partly = f", {count(counts['partly_read'])} not to the end" if counts.get("partly_read") else ""
     unreadable = f"; {count(counts['unreadable'])} could not be read" if counts.get("unreadable") else ""
-    return f"{' and '.join(read) or 'none'} read, {count(counts.get('listed', 0))} URLs found in them{unreadable}"
+    listed = f"{count(counts.get('listed', 0))} URLs found in them"
+    return f"{' and '.join(read) or 'none'} read{partly}, {listed}{unreadable}"
 
 
 def hosts_text(hosts: tuple[HostView, ...]) -> str:

@@ -40,6 +40,14 @@ def test_pages_that_only_sitemaps_and_a_feed_know_are_crawled(
     assert shown["discovered_from"][0] == f"{served.origins[0]}/maps/a.xml"
 
 
+def test_summary_counts_a_sitemap_that_is_cut(web: Callable[..., Web], tmp_path: Path) -> None:
+    served = web(SitemapSite(pages=PAGES, cut=True))
+    with Running(tmp_path / "crawl", f"{served.origins[0]}/", *FAST, "--sitemaps", "robots") as run:
+        summary = run.finish()
+    assert summary["discover"] == {"sitemaps": 2, "partly_read": 1, "listed": 2 * PAGES}
+    assert b"2 sitemaps read, 1 not to the end" in orb("show", run.out)
+
+
 def test_sitemaps_do_not_use_up_the_page_budget(web: Callable[..., Web], tmp_path: Path) -> None:
     served = web(SitemapSite(pages=PAGES))
     arguments = (*FAST, "--sitemaps", "robots", "--max-pages", "6")

@@ -14,11 +14,13 @@ class SitemapSite(msgspec.Struct, frozen=True, tag=True):
     """`/` has no links and names a feed. robots.txt names an index, which lists itself and two sitemaps in a folder.
 
     The sitemaps list `pages` pages each, one by gzip, and one lists another host. The feed lists two pages. With
-    `named` false robots.txt names nothing, and the index is at `/sitemap.xml`.
+    `named` false robots.txt names nothing, and the index is at `/sitemap.xml`. With `cut` the first sitemap ends within
+    its last entry.
     """
 
     pages: int
     named: bool = True
+    cut: bool = False
     hosts: ClassVar[int] = 1
 
     @property
@@ -36,10 +38,11 @@ class SitemapSite(msgspec.Struct, frozen=True, tag=True):
         )
         feed = "".join(f"<item><link>{origin}/news/{n}</link></item>" for n in (1, 2))
         half = self.pages
+        first = urlset(*(origin + path for path in listed[:half]), "http://other.example/")
         files = {
             "/": (html, b'<title>home</title><link rel="alternate" type="application/rss+xml" href="feed">'),
             self.index: (xml, f"<sitemapindex>{entries}</sitemapindex>".encode()),
-            "/maps/a.xml": (xml, urlset(*(origin + path for path in listed[:half]), "http://other.example/")),
+            "/maps/a.xml": (xml, first[: first.index(b"http://other.example/")] if self.cut else first),
             "/maps/b.xml.gz": (
                 (("Content-Type", "application/gzip"),),
                 gzip.compress(urlset(*(origin + path for path in listed[half:]))),
