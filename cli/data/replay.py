@@ -13,11 +13,18 @@ from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.crawl.spec import decode_spec
 
 _PORT = 8080
+_LAST_PORT = 65535
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", type=Path, metavar="DIR", help="the crawl's folder")
-    parser.add_argument("--port", type=int, default=_PORT, metavar="N", help="the port of pywb (default %(default)s)")
+    parser.add_argument("--port", type=_port, default=_PORT, metavar="N", help="the port of pywb (default %(default)s)")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 1 to {_LAST_PORT}")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ ORIGIN = "https://a.example"
         ("Sitemap: https://a.example/s\nSitemap: https://A.example:443/s\n", ["https://a.example/s"]),
         ("Sitemap:\nSitemap: ftp://a.example/s\n# Sitemap: https://a.example/no\nMy-Sitemap: /no\n", []),
         ("Disallow: /Sitemap: /no\n", []),
+        ("Sitemap: not a url\nSitemap: sitemap.xml\nSitemap: //b.example/s\n", ["https://b.example/s"]),
     ],
 )
 def test_robots_names_sitemaps_outside_of_its_groups(body: str, named: list[str]) -> None:

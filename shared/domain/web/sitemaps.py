@@ -17,11 +17,13 @@ _LINE: Final = re.compile(rb"^[ \t]*site-?map[ \t]*:[ \t]*([^\r\n#]+)", re.IGNOR
 def sitemaps_of(robots: bytes, origin: str) -> tuple[Location, ...]:
     """Return the sitemaps that the robots.txt of `origin` names, in order, each once.
 
-    The line belongs to no group of rules. Its URL should be absolute; a relative one is resolved.
+    The line belongs to no group of rules. Its URL should be absolute. A path from the root is resolved, since many
+    files have one; any other relative text is no URL.
     """
     found: dict[str, Location] = {}
     for match in _LINE.finditer(robots.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"\n")):
-        location = locate(match[1].decode("utf-8", "replace").strip(), origin + "/")
+        text = match[1].decode("utf-8", "replace").strip()
+        location = locate(text, origin if text.startswith("/") else None)
         if location is not None:
             found.setdefault(location.url, location)
             if len(found) >= MAX_ROBOTS_SITEMAPS:
