@@ -9,11 +9,11 @@ the new rows of a large batch costs less still.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Table, text
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Connection, CursorResult, Table, TextClause, text
 
 from shared.domain.errors import Permanent
 
@@ -70,14 +70,21 @@ class Arrays:
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:
-        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library declares no types
-        arrays = ", ".join(f"CAST(:{name} AS {table.c[name].type.compile(dialect)}[])" for name in columns)
-        names = ", ".join(f'"{name}"' for name in columns)
-        self._statement = text(statement.format(rows=f"unnest({arrays}) WITH ORDINALITY AS v ({names}, i)"))
-        self._columns = tuple(columns)
+        self._text, self._table, self._columns = statement, table, tuple(columns)
 
     def __repr__(self) -> str:
-        return f"<Arrays {self._statement.text[:40]!r}>"
+        return f"<Arrays {self._text[:40]!r}>"
+
+    @cached_property
+    def _statement(self) -> TextClause:
+        """The statement, made at its first use: only then is the dialect loaded."""
+        from sqlalchemy.dialects import postgresql
+
+        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library declares no types
+        types = {name: self._table.c[name].type.compile(dialect) for name in self._columns}
+        arrays = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in types.items())
+        names = ", ".join(f'"{name}"' for name in self._columns)
+        return text(self._text.format(rows=f"unnest({arrays}) WITH ORDINALITY AS v ({names}, i)"))
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> CursorResult[Any]:
         """Run the statement once for all rows, and return its result. There must be at least one row."""

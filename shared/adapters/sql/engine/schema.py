@@ -4,6 +4,8 @@
 host), so that the links of one page touch few pages of the index. Columns that only fetched URLs need are in `fetches`.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -19,6 +21,9 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex
+from sqlalchemy.sql.compiler import DDLCompiler
 
 from shared.domain.frontier import states as frontier
 from shared.domain.frontier.store_model import FIRST_HOST
@@ -30,7 +35,16 @@ Id = BigInteger().with_variant(Integer, "sqlite")
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
     """Return an index of the rows that meet the SQL condition `where`, for both engines."""
-    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={"where": where})
+
+
+@compiles(CreateIndex, "postgresql")
+def _create_index(statement: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
+    """Give PostgreSQL the index's condition. As an argument of the index it would load that dialect in each process."""
+    index: Index = statement.element
+    if "where" in index.info:
+        index.dialect_options["postgresql"]["where"] = text(index.info["where"])
+    return str(compiler.visit_create_index(statement, **options))
 
 
 cluster = Table(
