@@ -42,6 +42,7 @@ class PageSummary(Model):
     fetched_at: datetime = field("When the page was fetched.", "2030-01-01T08:12:30Z")
     archive: ArchivePlace = field("The place of its WARC record.")
     truncated: str | None = field(TRUNCATED, "length")
+    gone: bool = field("True if the site has no such page any more. This is then what it was at its last fetch.", False)
 
 
 class EarlierFetch(Model):

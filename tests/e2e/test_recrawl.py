@@ -20,7 +20,7 @@ from warcio.archiveiterator import ArchiveIterator
 from shared.domain.archive.model import labelled_sha1, payload_digest
 from shared.domain.frontier.page_history import decoded, unpacked
 from shared.runtime.supervise import dying_with
-from tests.support.processes.orb_command import ROOT, command_line
+from tests.support.processes.orb_command import ROOT, command_line, export
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -191,6 +191,8 @@ def test_refresh_finds_exactly_what_changed_between_passes(tmp_path: Path) -> No
         assert len(site.taken()) == 6, "each page is requested once"
         assert ("/", "identical-payload-digest") in {(path, how) for path, _, how in records(folder, "revisit")}
         assert rows(folder, "SELECT state, reason FROM urls WHERE url = ':/d'") == [(3, "gone")]
+        gone = [page["url"] for page in export("pages", folder) if page["gone"]]
+        assert gone == [site.url.rstrip("/") + "/d"]
         assert rows(folder, "SELECT version FROM page_versions ORDER BY host_id, fingerprint") == [(1,), (1,)]
         identity = "SELECT discovered - queued - leased - done - failed - excluded, queued, revisits"
         assert rows(folder, f"{identity} FROM crawl_counters") == [(0, 5, 5)]

@@ -30,7 +30,7 @@ from shared.domain.ops.access import Role
 from shared.domain.reads.exports import COLUMNS, Row
 from tests.support.api.discarding_client import sent
 from tests.support.api.rest_api import SOMEONE, Api, api, problem
-from tests.support.archive.crawl_folder import made
+from tests.support.archive.crawl_folder import in_csv, made
 from tests.support.database.large_crawl import grown, url_of
 from tests.support.database.store_tables import sqlite_tables
 
@@ -117,7 +117,7 @@ def test_every_format_says_the_same_and_the_same_as_the_command(
     table, headers = exported(large, f"{path}?format=csv")
     assert headers["content-type"] == "text/csv; charset=utf-8; header=present"
     assert table == commanded(large, what, "csv", tmp_path / "out.csv")
-    assert from_csv(table) == [{k: "" if v is None else str(v) for k, v in line.items()} for line in lines]
+    assert from_csv(table) == [{k: in_csv(v) for k, v in line.items()} for line in lines]
     columns, headers = exported(large, f"{path}?format=parquet")
     assert headers["content-type"] == "application/vnd.apache.parquet"
     assert from_parquet(columns) == lines

@@ -25,7 +25,7 @@ from cli.terminal.exits import Exit
 from shared.adapters.sql.catalog import crawl_reader as reading
 from shared.domain.crawl.spec_parse import parse_spec
 from tests.support.archive import stored_crawl
-from tests.support.archive.crawl_folder import BODY, SEED, SPEC, TITLE, StoredCrawl, made
+from tests.support.archive.crawl_folder import BODY, SEED, SPEC, TITLE, StoredCrawl, in_csv, made
 from tests.support.archive.exchanges import sha1
 from tests.support.database.store_tables import books
 from tests.support.faults.disks import filled, small
@@ -106,7 +106,7 @@ def test_links_are_those_of_the_archive(crawl: StoredCrawl, orb: Orb) -> None:
 def test_every_format_says_the_same(crawl: StoredCrawl, orb: Orb, tmp_path: Path, what: str) -> None:
     plain = rows(orb("export", what, crawl.path))
     table = list(csv.DictReader(io.StringIO(orb("export", what, crawl.path, "--format", "csv").decode())))
-    assert table == [{name: "" if value is None else str(value) for name, value in row.items()} for row in plain]
+    assert table == [{name: in_csv(value) for name, value in row.items()} for row in plain]
     file = tmp_path / "out.parquet"
     orb("export", what, crawl.path, "-o", file)
     assert rows(orb("export", what, crawl.path, "-o", "-")) == plain

@@ -52,16 +52,20 @@ class JsonLines:
 class Csv:
     """Encodes rows as comma-separated values with a header line (RFC 4180, UTF-8).
 
-    A missing value is empty. Times are as in JSON Lines. A column of JSON has its text.
+    A missing value is empty. Times and truth values are as in JSON Lines. A column of JSON has its text.
     """
 
     def __init__(self, columns: Columns) -> None:
         self._times = _times(columns)
+        self._truths = [name for name, kind in columns.items() if kind == "bool"]
         self._text = io.StringIO(newline="")
         self._writer = csv.DictWriter(self._text, fieldnames=list(columns))
         self._writer.writeheader()
 
     def add(self, rows: Sequence[Row]) -> bytes:
+        for name in self._truths:
+            for row in rows:
+                row[name] = "true" if row[name] else "false"
         self._writer.writerows([_dated(row, self._times) for row in rows])
         return self._taken()
 
@@ -88,6 +92,7 @@ class Parquet:
         types = {
             "string": pyarrow.string(),
             "json": pyarrow.string(),
+            "bool": pyarrow.bool_(),
             "int32": pyarrow.int32(),
             "int64": pyarrow.int64(),
             "timestamp": pyarrow.timestamp("ms", tz="UTC"),

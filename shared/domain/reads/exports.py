@@ -31,6 +31,7 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "truncated": "string",
         "links": "int32",
         "links_found": "int32",
+        "gone": "bool",
     },
     "urls": {
         "url": "string",
@@ -78,6 +79,7 @@ def page_row(page: Page) -> Row:
         "truncated": page.truncated,
         "links": page.links,
         "links_found": page.links_found,
+        "gone": page.gone,
     }
 
 

@@ -13,7 +13,8 @@ from shared.domain.ids import Fingerprint, HostId
 class Page:
     """A stored page, for listings and exports. `digest` is the payload's SHA-1 (20 bytes, or empty).
 
-    `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` those in scope.
+    `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` those in scope. `gone`: the site
+    has no such page any more, and this is what it was.
     """
 
     host_id: HostId
@@ -31,6 +32,7 @@ class Page:
     truncated: str | None = None
     links: int | None = None
     links_found: int | None = None
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,3 +135,10 @@ def _settled(row: LeaseRow, urls: list[str], archived: list[Archived]) -> Change
         last_failure="http_500 try again", blocked_until_ms=AT_MS + 1_000, visited_at_ms=AT_MS, ip="192.0.2.7",
     )  # fmt: skip
     return changes
+
+
+def in_csv(value: object) -> str:
+    """A value of a JSON line, as a CSV export has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

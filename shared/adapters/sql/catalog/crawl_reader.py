@@ -26,7 +26,7 @@ from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
-from shared.domain.frontier.page_history import decoded
+from shared.domain.frontier.page_history import GONE, decoded
 from shared.domain.frontier.states import REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId
@@ -44,8 +44,8 @@ _AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after
 
 _CAPTURES = (
     "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
-    ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found'
-    " FROM fetches f JOIN urls u"
+    ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found,'
+    " u.reason AS url_reason FROM fetches f JOIN urls u"
     " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
     " JOIN hosts h ON h.host_id = f.host_id"
     f" WHERE {_AFTER} AND f.segment IS NOT NULL {{}}"
@@ -291,6 +291,7 @@ def stored_page(row: Row[Any]) -> Page:
         truncated=row.truncated,
         links=row.links,
         links_found=row.links_found,
+        gone=row.url_reason == GONE,
     )
 
 

@@ -24,7 +24,7 @@ _JOINED: Final = (
 _STORED: Final = "f.page AND f.segment IS NOT NULL"
 _HOST_ID: Final = text("SELECT host_id FROM hosts WHERE host = :host")
 _ONE: Final = text(
-    f"SELECT f.*, u.url, u.depth, h.host FROM fetches f{_JOINED}"
+    f"SELECT f.*, u.url, u.depth, u.reason AS url_reason, h.host FROM fetches f{_JOINED}"
     " WHERE f.crawl_id = :crawl_id AND f.host_id = :host_id AND f.fingerprint = :fingerprint"
     f" AND {_STORED}"
 )
@@ -36,7 +36,8 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
     which = (" AND f.status = :status" if status else "") + (" AND f.mime = :mime" if mime else "")
     return text(
         "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
-        ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found'
+        ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found,'
+        " u.reason AS url_reason"
         f" FROM (SELECT * FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT :scanned) f{_JOINED}"
         f" WHERE {_STORED}{which} ORDER BY f.host_id, f.fingerprint LIMIT :max_count"
     )
