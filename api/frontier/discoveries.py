@@ -3,9 +3,11 @@
 A message that cannot be read becomes a dead letter. A link that cannot be queued is counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.crawl.priority_rules import CompiledPriority
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import Location, locate, partition_of
@@ -45,6 +47,25 @@ def gather(
         else frozenset()
     )
     return DiscoveryTransaction(tuple(messages), tuple(letters), excluded)
+
+
+def with_priorities(batch: DiscoveryTransaction, rules: Mapping[CrawlId, CompiledPriority]) -> DiscoveryTransaction:
+    """Return the batch with the priorities that the rules of each crawl give its URLs."""
+    if not rules:
+        return batch
+    messages = tuple(
+        (mark, _ranked(links, rules[mark.crawl_id]) if mark.crawl_id in rules else links, refused)
+        for mark, links, refused in batch.messages
+    )
+    return replace(batch, messages=messages)
+
+
+def _ranked(links: tuple[DiscoveredLink, ...], rules: CompiledPriority) -> tuple[DiscoveredLink, ...]:
+    given = [rules.of(link.url, link.priority) for link in links]
+    return tuple(
+        link if link.priority == priority else replace(link, priority=priority)
+        for link, priority in zip(links, given, strict=True)
+    )
 
 
 def _message(

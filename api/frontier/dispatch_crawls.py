@@ -9,6 +9,7 @@ import structlog
 from api.frontier.capacity import BudgetReservation
 from api.frontier.hosts import HostFacts
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS
+from shared.domain.crawl.priority_rules import CompiledPriority, compiled_priority
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.frontier.politeness import host_delay
@@ -161,6 +162,11 @@ class DispatchCrawls:
         """Return a mapping from crawl to its `scope.max_depth` (None: no limit), without crawls that are `unknown`."""
         crawls = map(self.find, set(crawl_ids))
         return {crawl.crawl_id: crawl.max_depth for crawl in crawls if crawl is not None}
+
+    def priorities(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, CompiledPriority]:
+        """Return the compiled rules of those crawls whose spec has rules in `priority`."""
+        crawls = [crawl for crawl in map(self.find, set(crawl_ids)) if crawl is not None and crawl.spec.priority]
+        return {crawl.crawl_id: compiled_priority(crawl.spec.priority) for crawl in crawls}
 
 
 def spec_of(row: CrawlRow) -> CrawlSpec | None:

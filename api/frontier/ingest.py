@@ -16,7 +16,7 @@ from typing import Final, assert_never
 import structlog
 
 from api.frontier.dead_letters import letter_of, refused
-from api.frontier.discoveries import gather
+from api.frontier.discoveries import gather, with_priorities
 from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
@@ -157,7 +157,7 @@ class Ingest:
             result = await self._store.apply_found(
                 fence,
                 position,
-                batch,
+                with_priorities(batch, own.crawls.priorities(crawl_ids)),
                 next_host=own.next_host,
                 max_depth=own.crawls.max_depths(crawl_ids),
                 now_ms=self._clock.unix_ms(),

@@ -17,7 +17,7 @@ from cli.terminal.summary_counts import ranked
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.archive.model import labelled_sha1
 from shared.domain.crawl.spec import decode_spec
-from shared.domain.explain.sentences import KINDS, counted, moment, why
+from shared.domain.explain.sentences import KINDS, counted, moment, priority_of, why
 from shared.domain.frontier.states import UrlState
 from shared.domain.reads.views import FetchView, UrlView
 
@@ -71,10 +71,12 @@ def _show_url(folder: CrawlFolder, given: str, as_object: bool) -> int:
         document, text = unknown_url.as_json(unknown), unknown_url.as_text(unknown, _LABEL)
     else:
         retry = retry_command(folder.path)
-        reasons = why(view, decode_spec(row.spec), now_ms, retry=retry)
+        spec = decode_spec(row.spec)
+        reasons = why(view, spec, now_ms, retry=retry)
         if running(folder) is not None and any(retry in reason for reason in reasons):
             reasons.append(f"Before that, {STOP_FIRST}.")
-        document, text = _known_json(view, reasons), _known_text(view, reasons, now_ms)
+        priority = priority_of(view.url, view, spec)
+        document, text = _known_json(view, reasons, priority), _known_text(view, reasons, now_ms, priority)
     print(json.dumps(document, ensure_ascii=False) if as_object else text)
     return Exit.OK
 
@@ -82,7 +84,7 @@ def _show_url(folder: CrawlFolder, given: str, as_object: bool) -> int:
 # --- a URL the crawl knows --------------------------------------------------------------------------------------------
 
 
-def _known_text(view: UrlView, reasons: list[str], now_ms: int) -> str:
+def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | None) -> str:
     host, fetch = view.host, view.fetch
     lines = [
         view.url,
@@ -92,6 +94,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int) -> str:
         _field("found on", view.chain[0] if view.chain else "nothing: it is a seed"),
         *([_field("found as", KINDS[view.kind])] if view.kind in KINDS else []),
         *(_field("", f"found on {page}") for page in view.chain[1:8]),
+        *([_field("priority", priority)] if priority is not None else []),
         _field("attempts", str(view.attempts)),
     ]
     if fetch is not None:
@@ -150,7 +153,7 @@ def _because(reason: str) -> str:
     return "" if reason == "-" else f", {reason}"
 
 
-def _known_json(view: UrlView, reasons: list[str]) -> dict[str, Any]:
+def _known_json(view: UrlView, reasons: list[str], priority: str | None) -> dict[str, Any]:
     return {
         "url": view.url,
         "known": True,
@@ -161,6 +164,7 @@ def _known_json(view: UrlView, reasons: list[str]) -> dict[str, Any]:
         "depth": view.depth,
         "hops": view.hops,
         "priority": view.priority,
+        "priority_rule": priority,
         "attempts": view.attempts,
         "due_at": moment(view.due_ms) if view.state is UrlState.WAITING else None,
         "discovered_from": list(view.chain),

@@ -14,6 +14,7 @@ from msgspec import Meta
 from shared.domain.crawl.described import described
 from shared.domain.crawl.discover_spec import Discover
 from shared.domain.crawl.item_rules import ItemLimits, ItemRules
+from shared.domain.crawl.priority_rules import Priority, PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.robots_spec import Robots
 from shared.domain.web.fetch import FetchLimits
@@ -30,7 +31,6 @@ Seconds = Annotated[float, Meta(ge=0.0, le=DAY_S)]
 Timeout = Annotated[float, Meta(ge=0.1, le=3600.0)]
 Size = Annotated[int, Meta(ge=1024, le=2**40)]
 BufferedSize = Annotated[int, Meta(ge=1024, le=2**31)]
-Priority = Annotated[int, Meta(ge=-100, le=100)]
 LABEL: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 LABEL_WORDS: Final = "lower-case letters, digits and inner hyphens, at most 63"
 Label = Annotated[str, Meta(pattern=LABEL)]
@@ -341,6 +341,13 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
         described("The crawl's share of the pool, in relation to the weights of other crawls.", 1),
     ] = 1
     scope: Annotated[Scope, described("Which URLs are fetched.")] = Scope()
+    priority: Annotated[
+        PriorityRules,
+        described(
+            "Priorities of URLs by pattern, within each host. The first rule that matches applies when a URL is found.",
+            [{"match": "/news/", "value": 10}, {"match": "\\.pdf$", "value": -5}],
+        ),
+    ] = ()
     politeness: Annotated[Politeness, described("How fast each host is fetched from.")] = Politeness()
     robots: Annotated[Robots, described("Hosts whose robots rules are ignored.")] = Robots()
     budget: Annotated[Budget, described("Limits at which the crawl finishes.")] = Budget()

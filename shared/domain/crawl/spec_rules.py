@@ -1,7 +1,7 @@
 """Check what a crawl spec's types cannot express: rules between fields, and rules about the text in them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,6 +10,7 @@ import msgspec
 
 from shared.domain.crawl.item_rules import ItemField, ItemRule
 from shared.domain.crawl.patterns import pattern_problem, size_problem
+from shared.domain.crawl.priority_rules import PriorityRule
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy, RecrawlRule
 from shared.domain.crawl.robots_spec import Robots, host_problem
 from shared.domain.crawl.selectors import selector_problem
@@ -121,7 +122,7 @@ def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
             yield SpecProblem("max_s", f"is less than base_s, which is {part.base_s:g}")
         case Recrawl():
             yield from _recrawl(part)
-        case RecrawlRule() if problem := _pattern("match", part.match):
+        case RecrawlRule() | PriorityRule() if problem := _pattern("match", part.match):
             yield problem
         case Egress():
             yield from _egress(part)
@@ -144,7 +145,9 @@ def _seed(seed: Seed) -> Iterator[SpecProblem]:
         yield SpecProblem("url", f"{seed.url!r} is not an http or https URL that can be fetched", hint)
 
 
-def refused_pattern(scope: Scope, extract: Extract, recrawl: Recrawl | None = None) -> str | None:
+def refused_pattern(
+    scope: Scope, extract: Extract, recrawl: Recrawl | None = None, priority: Sequence[PriorityRule] = ()
+) -> str | None:
     """Return why a regular expression in these sections of a spec cannot be used, with its place. None if all can be.
 
     `parse_spec` refuses such a spec. A stored spec may come from another version, which accepts more.
@@ -159,6 +162,11 @@ def refused_pattern(scope: Scope, extract: Extract, recrawl: Recrawl | None = No
     for index, each in enumerate(recrawl.by_pattern if recrawl is not None else ()):
         if refused := _pattern("match", each.match):
             return f"recrawl.by_pattern[{index}].{refused}"
+    for index, ranked in enumerate(priority):
+        if refused := _pattern("match", ranked.match):
+            return f"priority[{index}].{refused}"
+    if problem := _priority_sizes(priority):
+        return str(problem)
     return None
 
 
@@ -316,6 +324,12 @@ def _recrawl(recrawl: Recrawl) -> Iterator[SpecProblem]:
         yield SpecProblem("policy", "is never, so no rule of by_pattern can apply", "set it to fixed or adaptive")
 
 
+def _priority_sizes(rules: Sequence[PriorityRule]) -> SpecProblem | None:
+    patterns = [rule.match for rule in rules if pattern_problem(rule.match) is None]
+    problem = size_problem(patterns)
+    return None if problem is None else SpecProblem("priority", f"its patterns {problem}", "shorten or drop some")
+
+
 def _egress(egress: Egress) -> Iterator[SpecProblem]:
     for index, network in enumerate(egress.allow):
         if (problem := network_problem(network)) is not None:
@@ -323,6 +337,8 @@ def _egress(egress: Egress) -> Iterator[SpecProblem]:
 
 
 def _whole(spec: CrawlSpec) -> Iterator[SpecProblem]:
+    if problem := _priority_sizes(spec.priority):
+        yield problem
     if spec.robots.ignore_for and not spec.politeness.obey_robots:
         yield SpecProblem(
             "robots.ignore_for",

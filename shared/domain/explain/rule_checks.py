@@ -22,6 +22,7 @@ from shared.domain.explain.sentences import (
     interval_of,
     meaning,
     moment,
+    priority_of,
     why_unknown,
 )
 from shared.domain.frontier.page_history import GONE, MISSES_TO_GONE
@@ -77,6 +78,8 @@ def rule_checks(
     `view`: everything known of the URL, None if the crawl does not know it.
     """
     checks = [_canonical(asked, location), _exclusion(around.excluded), *_scope(location, view, spec, around)]
+    if (priority := priority_of(location.url, view, spec)) is not None:
+        checks.append(RuleCheck("priority", True, priority))
     if view is not None:
         checks.append(_state(view, spec, now_ms))
     checks += [
@@ -198,7 +201,7 @@ def _robots(location: Location, spec: CrawlSpec, record: RobotsRecord | None, no
 
 def _crawl(spec: CrawlSpec, standing: CrawlStatus) -> RuleCheck:
     held = HELD.get(standing.state)
-    if held is None and (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl)) is not None:
+    if held is None and (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority)) is not None:
         return RuleCheck("crawl", False, f"no URL is dispatched until the crawl has another spec: {refused}")
     if held is None:
         return RuleCheck("crawl", True, f"the crawl is {standing.state}")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from shared.domain.crawl.exclusions import OWNER
+from shared.domain.crawl.priority_rules import compiled_priority
 from shared.domain.crawl.recrawl_rules import compiled
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason, Verdict
@@ -341,6 +342,26 @@ def interval_of(view: UrlView, spec: CrawlSpec) -> str:
     if history is None or not history.compared:
         return text
     return f"{text}; {history.changes.bit_count()} of the last {history.compared} fetches found a change"
+
+
+def priority_of(url: str, view: UrlView | None, spec: CrawlSpec) -> str | None:
+    """Return which priority a URL has, and which rule of the spec decides it. None without rules and priority.
+
+    `view`: everything known of the URL, None if the crawl does not know it.
+    """
+    if not spec.priority and (view is None or not view.priority):
+        return None
+    number = compiled_priority(spec.priority).rule(url)
+    if number is None:
+        ruled, rule = 0, "no rule of `priority` matches it"
+    else:
+        ruled, rule = spec.priority[number].value, f"priority[{number}] matches it, {spec.priority[number].match!r}"
+    if view is None:
+        return f"its priority will be {ruled}: {rule}"
+    if view.priority == ruled:
+        return f"its priority is {ruled}: {rule}"
+    where = "as a seed declares, or as earlier rules did" if not view.chain else "by the rules when it was found"
+    return f"its priority is {view.priority}, {where}; now {rule}" + ("" if number is None else f", with {ruled}")
 
 
 def _when(due_ms: int, now_ms: int) -> str:

@@ -83,9 +83,10 @@ _LOWER = Bulk(
 )
 _AGAIN = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, state = 0, rank = :rank,"
+    " priority = :priority,"
     f" attempts = 0, reason = 'depth', flags = {NOT_QUEUED_AGAIN}"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
-    ("rank", *_NEARER),
+    ("rank", "priority", *_NEARER),
 )
 _BACK = Bulk(
     f"UPDATE urls SET state = 0, flags = {NOT_QUEUED_AGAIN}, rank = :rank, attempts = 0, reason = NULL,"
@@ -320,12 +321,12 @@ def _merge(
                 deltas[queued_as(flags) or "revisits"] -= 1
                 waited[crawl_id, host_id] += 1
                 queued[crawl_id, host_id] += 1
-                again.append((rank, *nearer))
+                again.append((rank, link.priority, *nearer))
             case Merge.QUEUE_AGAIN:
                 deltas["done"] -= 1
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
-                again.append((rank, *nearer))
+                again.append((rank, link.priority, *nearer))
     INSERT_URL.run(connection, new)
     _LOWER.run(connection, lower)
     _AGAIN.run(connection, again)

@@ -1,0 +1,63 @@
+"""The field `priority` of a spec: rules that give URLs a priority by a pattern. Pure.
+
+A priority raises a URL in the queue of its host (shared.domain.frontier.states.rank_of).
+"""
+
+from functools import lru_cache
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from shared.domain.crawl.described import described
+from shared.domain.crawl.patterns import PatternRefused, Patterns
+
+Priority = Annotated[int, Meta(ge=-100, le=100)]
+
+
+class PriorityRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The priority of the URLs that match a pattern. The first rule that matches applies."""
+
+    match: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1000)],
+        described("A regular expression (RE2) that the canonical URL must match.", "^https://example\\.org/news/"),
+    ]
+    value: Annotated[
+        Priority,
+        described("The priority of these URLs. Each level goes before one level of depth. 0 is that of others.", 10),
+    ]
+
+
+PriorityRules = Annotated[tuple[PriorityRule, ...], Meta(max_length=100)]
+
+
+class CompiledPriority:
+    """Which rule applies to each URL."""
+
+    def __init__(self, rules: tuple[PriorityRule, ...]) -> None:
+        self._rules = rules
+        self._patterns = Patterns([rule.match for rule in rules])
+
+    def rule(self, url: str) -> int | None:
+        """Return the number of the first rule that matches a canonical URL, or None."""
+        return next(iter(self._patterns.matching(url)), None)
+
+    def of(self, url: str, own: int = 0) -> int:
+        """Return the priority of a URL. `own`: the one that its seed declares; unless that is 0, it counts."""
+        if own:
+            return own
+        rule = self.rule(url)
+        return 0 if rule is None else self._rules[rule].value
+
+
+@lru_cache(maxsize=256)
+def compiled_priority(rules: tuple[PriorityRule, ...]) -> CompiledPriority:
+    """Return the compiled rules. Equal rules share one.
+
+    A crawl with a pattern that cannot be used is not dispatched (`refused_pattern`). Reports that still come find no
+    rule.
+    """
+    try:
+        return CompiledPriority(rules)
+    except PatternRefused:
+        return CompiledPriority(())
