@@ -15,7 +15,8 @@ from api.http.fields import FieldError
 from api.http.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.seeds import SeedReport, report_body
-from shared.domain.crawl.spec import Priority, decode_spec
+from shared.domain.crawl.priority_rules import Priority
+from shared.domain.crawl.spec import decode_spec
 from shared.domain.crawl.state import CrawlStatus, takes_seeds
 from shared.domain.errors import Transient
 from shared.domain.ops.access import Role

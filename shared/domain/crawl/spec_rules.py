@@ -165,9 +165,8 @@ def refused_pattern(
     for index, ranked in enumerate(priority):
         if refused := _pattern("match", ranked.match):
             return f"priority[{index}].{refused}"
-    if problem := _priority_sizes(priority):
-        return str(problem)
-    return None
+    too_large = _priority_sizes(priority)
+    return None if too_large is None else str(too_large)
 
 
 def _scope(scope: Scope) -> Iterator[SpecProblem]:

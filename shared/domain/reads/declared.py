@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from shared.domain.crawl.priority_rules import PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.spec import Extract, Scope
 from shared.domain.frontier.states import CrawlState
@@ -49,6 +50,7 @@ class SpecSummary(msgspec.Struct, frozen=True):
     scope: Scope = Scope()
     extract: Extract = Extract()
     recrawl: Recrawl = Recrawl()
+    priority: PriorityRules = ()
     egress: _Allowing = _Allowing()
 
 
