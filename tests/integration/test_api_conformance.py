@@ -54,6 +54,7 @@ BEYOND_THE_DOCUMENT: Final = frozenset(
         "the target cannot be excluded",
         "the host is not valid",
         "no seeds are given",
+        "a crawl's spec needs at least one seed",
         "the seeds are not valid",
         "the time is not valid",
         "the filter is not valid",
