@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/export: all pages, URLs, links or items of a crawl as one file, produced while it is sent.
+"""/v1/crawls/{name}/export: all pages, URLs, links, items or changes of a crawl as one file, produced while it is sent.
 
 The rows are read in parts, each in a short transaction that starts after the last row of the previous one. So no
 transaction stays open for a slow client. A thread encodes the parts.
@@ -23,10 +23,12 @@ from api.routes.pages import archive_of
 from api.routes.urls import Name
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
 from shared.domain.errors import Transient
+from shared.domain.frontier.page_history import ChangeKind
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ops.access import Role
+from shared.domain.reads.changes import ChangePlace
 from shared.domain.reads.declared import DeclaredCrawl, PageFilter
-from shared.domain.reads.exports import COLUMNS, Row, item_row, link_rows, page_row, url_row
+from shared.domain.reads.exports import COLUMNS, Row, change_row, item_row, link_rows, page_row, url_row
 from shared.domain.reads.items import ItemFilter
 from shared.domain.reads.views import Page
 from shared.ports.archive import PageArchive
@@ -52,6 +54,7 @@ class ExportKind(StrEnum):
     URLS = "urls"
     LINKS = "links"
     ITEMS = "items"
+    CHANGES = "changes"
 
 
 class ExportFormat(StrEnum):
@@ -87,13 +90,13 @@ async def export_crawl(
         ExportKind,
         Path(
             description="What to export: stored pages, all discovered URLs, links of stored "
-            "pages (from the archive), or items."
+            "pages (from the archive), items, or changes of pages."
         ),
     ],
     served: Served,
     form: Annotated[ExportFormat, Query(alias="format", description="The format of the file.")] = ExportFormat.JSONL,
 ) -> Response:
-    """Export every page, URL, link or item of a crawl, as `orb export` does.
+    """Export every page, URL, link, item or change of a crawl, as `orb export` does.
 
     It is not a snapshot: a row that changes during the export may have its old or its new values. Links of pages with a
     damaged record are missing. A master serves a bounded number of exports at a time, and ends an export whose client
@@ -146,7 +149,11 @@ async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, arch
     while behind is not None:
         items, behind = await catalog.items(crawl.crawl_id, after=behind, which=ItemFilter(), max_count=PIECE)
         yield map(item_row, items)
-    if what is ExportKind.ITEMS:
+    at: ChangePlace | None = ChangePlace(0) if what is ExportKind.CHANGES else None
+    while at is not None:
+        changes, at = await catalog.changes(crawl.crawl_id, after=at, kinds=tuple(ChangeKind), max_count=PIECE)
+        yield map(change_row, changes)
+    if what is ExportKind.ITEMS or what is ExportKind.CHANGES:
         return
     after: UrlPlace | None = UrlPlace(HostId(-1), Fingerprint(b""))
     while after is not None:

@@ -15,14 +15,14 @@ from cli.terminal.display_rates import amount
 from cli.terminal.exits import Environment, Exit, Usage
 
 FORMATS: Final = ("jsonl", "csv", "parquet")
-_WHAT: Final = ("pages", "urls", "links", "items")
+_WHAT: Final = ("pages", "urls", "links", "items", "changes")
 _SILENCE_S: Final = 120.0
 """Time limit for the next portion of an export: the server reads in portions, too."""
 
 
 def declare(verbs: Verbs) -> None:
     """Add the verbs export and body to `orb ctl`."""
-    export = verbs.add("export", "export pages, URLs, links or items of a crawl as JSON Lines, CSV or Parquet", _export)
+    export = verbs.add("export", "export pages, URLs, links, items or changes as JSON Lines, CSV or Parquet", _export)
     export.add_argument("what", choices=_WHAT)
     export.add_argument("crawl", metavar="CRAWL")
     export.add_argument("--format", choices=FORMATS, help="default: by FILE's ending, else jsonl")

@@ -1,4 +1,4 @@
-"""`orb export`: print the pages, URLs, links or items of a crawl, row by row. The columns are in docs/command.md."""
+"""`orb export`: print the rows of a crawl: pages, URLs, links, items or changes. docs/command.md has the columns."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from shared.adapters.objects.outlinks import read_outlinks
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.ids import CrawlId
-from shared.domain.reads.exports import COLUMNS, Row, item_row, link_rows, page_row, url_row
+from shared.domain.reads.exports import COLUMNS, Row, change_row, item_row, link_rows, page_row, url_row
 from shared.domain.reads.views import Page
 
 FORMATS: Final = tuple(ENCODERS)
@@ -25,7 +25,7 @@ BATCH_ROWS: Final = 2_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=tuple(COLUMNS), help="stored pages, every URL, links of pages, or items")
+    parser.add_argument("what", choices=tuple(COLUMNS), help="stored pages, every URL, links, items, or changes")
     parser.add_argument("dir", type=Path, metavar="DIR", help="the crawl's folder")
     parser.add_argument("--format", choices=FORMATS, help="default: by FILE's ending, else jsonl")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default, or with -: standard output")
@@ -65,6 +65,8 @@ def _rows(what: str, reader: CrawlReader, crawl_id: CrawlId, folder: CrawlFolder
             return map(url_row, reader.urls(crawl_id))
         case "items":
             return map(item_row, reader.items(crawl_id))
+        case "changes":
+            return map(change_row, reader.changes(crawl_id))
         case _:
             segments = LocalSegments(folder.archive)
             return link_rows(reader.pages(crawl_id), partial(read_outlinks, segments), _left_out)

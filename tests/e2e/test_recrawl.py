@@ -193,6 +193,8 @@ def test_refresh_finds_exactly_what_changed_between_passes(tmp_path: Path) -> No
         assert rows(folder, "SELECT state, reason FROM urls WHERE url = ':/d'") == [(3, "gone")]
         gone = [page["url"] for page in export("pages", folder) if page["gone"]]
         assert gone == [site.url.rstrip("/") + "/d"]
+        exported = [(row["kind"], row["url"], row["version"]) for row in export("changes", folder)]
+        assert exported == [(kind, f"{site.url}{path}", version) for kind, path, version in changes(folder)]
         assert rows(folder, "SELECT version FROM page_versions ORDER BY host_id, fingerprint") == [(1,), (1,)]
         identity = "SELECT discovered - queued - leased - done - failed - excluded, queued, revisits"
         assert rows(folder, f"{identity} FROM crawl_counters") == [(0, 5, 5)]

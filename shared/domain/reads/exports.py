@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from shared.domain.archive.model import RecordLocation, labelled_sha1
 from shared.domain.errors import Permanent, Transient
+from shared.domain.reads.changes import PageChangeView
 from shared.domain.reads.items import StoredItem
 from shared.domain.reads.views import KnownUrl, Page
 
@@ -49,11 +50,13 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "truncated": "string",
     },
     "links": {"source": "string", "target": "string", "kind": "string", "found": "string"},
+    "changes": {"at": "timestamp", "kind": "string", "url": "string", "version": "int32"},
     "items": {"id": "string", "rule": "string", "url": "string", "fetched_at": "timestamp", "data": "json"},
 }
 """The columns of each export and their types. Only `url`, `source` and `target` always have a value.
 
-A `timestamp` is Unix milliseconds in a row, `json` the text of a JSON value. Items have a value in every column.
+A `timestamp` is Unix milliseconds in a row, `json` the text of a JSON value. Items and changes have a value
+in every column.
 """
 
 _HOPS: Final = {"L": "link", "E": "embedded", "R": "redirect", "I": "inferred", "S": "synthesized", "M": "manifest"}
@@ -105,6 +108,12 @@ def url_row(url: KnownUrl) -> Row:
 def item_row(item: StoredItem) -> Row:
     """Return an item as a row of the export `items`: a mapping from column to value."""
     return {"id": item.id.hex(), "rule": item.rule, "url": item.url, "fetched_at": item.at_ms, "data": item.data}
+
+
+def change_row(change: PageChangeView) -> Row:
+    """Return a change of a page as a row of the export `changes`: a mapping from column to value."""
+    kind = change.kind.name.lower()
+    return {"at": change.place.at_ms, "kind": kind, "url": change.url, "version": change.version}
 
 
 def link_rows(pages: Iterable[Page], read: ReadLinks, left_out: Callable[[Page, Exception], None]) -> Iterator[Row]:

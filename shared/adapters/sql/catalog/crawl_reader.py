@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from sqlalchemy import Connection, Row, TextClause, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from shared.adapters.sql.catalog import changes as page_changes
 from shared.adapters.sql.catalog import host_waits as waiting
 from shared.adapters.sql.catalog import items as item_table
 from shared.adapters.sql.engine.executor import bound
@@ -26,10 +27,11 @@ from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
-from shared.domain.frontier.page_history import GONE, decoded
+from shared.domain.frontier.page_history import GONE, ChangeKind, decoded
 from shared.domain.frontier.states import REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId
+from shared.domain.reads.changes import ChangePlace, PageChangeView
 from shared.domain.reads.items import ItemFilter, StoredItem
 from shared.domain.reads.views import FetchView, HostView, KnownUrl, Page, UrlView
 from shared.domain.web.url import Location
@@ -168,6 +170,14 @@ class CrawlReader:
             read = bound(item_table.listing, crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
             items, after = self.read(read)
             yield from items
+
+    def changes(self, crawl_id: CrawlId) -> Iterator[PageChangeView]:
+        """Yield every listed change of a page, in the order in which it was recorded."""
+        after: ChangePlace | None = ChangePlace(0)
+        while after is not None:
+            read = bound(page_changes.changes, crawl_id, after=after, kinds=tuple(ChangeKind), max_count=PIECE)
+            changes, after = self.read(read)
+            yield from changes
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
         """Return every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
