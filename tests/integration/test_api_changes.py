@@ -79,6 +79,11 @@ def test_changes_are_listed_in_order_and_since_a_moment(tmp_path: Path, monkeypa
             assert [each["version"] for each in late] == [2, 3]
             assert await walked(client, f"{CHANGES}?since={moment(AT_MS + 2001)}") == []
             assert [each["kind"] for each in await walked(client, f"{CHANGES}?kind=new&kind=gone")] == ["new"]
+            file = await client.get("/v1/crawls/docs/export/changes?format=csv")
+            assert [line.split(",")[1:] for line in file.text.split()] == [
+                ["kind", "url", "version"],
+                *([each["kind"], URL, str(each["version"])] for each in every),
+            ]
             stray = change_of(ChangeKind.NEW, HostId(7), fingerprint("http://x.test/"), 1)
             await tables.apply(Changes(page_changes={tables.crawl_id: [stray]}, at_ms=AT_MS + 5000))
             assert len(await walked(client, CHANGES)) == 3, "a page that is no longer known is left out"
