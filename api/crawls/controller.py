@@ -43,7 +43,7 @@ from api.crawls.reconcile import (
     time_is_up,
 )
 from api.crawls.retention_sweeper import RetentionSweeper
-from api.crawls.seed_messages import publish_seeds, schedule_recrawl
+from api.crawls.seed_messages import apply_scope, publish_seeds, schedule_recrawl
 from api.frontier.dispatch_crawls import DispatchCrawls, spec_of
 from api.frontier.owner import Alarm, ignore_alarm
 from api.frontier.stats import OwnerStats
@@ -322,6 +322,9 @@ class CrawlController:
             if spec is None:
                 return
             if row.revision > 1:
+                scoped = await self._store.scope_revision(row.crawl_id)
+                if scoped > 1:
+                    await apply_scope(self._broker, row.crawl_id, scoped, self._partitions)
                 counters = await self._store.counters(row.crawl_id)
                 await schedule_recrawl(
                     self._broker, row.crawl_id, row.revision, spec.recrawl, counters, self._partitions

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from shared.domain.crawl.recrawl_spec import Recrawl
+from shared.domain.crawl.scope_change import scope_command_of
 from shared.domain.crawl.spec import Seed
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.counters import Counters
@@ -57,6 +58,17 @@ async def schedule_recrawl(
     every_ms = int(spec.min_s * 1000) if spec.used else 0
     command = Command(f"recrawl-{crawl_id}-{revision}", crawl_id, CommandKind.RECRAWL, {"every_ms": every_ms})
     await _command_all(broker, command, partitions)
+
+
+async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
+    """Command all owners to apply the scope, changed at `revision`, to the URLs that the crawl has found.
+
+    Return when every partition's command is acknowledged.
+    """
+    args = {"revision": int(revision)}
+    await _command_all(
+        broker, Command(scope_command_of(crawl_id, revision), crawl_id, CommandKind.RESCOPE, args), partitions
+    )
 
 
 async def _command_all(broker: Broker, command: Command, partitions: int) -> None:

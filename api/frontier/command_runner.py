@@ -23,6 +23,7 @@ import structlog
 
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
+from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.frontier.command_progress import hosts_of_chunk
 from shared.domain.frontier.commands import CommandKind
@@ -69,11 +70,13 @@ class CommandRunner:
         """Return True if the command may run.
 
         A deletion of seeds must also delete those that were accepted before it. So it waits until they are applied, and
-        delays nothing else. An exclusion waits for the workers.
+        delays nothing else. An exclusion and a changed scope wait for the workers.
         """
         own = self._own
         if run.kind == CommandKind.EXCLUDE:
             return self._out_of_reach(run)
+        if run.kind == CommandKind.RESCOPE:
+            return await self._scope_in_force(run)
         applied = own.position.discovery_seq
         if run.kind not in _SEEDS or applied >= run.sequence:
             return True
@@ -97,7 +100,28 @@ class CommandRunner:
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
             return False
-        return not any(held.live(now) and held.covered(exclusions) for held in self._own.leases)
+        return not any(held.live(now) and held.excluded(exclusions) for held in self._own.leases)
+
+    async def _scope_in_force(self, run: CommandRun) -> bool:
+        """Return True if the changed scope is in force here, and no worker may request a URL that it does not admit.
+
+        From then on no lease has such a URL: dispatch judges what it leases until the command is applied.
+        """
+        own = self._own
+        try:
+            await self._writer.look_up([run.crawl_id])
+            crawl = own.crawls.find(run.crawl_id)
+            if crawl is None:
+                return True
+            if crawl.revision < int(str(run.args["revision"])) or crawl.refused is not None:
+                return False
+            leases = own.leases.of_crawl(run.crawl_id)
+            await self._writer.judge(leases)
+        except Transient as error:
+            log.warning("command.delayed", partition=own.partition, command=run.id, error=str(error))
+            return False
+        now = self._clock.elapsed()
+        return not any(held.live(now) and held.excluded(own.crawls.exclusions) for held in leases)
 
     async def _advance(self, run: CommandRun) -> None:
         """Apply the next chunk of a command."""
@@ -115,13 +139,27 @@ class CommandRunner:
                 return  # A later command has ended it.
             if run.kind in _SEEDS:
                 await self._recall_ungranted(run)
-            if run.kind == CommandKind.EXCLUDE:
+            if run.kind in (CommandKind.EXCLUDE, CommandKind.RESCOPE):
                 unbegun = [held for held in own.leases if held.grant is None]
                 if await writer.exclude_covered(unbegun, _LEASES_AT_ONCE):
                     own.orphans_suspected = True
                     return
-            exclusions, now_ms = own.crawls.exclusions, self._clock.unix_ms()
-            rest = await self._store.run_command(writer.fence, run, now_ms, sent=sent, upto=upto, exclusions=exclusions)
+            changed = None
+            if run.kind == CommandKind.RESCOPE:
+                await writer.look_up([run.crawl_id])
+                crawl = own.crawls.find(run.crawl_id)
+                if crawl is not None and crawl.refused is not None:
+                    return
+                changed = None if crawl is None else ChangedScope(crawl.scope, crawl.spec.recrawl.used)
+            rest = await self._store.run_command(
+                writer.fence,
+                run,
+                self._clock.unix_ms(),
+                sent=sent,
+                upto=upto,
+                exclusions=own.crawls.exclusions,
+                changed=changed,
+            )
             own.chunk_applied(run, rest, self._clock.elapsed())
             writer.committed()
         if rest is None:

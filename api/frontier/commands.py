@@ -25,9 +25,14 @@ class Commands:
         return len(self._runs)
 
     def add(self, run: CommandRun) -> None:
-        """Add an accepted command. A DELETE ends the other commands of its crawl."""
-        if run.kind == CommandKind.DELETE:
-            self._runs = {each.id: each for each in self._runs.values() if each.crawl_id != run.crawl_id}
+        """Add an accepted command. A DELETE ends the other commands of its crawl, a RESCOPE an earlier RESCOPE."""
+        if run.kind in (CommandKind.DELETE, CommandKind.RESCOPE):
+            every, kept = self._runs.values(), run.kind == CommandKind.RESCOPE
+            self._runs = {
+                each.id: each
+                for each in every
+                if each.crawl_id != run.crawl_id or (kept and each.kind != CommandKind.RESCOPE)
+            }
         self._runs[run.id] = run
 
     def advance(self, run: CommandRun, rest: int | None) -> None:
@@ -58,6 +63,10 @@ class Commands:
     def sequences(self) -> list[int]:
         """Return the stream sequences of the messages of these commands, ascending."""
         return sorted(run.sequence for run in self._runs.values())
+
+    def rescopes(self, crawl_id: CrawlId) -> bool:
+        """Return True while a command in progress applies a changed scope to the URLs of this crawl."""
+        return any(run.kind == CommandKind.RESCOPE and run.crawl_id == crawl_id for run in self._runs.values())
 
     def deletes(self, crawl_id: CrawlId) -> bool:
         """Return True while a command in progress removes the rows of this crawl."""

@@ -6,8 +6,11 @@ A message that cannot be read becomes a dead letter. A link that cannot be queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.priority_rules import CompiledPriority
+from shared.domain.crawl.scope_change import judge_found
+from shared.domain.frontier.states import UrlKind
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import Location, locate, partition_of
@@ -97,4 +100,49 @@ def _message(
                     kind=link.kind,
                 )
             )
-    return ProducerMark(crawl_id, message.producer, message.n, message.total), tuple(links), refused
+    mark = ProducerMark(crawl_id, message.producer, message.n, message.total, message.spec)
+    return mark, tuple(links), refused
+
+
+def links_to_judge(batch: DiscoveryTransaction, crawls: DispatchCrawls) -> Mapping[int, DispatchCrawl]:
+    """Return the messages, by their place in the batch, whose links the present scope of their crawl must judge.
+
+    These are seeds, and links that a worker found under an earlier revision of the spec. A crawl whose spec cannot be
+    used judges nothing: nothing of it is dispatched.
+    """
+    found: dict[int, DispatchCrawl] = {}
+    for place, (mark, links, _) in enumerate(batch.messages):
+        crawl = crawls.find(mark.crawl_id)
+        if crawl is None or crawl.refused is not None or not links:
+            continue
+        if mark.spec < crawl.revision or not links[0].via_host:
+            found[place] = crawl
+    return found
+
+
+def judged(
+    batch: DiscoveryTransaction, crawls: Mapping[int, DispatchCrawl], names: Mapping[int, str]
+) -> DiscoveryTransaction:
+    """Return the batch with its links judged by the scopes of `crawls`, the crawls of some of its messages by place.
+
+    `names`: the names of the hosts whose pages have the links. A host that is missing there counts as the link's own.
+    """
+    messages = list(batch.messages)
+    for place, crawl in crawls.items():
+        mark, links, refused = messages[place]
+        messages[place] = (mark, tuple(_judged(link, crawl, names) for link in links), refused)
+    return replace(batch, messages=tuple(messages))
+
+
+def _judged(link: DiscoveredLink, crawl: DispatchCrawl, names: Mapping[int, str]) -> DiscoveredLink:
+    via_host = names.get(link.via_host, link.host) if link.via_host else None
+    rule = judge_found(
+        crawl.scope,
+        link.url,
+        link.host,
+        depth=link.depth,
+        hops=link.hops,
+        kind=UrlKind(link.kind),
+        via_host=via_host,
+    )
+    return link if rule is None else replace(link, outside=rule.name.value)

@@ -205,7 +205,7 @@ class Dispatch:
         """Lease and publish one batch of shards. Return True if there may be more to do at once."""
         if self._clock.elapsed() < self._paused_until:
             return False
-        shards: list[TrackedLease] = []
+        own, shards = self._own, list[TrackedLease]()
         async with self._writer.writing(TransactionKind.DISPATCH):
             await self._writer.load_recrawls(crawl.crawl_id for crawl in self._crawls)
             now = self._clock.elapsed()
@@ -214,6 +214,7 @@ class Dispatch:
                 await self._prepare(plan, now)
                 if plan.requests:
                     shards = await self._lease(plan.requests)
+                    await self._writer.judge(held for held in shards if own.rescoping(held.row.crawl_id))
                     if await self._writer.exclude_covered(shards, len(shards)):
                         shards = [held for held in shards if held in self._leases]
             except ResourceFull as error:

@@ -1,7 +1,7 @@
 """The crawls that this master dispatches: each spec is decoded once per revision, and all partitions share it."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -11,7 +11,9 @@ from api.frontier.hosts import HostFacts
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS
 from shared.domain.crawl.priority_rules import CompiledPriority, compiled_priority
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
+from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
+from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import WORKED_ON, CrawlState
 from shared.domain.frontier.store_model import CrawlRow
@@ -49,6 +51,19 @@ class DispatchCrawl:
     dispatching: bool = True
     refused: str | None = None
     refresh_ms: int = 0
+    compiled_scope: tuple[CrawlSpec, CompiledScope] | None = field(default=None, repr=False)
+
+    @property
+    def scope(self) -> CompiledScope:
+        """The scope of the present spec, compiled at its first use."""
+        if self.compiled_scope is None or self.compiled_scope[0] is not self.spec:
+            self.compiled_scope = (self.spec, CompiledScope(self.spec))
+        return self.compiled_scope[1]
+
+    @property
+    def changing(self) -> bool:
+        """True while the command that applies a changed scope may not have arrived yet."""
+        return self.revision > 1 and self.state is CrawlState.SEEDING
 
     def delay_s(self, facts: HostFacts) -> float:
         """Return a host's delay for this crawl in seconds: the longest of spec, robots.txt, latency and operator."""
@@ -183,7 +198,11 @@ def _looked_up(row: CrawlRow) -> DispatchCrawl:
 
     A spec of a later version cannot be read here. The crawl's reports still count, under the default rules.
     """
-    spec = spec_of(row) or CrawlSpec(seeds=(Seed(url=""),))
-    return DispatchCrawl(
+    read = spec_of(row)
+    spec = read or CrawlSpec(seeds=(Seed(url=""),))
+    crawl = DispatchCrawl(
         row.crawl_id, row.name, row.revision, spec, row.state, BudgetReservation(None, None, {}), dispatching=False
     )
+    refused = refused_pattern(spec.scope, spec.extract, spec.recrawl)
+    crawl.refused = refused if read is not None else "this version cannot read its spec"
+    return crawl

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 import structlog
 
 from api.frontier.dead_letters import letter_of, refused
-from api.frontier.discoveries import gather, with_priorities
+from api.frontier.discoveries import gather, judged, links_to_judge, with_priorities
 from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
@@ -154,6 +154,7 @@ class Ingest:
             position = self._after("discovery", last)
             crawl_ids = {mark.crawl_id for mark, _, _ in batch.messages}
             await self._writer.look_up(crawl_ids)
+            batch = await self._judged(batch)
             result = await self._store.apply_found(
                 fence,
                 position,
@@ -166,6 +167,14 @@ class Ingest:
             await self._writer.load_queues(own.discovered(result))
             self._writer.committed(position)
             return result
+
+    async def _judged(self, batch: DiscoveryTransaction) -> DiscoveryTransaction:
+        """Return the batch with its seeds, and its links of earlier revisions, judged by the present scope."""
+        crawls = links_to_judge(batch, self._own.crawls)
+        if not crawls:
+            return batch
+        via = {link.via_host for place in crawls for link in batch.messages[place][1]} - {0}
+        return judged(batch, crawls, await self._store.host_names(via) if via else {})
 
     async def outcomes(self, reports: Sequence[Delivered]) -> None:
         """Apply outcomes and accept commands, in order. The outcomes between two commands are one batch."""

@@ -5,13 +5,15 @@ only after grant n has expired. The owner measures a grant from its answer and t
 worker's time ends first. A new owner treats every lease that was ever granted as granted at its claim.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from shared.domain.crawl.exclusions import Exclusions
-from shared.domain.frontier.states import ANSWER_S
+from shared.domain.crawl.exclusions import OWNER, Exclusions
+from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.scope_change import judge_found
+from shared.domain.frontier.states import ANSWER_S, kind_of
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRow
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.ports.broker import QueuedVisit
@@ -45,6 +47,7 @@ class TrackedLease:
     - `began`: when its first grant was given (`Clock.elapsed`).
     - `charged_s`: the visit time that its crawl was charged with.
     - `too_large`: why the broker refused its message as too large. The sweep splits such a lease.
+    - `outside`: its URLs that the crawl's scope does not admit, with the rule, as judged at revision `judged_at`.
     """
 
     row: LeaseRow
@@ -54,17 +57,39 @@ class TrackedLease:
     began: float = inf
     charged_s: float = 0.0
     too_large: str | None = None
+    outside: Mapping[Fingerprint, str] = field(default_factory=dict)
+    judged_at: int = 0
 
     def live(self, now: float) -> bool:
         """Return True if a worker may be fetching under this lease now."""
         return self.grant is not None and now < self.grant.until
 
-    def covered(self, exclusions: Exclusions) -> list[Fingerprint]:
-        """Return the URLs without an outcome that an exclusion covers."""
-        if not exclusions or not exclusions.touches(self.row.host):
-            return []
-        host = self.row.host
-        return [key for key, url in self.row.urls.items() if exclusions.first(url.url, host) is not None]
+    def excluded(self, exclusions: Exclusions) -> dict[Fingerprint, str]:
+        """Return the URLs without an outcome that may not be requested, with the reason: an exclusion or the scope."""
+        host, urls = self.row.host, self.row.urls
+        excluded = {key: rule for key, rule in self.outside.items() if key in urls}
+        if exclusions and exclusions.touches(host):
+            excluded |= {key: OWNER for key, url in urls.items() if exclusions.first(url.url, host) is not None}
+        return excluded
+
+    def judge(self, scope: CompiledScope, via_hosts: Mapping[Fingerprint, str | None]) -> None:
+        """Set `outside` by the scope. `via_hosts`: the host that led to each URL, None for a seed."""
+        outside: dict[Fingerprint, str] = {}
+        for key, url in self.row.urls.items():
+            if key not in via_hosts:
+                continue
+            rule = judge_found(
+                scope,
+                url.url,
+                self.row.host,
+                depth=url.least,
+                hops=url.hops,
+                kind=kind_of(url.flags),
+                via_host=via_hosts[key],
+            )
+            if rule is not None:
+                outside[key] = rule.name.value
+        self.outside = outside
 
     def remaining(self) -> list[int]:
         """Return the positions, in the shard, of the URLs that have no outcome yet."""

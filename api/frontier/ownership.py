@@ -130,6 +130,11 @@ class Ownership:
         self.moved.notify()
         self.unswept.notify()
 
+    def rescoping(self, crawl_id: CrawlId) -> bool:
+        """Return True while queued URLs of the crawl may be outside its scope, because the scope was changed."""
+        crawl = self.crawls.get(crawl_id)
+        return self.commands.rescopes(crawl_id) or (crawl is not None and crawl.changing)
+
     def suspect_orphans(self) -> None:
         """Have the next sweep search the queues for shards without a lease."""
         self.orphans_suspected = True

@@ -8,7 +8,6 @@ from api.frontier.leases import TrackedLease
 from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.ownership import Ownership
 from api.frontier.stats import OwnerStats, TransactionKind
-from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient, Unusable
 from shared.domain.frontier.states import Fence, Position, UrlEnd
 from shared.domain.frontier.store_model import Changes, QueueEnd, QueueRow
@@ -108,23 +107,39 @@ class PartitionWriter:
         self.committed(position)
         return unfinished
 
+    async def judge(self, leases: Iterable[TrackedLease]) -> None:
+        """Judge the URLs of leases by the present scope of their crawls, each lease once per revision.
+
+        A crawl that is not known, or whose spec cannot be used, is left out.
+        """
+        crawls = self.own.crawls
+        found = [(held, crawl) for held in leases if (crawl := crawls.find(held.row.crawl_id)) is not None]
+        found = [(held, crawl) for held, crawl in found if crawl.refused is None and held.judged_at < crawl.revision]
+        if not found:
+            return
+        rows = [held.row for held, _ in found]
+        via = await self.store.via_hosts([(row.crawl_id, row.host_id, list(row.urls)) for row in rows])
+        for (held, crawl), via_hosts in zip(found, via, strict=True):
+            held.judge(crawl.scope, via_hosts)
+            held.judged_at = crawl.revision
+
     async def exclude_covered(self, unbegun: Iterable[TrackedLease], max_leases: int) -> bool:
-        """Exclude the URLs that an exclusion covers in some of these leases, which no worker has begun (within
-        `writing`). Leases that have no other URL end. Return False if there are none.
+        """Exclude the URLs that an exclusion or the scope excludes in some of these leases, which no worker has begun
+        (within `writing`). Leases that have no other URL end. Return False if there are none.
 
         A crash before this leaves the URLs leased. No grant is given for them then, and they are queued again.
         """
         exclusions = self.own.crawls.exclusions
-        covered = [(held, keys) for held in unbegun if (keys := held.covered(exclusions))][:max_leases]
+        covered = [(held, reasons) for held in unbegun if (reasons := held.excluded(exclusions))][:max_leases]
         if not covered:
             return False
         await self.look_up(held.row.crawl_id for held, _ in covered)
         batch = self.batch(marked=False)
-        for held, keys in covered:
-            row = held.row
-            results = [UrlOutcome(key, UrlEnd.DENIED, self.clock.unix_ms(), reason=OWNER) for key in keys]
+        for held, reasons in covered:
+            row, now_ms = held.row, self.clock.unix_ms()
+            results = [UrlOutcome(key, UrlEnd.DENIED, now_ms, reason=reason) for key, reason in reasons.items()]
             batch.outcome(Outcome(row.lease_id, row.crawl_id, 0, row.host_id, results))
-            if len(keys) == len(row.urls):
+            if len(reasons) == len(row.urls):
                 batch.end(held)
         await self.commit(batch)
         self.stats.changed(batch.changes, self.own.crawls, self.clock.elapsed())

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
@@ -34,7 +35,7 @@ from shared.domain.frontier.store_model import (
     QueueEnd,
     QueueRow,
 )
-from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision, Term
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
 
 NO_BUDGETS: Final[Mapping[CrawlId, Budget]] = MappingProxyType({})
 NO_MARKS: Final[Mapping[CrawlId, int]] = MappingProxyType({})
@@ -122,6 +123,17 @@ class Store(Protocol):
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> Mapping[int, int]:
         """Return how many of the crawl's stored pages in the partition are in each bucket of rates of change."""
         ...
+
+    async def scope_revision(self, crawl_id: CrawlId) -> Revision:
+        """Return the revision since which the crawl has its present scope. Later revisions changed other fields."""
+
+    async def host_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        """Return the names of those of the hosts that are stored, by id."""
+
+    async def via_hosts(
+        self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
+    ) -> Sequence[Mapping[Fingerprint, str | None]]:
+        """Return for each place (crawl, host, URLs) the name of the host that led to each URL; None for a seed."""
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
         """Return True if a queued URL of the crawl may have waited for a time up to `before_ms` (Unix ms)."""
@@ -234,6 +246,7 @@ class Store(Protocol):
         sent: Sequence[int] = (),
         upto: int | None = None,
         exclusions: Exclusions = NO_EXCLUSIONS,
+        changed: ChangedScope | None = None,
     ) -> int | None:
         """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
@@ -241,6 +254,7 @@ class Store(Protocol):
         progress. Rows written after the command was accepted are not touched (`Changes.marks`). For a REPLAY, queue the
         URLs of dead letters up to `upto` and delete the letters in `sent`. The owner publishes the messages
         (`message_letters`). An EXCLUDE excludes what `exclusions`, those in force now, cover.
+        A RESCOPE applies `changed`, the crawl's present scope. Without it nothing remains to do: the crawl is deleted.
         """
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

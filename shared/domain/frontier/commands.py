@@ -30,6 +30,8 @@ class CommandKind(StrEnum):
     wait done.
     EXCLUDE excludes the queued URLs that `target`, an exclusion, covers, for all crawls. `revision` is that of the
     exclusions with it. With `withdraw` it also takes what is stored of such URLs from pages, exports and items.
+    RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before: those that it does not admit leave
+    the queue, and those that only an earlier scope excluded are queued again.
 
     REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.
     """
@@ -43,6 +45,7 @@ class CommandKind(StrEnum):
     DELETE_SEEDS_BETWEEN = "delete_seeds_between"
     RECRAWL = "recrawl"
     EXCLUDE = "exclude"
+    RESCOPE = "rescope"
     REPLAY = "replay"
     DISCARD = "discard"
 
@@ -57,6 +60,7 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.DELETE_SEEDS_BETWEEN: {"places": list, "above": bytes, "upto": bytes},
     CommandKind.RECRAWL: {"every_ms": int},
     CommandKind.EXCLUDE: {"target": str, "revision": int, "withdraw": bool},
+    CommandKind.RESCOPE: {"revision": int},
     CommandKind.REPLAY: {"letter": int},
     CommandKind.DISCARD: {"letter": int},
 }

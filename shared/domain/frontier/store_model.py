@@ -362,7 +362,8 @@ class Changes:
 class DiscoveredLink:
     """A link or seed to insert, whose host is known by name only. `via_host` and `via` name the page that has the link.
 
-    A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind).
+    A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind). `outside`: the rule of the
+    crawl's present scope that excludes the link, empty if none does.
     """
 
     crawl_id: CrawlId
@@ -375,16 +376,21 @@ class DiscoveredLink:
     via_host: int
     via: bytes
     kind: int = 0
+    outside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """How far a sender of discoveries has come: its message `n`, and its URLs so far (`total`), this one's included."""
+    """How far a sender of discoveries has come: its message `n`, and its URLs so far (`total`), this one's included.
+
+    `spec`: the revision under which the sender judged the links of this message.
+    """
 
     crawl_id: CrawlId
     producer: str
     n: int
     total: int
+    spec: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import Fence, Position, UrlState
@@ -55,6 +56,7 @@ class Tables:
     next_lease: int = 1
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
     exclusions: Exclusions = NO_EXCLUSIONS
+    changed: ChangedScope | None = None
 
     async def found(
         self,
@@ -194,7 +196,7 @@ class Tables:
 
     async def chunk(self, run: CommandRun, *, now_ms: int = NOW_MS) -> CommandRun | None:
         """Apply one chunk; the command as it goes on, None when it is applied."""
-        rest = await self.store.run_command(self.fence, run, now_ms, exclusions=self.exclusions)
+        rest = await self.store.run_command(self.fence, run, now_ms, exclusions=self.exclusions, changed=self.changed)
         self.fence = self.fence.next()
         assert rest is None or rest > run.after or run.kind == CommandKind.DELETE
         return None if rest is None else replace(run, after=rest)

@@ -22,9 +22,11 @@ from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.adapters.sql.frontier.exclude import exclude
 from shared.adapters.sql.frontier.recrawl_schedule import schedule
+from shared.adapters.sql.frontier.rescope import rescope
 from shared.adapters.sql.frontier.seed_deletion import delete_seeds
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.commands import GREATEST, CommandKind, check_command
@@ -146,6 +148,12 @@ def accept(
         case _ if any(other.kind == CommandKind.DELETE for other in others):
             connection.execute(_RECORD, record)
             return None
+        case CommandKind.RESCOPE:
+            # Each chunk applies the present scope, so the newest command does all that earlier ones have left.
+            for other in others:
+                if other.kind == CommandKind.RESCOPE:
+                    connection.execute(_END, keys | {"id": other.id})
+                    connection.execute(_RECORD, record | {"id": other.id})
     # Each transaction has its own version of the fence, greater than all earlier ones.
     through = letters.newest_letter(connection) if kind in (CommandKind.REPLAY, CommandKind.DISCARD) else 0
     run = replace(command, number=fence.version, through=through, after=0)
@@ -192,6 +200,7 @@ def run_chunk(
     sent: Sequence[int] = (),
     upto: int | None = None,
     exclusions: Exclusions = NO_EXCLUSIONS,
+    changed: ChangedScope | None = None,
 ) -> int | None:
     """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
@@ -210,6 +219,8 @@ def run_chunk(
             rest = schedule(connection, command)
         case CommandKind.EXCLUDE:
             rest = exclude(connection, command, exclusions)
+        case CommandKind.RESCOPE:
+            rest = None if changed is None else rescope(connection, command, changed, now_ms)
         case CommandKind.REPLAY:
             rest = letters.replay(connection, command, sent, command.through if upto is None else upto, now_ms)
         case CommandKind.DISCARD:

@@ -13,6 +13,7 @@ from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, 
 from shared.adapters.sql.frontier.url_compression import shortened
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER
+from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.states import (
     FOUND_NEARER,
@@ -141,7 +142,7 @@ def apply_found(
             least[key] = link
         else:
             counters[link.crawl_id]["known"] += 1
-            if (link.depth, bool(link.via)) < (other.depth, bool(other.via)):
+            if (bool(link.outside), link.depth, bool(link.via)) < (bool(other.outside), other.depth, bool(other.via)):
                 least[key] = link
     unchanged = _merge(connection, fence.partition, least, batch.excluded, result, counters, max_depth, now_ms)
     if marks:
@@ -246,7 +247,7 @@ def _merge(
     """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
 
     Their link changed nothing that a command reads: a retry applies to failed URLs, a deletion of seeds to URLs that a
-    page links. A seed that is given again gets a mark. So does a URL that no exclusion covers any more.
+    page links. A seed that is given again gets a mark. So does a URL that nothing excludes any more.
     """
     keys = sorted(least)
     unchanged: set[_Key] = set()
@@ -268,11 +269,12 @@ def _merge(
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
-            if fingerprint in excluded:
+            kept_out = OWNER if fingerprint in excluded else link.outside
+            if kept_out:
                 deltas["excluded"] += 1
-                tallies[crawl_id, "excluded", OWNER] += 1
+                tallies[crawl_id, "excluded", kept_out] += 1
                 queued[crawl_id, host_id] += 0
-                refused.append((OWNER, *key))
+                refused.append((kept_out, *key))
             else:
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
@@ -297,16 +299,17 @@ def _merge(
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
         if state is UrlState.FAILED or link.via:
             unchanged.add(key)
-        if fingerprint in excluded:
+        if fingerprint in excluded or link.outside:
             continue
-        if state is UrlState.EXCLUDED and (reason == OWNER or (reason == SEED_DELETED and not link.via)):
+        by_scope = reason in BY_SCOPE
+        if state is UrlState.EXCLUDED and (by_scope or reason == OWNER or (reason == SEED_DELETED and not link.via)):
             deltas["excluded"] -= 1
             deltas["queued"] += 1
-            tallies[crawl_id, "excluded", reason] -= 1
+            tallies[crawl_id, "excluded", str(reason)] -= 1
             queued[crawl_id, host_id] += 1
             unchanged.discard(key)
             back.append((rank, link.priority, *key))
-            if link.depth < depth:
+            if by_scope or link.depth < depth:  # The scope admits this way to the URL, and not the one before.
                 lower.append((link.depth, link.hops, *via, *key))
             continue
         nearer = (link.depth, link.hops, *via, *key)

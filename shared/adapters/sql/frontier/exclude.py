@@ -6,7 +6,7 @@ it. To withdraw a URL is to take its record and its items from the tables; the a
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
@@ -22,8 +22,11 @@ from shared.domain.crawl.exclusions import OWNER, Exclusions
 from shared.domain.frontier.command_progress import HOSTS_A_CHUNK
 from shared.domain.frontier.states import CrawlState, UrlState, queued_as
 from shared.domain.frontier.store_model import CommandRun
-from shared.domain.ids import MAX_PARTITIONS, CrawlId, numbered
+from shared.domain.ids import MAX_PARTITIONS, CrawlId, Partition, numbered
 from shared.domain.web.addresses import parse_address
+
+IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
+"""The states of URLs that an exclusion takes from their queue."""
 
 Judge = Callable[[str], bool]
 """Returns True if an exclusion covers the URL."""
@@ -89,6 +92,27 @@ def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions)
     return _behind(numbered(following, command.partition), 0, b"") if following < end else None
 
 
+def end_queued(
+    connection: Connection, partition: Partition, crawl_id: CrawlId, host_id: int, ended: Sequence[tuple[Any, str]]
+) -> None:
+    """Exclude queued and waiting URLs of one queue, each with its reason, and keep all counters in step.
+
+    A row has `fingerprint`, `state` and `flags`.
+    """
+    if not ended:
+        return
+    _EXCLUDE.run(connection, [(reason, crawl_id, host_id, bytes(row.fingerprint)) for row, reason in ended])
+    states = Counter(row.state for row, _ in ended)
+    taken = {"queued": states[UrlState.QUEUED], "waiting": states[UrlState.WAITING]}
+    connection.execute(TAKE_FROM_QUEUE, {"crawl_id": crawl_id, "host_id": host_id} | taken)
+    parts = Counter(part for row, _ in ended if (part := queued_as(row.flags)) is not None)
+    n = len(ended)
+    deltas = {"queued": -n, "excluded": n, **{part: -count for part, count in parts.items()}}
+    add_counters(connection, crawl_id, partition, deltas)
+    reasons = Counter(reason for _, reason in ended)
+    add_tallies(connection, partition, {(crawl_id, "excluded", reason): n for reason, n in reasons.items()})
+
+
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
     """Return what decides on the URLs of a host, None if the command's exclusion covers none of them.
 
@@ -112,19 +136,8 @@ def _some(
     rows = connection.execute(_URLS, keys | {"after": after, "step": step}).all()
     chunk.take(len(rows))
     covered = [row for row in rows if judge(whole(row.url, host.host))]
-    states = {UrlState.QUEUED: 0, UrlState.WAITING: 0}
-    ended = [row for row in covered if row.state in states]
-    for row in ended:
-        states[row.state] += 1
-    if ended:
-        _EXCLUDE.run(connection, [(OWNER, crawl, host.host_id, bytes(row.fingerprint)) for row in ended])
-        taken = {"queued": states[UrlState.QUEUED], "waiting": states[UrlState.WAITING]}
-        connection.execute(TAKE_FROM_QUEUE, keys | taken)
-        crawl_id, n = CrawlId(crawl), len(ended)
-        parts = Counter(part for row in ended if (part := queued_as(row.flags)) is not None)
-        deltas = {"queued": -n, "excluded": n, **{part: -count for part, count in parts.items()}}
-        add_counters(connection, crawl_id, command.partition, deltas)
-        add_tallies(connection, command.partition, {(crawl_id, "excluded", OWNER): n})
+    ended = [(row, OWNER) for row in covered if row.state in IN_QUEUE]
+    end_queued(connection, command.partition, CrawlId(crawl), host.host_id, ended)
     if command.args["withdraw"] and covered:
         for statement in _WITHDRAW:
             statement.run(connection, [(crawl, host.host_id, bytes(row.fingerprint)) for row in covered])

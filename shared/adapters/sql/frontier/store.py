@@ -21,6 +21,7 @@ from shared.adapters.sql.frontier import (
     leader_state,
     leasing,
     purge_holds,
+    rescope,
     revisits,
 )
 from shared.adapters.sql.frontier import crawl_changes as changes
@@ -55,6 +56,9 @@ class SqlStore(SqlAdapter):
     tallies = read(crawls.tallies)
     due_before = read(revisits.due_before)
     page_rates = read(revisits.page_rates)
+    scope_revision = read(rescope.scope_revision)
+    host_names = read(rescope.host_names)
+    via_hosts = read(rescope.via_hosts)
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         return await self._run.read(bound(crawls.rows_of, crawl_ids)) if crawl_ids else ()

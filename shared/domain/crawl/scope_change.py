@@ -1,0 +1,63 @@
+"""A changed scope: which of the URLs that a crawl has found the present spec still admits. Pure.
+
+A URL is judged as on the day it was found: by its depth, its redirects, what it was found as, and the host of the page
+that led to it. A seed was led to by no page, so only schemes, length and exclude patterns apply to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.crawl.scope import CompiledScope, ExclusionReason, ScopeRule, prefixes
+from shared.domain.crawl.spec import CrawlSpec, ScopeMode
+from shared.domain.frontier.states import UrlKind
+from shared.domain.ids import CrawlId, Revision
+
+BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
+"""The reasons of URLs that the scope excluded. Another scope may admit them."""
+
+
+def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
+    """Return True if both specs admit the same URLs. In mode prefix the seeds decide, too."""
+    if before.scope != after.scope:
+        return False
+    return after.scope.mode is not ScopeMode.PREFIX or prefixes(before) == prefixes(after)
+
+
+def scope_command_of(crawl_id: CrawlId, revision: Revision) -> str:
+    """Return the id of the command that applies the scope of a revision. It is the same for every sender."""
+    return f"rescope-{crawl_id}-{revision}"
+
+
+def judge_found(
+    scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, kind: UrlKind, via_host: str | None
+) -> ScopeRule | None:
+    """Return the first rule of the scope that excludes a URL that was found earlier, or None if it is admitted.
+
+    `via_host`: the host of the page that led to it, None for a seed.
+    """
+    if kind.listing:
+        return scope.judge_listing(url, host, depth=depth, via_host=via_host or host, hops=hops)
+    redirected = depth == 0 and hops > 0
+    return scope.judge(url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedScope:
+    """The scope that a command applies to the URLs of a crawl. `revisits`: stored pages are fetched again."""
+
+    scope: CompiledScope
+    revisits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeChange:
+    """What a changed scope would do to the queue, from a sample of its URLs.
+
+    `queued`: the URLs that are queued now, stored pages that wait included. `leaving`: how many of them the new scope
+    excludes, by rule. `read`: how many were read for that. If that is all, the numbers are exact, else estimates.
+    """
+
+    queued: int
+    read: int
+    leaving: Mapping[str, int]

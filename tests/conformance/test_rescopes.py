@@ -1,0 +1,170 @@
+"""A changed scope that is applied holds even for workers that know nothing of it, whatever happens to owners."""
+
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from shared.domain.crawl.spec import Scope
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.states import UrlState
+from shared.domain.ids import Revision
+from shared.wire.messages import Extend, Go
+from tests.support.simulation.cluster import Cluster, Site
+from tests.support.simulation.manual_worker import ManualWorker, Start, leases, shard_of
+from tests.support.simulation.store import Database
+from tests.support.simulation.web import Kind, Node
+
+HOST = "h0.test"
+OUT = (UrlState.EXCLUDED, "exclude_pattern")
+WALKS = 20
+
+
+def applied(cluster: Cluster, command: str) -> bool:
+    return bool(cluster.database.rows("SELECT 1 FROM commands WHERE id = :id", id=command))
+
+
+def states(hand: ManualWorker) -> list[tuple[int, str | None]]:
+    return sorted(hand.states().values())
+
+
+def in_force(cluster: Cluster, scope: Scope, revision: int = 2) -> None:
+    """Let every living owner load a revision with this scope."""
+    for sim in cluster.owners:
+        if (crawl := sim.crawls.get(cluster.crawl_id)) is not None:
+            spec = msgspec.structs.replace(crawl.spec, scope=scope)
+            sim.crawls.put(replace(crawl, spec=spec, revision=Revision(revision)))
+            if sim.owner.ownership is not None:
+                sim.owner.ownership.moved.notify()
+
+
+def rescoped(cluster: Cluster, *exclude: str, revision: int = 2) -> str:
+    """Change the scope, of which workers learn nothing; the command's id."""
+    in_force(cluster, Scope(exclude=exclude), revision)
+    return cluster.command(CommandKind.RESCOPE, revision=revision)
+
+
+def test_changed_scope_stops_the_visit_and_is_applied_behind_its_end(start: Start) -> None:
+    cluster, hand = start(3)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    command = rescoped(cluster, HOST)
+    cluster.world.run_for(5.0)
+    assert not applied(cluster, command), "a worker may still send"
+    answer = hand.wait(hand.ask(shard.lease, Extend(shard.lease, grant, hand.process.name)))
+    assert isinstance(answer, Go)
+    assert answer.stop
+    hand.report(shard, grant, {shard.urls[0].url: 200}, final=True, left=tuple(url.url for url in shard.urls[1:]))
+    cluster.world.run_for(5.0)
+    assert applied(cluster, command)
+    assert states(hand) == [(UrlState.DONE, None), OUT, OUT]
+    assert leases(cluster) == []
+    cluster.assert_kept()
+
+
+def test_visit_within_the_scope_goes_on_and_delays_nothing(start: Start) -> None:
+    cluster, hand = start(3)
+    shard = shard_of(hand)
+    grant = hand.go(shard, 1).grant
+    command = rescoped(cluster, "/nowhere/")
+    cluster.world.run_for(2.0)
+    assert applied(cluster, command)
+    answer = hand.wait(hand.ask(shard.lease, Extend(shard.lease, grant, hand.process.name)))
+    assert isinstance(answer, Go)
+    assert not answer.stop
+    cluster.assert_kept()
+
+
+def test_shard_that_no_worker_began_loses_what_is_outside(start: Start) -> None:
+    cluster, hand = start(3)
+    shard = shard_of(hand)
+    command = rescoped(cluster, "/1$")
+    cluster.world.run_for(2.0)
+    assert applied(cluster, command)
+    assert states(hand) == [(UrlState.LEASED, None), (UrlState.LEASED, None), OUT]
+    assert len(hand.go(shard, 1).remaining) == 2
+    cluster.assert_kept()
+
+
+def test_command_waits_until_its_owner_has_the_revision(start: Start) -> None:
+    cluster, hand = start(3)
+    command = cluster.command(CommandKind.RESCOPE, revision=2)
+    cluster.world.run_for(5.0)
+    assert not applied(cluster, command)
+    in_force(cluster, Scope(exclude=(HOST,)))
+    cluster.world.run_for(5.0)
+    assert applied(cluster, command)
+    assert states(hand) == [OUT] * 3
+    cluster.assert_kept()
+
+
+def test_link_of_an_earlier_revision_is_judged_again(start: Start) -> None:
+    """A worker that has only the first revision reports it after the command was applied."""
+    cluster, hand = start(2)
+    command = rescoped(cluster, "/late")
+    cluster.world.run_for(2.0)
+    assert applied(cluster, command)
+    page = next(iter(hand.states()))
+    (host_id,) = cluster.database.rows("SELECT host_id FROM hosts WHERE host = :host", host=HOST)
+    links = {f"http://{HOST}/late": 1, f"http://{HOST}/other": 1, "http://elsewhere.test/": 1}
+    hand.discover(cluster.crawl_id, links, via=page, host_id=host_id[0])
+    found = hand.states()
+    assert found[f"http://{HOST}/late"] == OUT
+    assert found[f"http://{HOST}/other"][0] in (UrlState.QUEUED, UrlState.LEASED)
+    assert found["http://elsewhere.test/"] == (UrlState.EXCLUDED, "other_host")
+    cluster.assert_kept()
+
+
+def test_wider_scope_overtakes_and_queues_again(start: Start) -> None:
+    cluster, hand = start(3)
+    shard = shard_of(hand)
+    rescoped(cluster, HOST)
+    second = rescoped(cluster, "/0$", revision=3)
+    cluster.world.run_for(5.0)
+    assert applied(cluster, second)
+    found = hand.states()
+    assert found[f"http://{HOST}/0"] == OUT
+    assert {found[f"http://{HOST}/{n}"][0] for n in (1, 2)} <= {UrlState.QUEUED, UrlState.LEASED}
+    assert shard.spec == 1
+    cluster.assert_kept()
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_no_request_follows_an_applied_scope(database: Database, seed: int) -> None:
+    """Two workers that never learn of it; owners and workers are killed at any time."""
+    draw = random.Random(seed)
+    trap = [Node(0, Kind.PAGE, tuple(range(8, 30))) for _ in range(22)]
+    pages = [Node(1, Kind.PAGE, (n + 1, 8 + n)) for n in range(8)]
+    cluster = Cluster(database, Site((*pages, *trap), seeds=(0, 8), delay_s=draw.choice((0.0, 0.5, 1.0))))
+    try:
+        cluster.start_owner()
+        cluster.world.run_for(0.2)
+        cluster.create_crawl()
+        for _ in range(2):
+            cluster.start_worker(batch=draw.choice((1, 3)))
+        cluster.world.run_for(draw.uniform(0.0, 12.0))
+        scope = Scope(mode=draw.choice(("any", "host")), exclude=(f"^http://{HOST}/",))
+        in_force(cluster, scope)
+        command = cluster.command(CommandKind.RESCOPE, revision=2)
+        for _ in range(draw.randrange(3)):
+            cluster.world.run_for(draw.uniform(0.0, 6.0))
+            cluster.world.kill(draw.choice(cluster.processes()))
+            cluster.start_owner(loads_after_s=0.0)
+            in_force(cluster, scope)
+            cluster.start_worker()
+        until = cluster.world.now + 200.0
+        while not applied(cluster, command) and cluster.world.now < until:
+            in_force(cluster, scope)
+            cluster.world.run_for(0.2)
+        assert applied(cluster, command)
+        at = cluster.world.now
+        cluster.world.run_for(60.0)
+        late = [request for request in cluster.web.seen.get(HOST, ()) if request.start > at]
+        assert late == []
+        assert not cluster.database.rows(
+            "SELECT 1 FROM urls u JOIN hosts h USING (host_id) WHERE h.host = :host AND u.state IN (0, 1, 2)", host=HOST
+        )
+        cluster.judge.links_balanced(cluster.crawl_id)
+    finally:
+        cluster.close()
