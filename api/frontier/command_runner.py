@@ -105,7 +105,9 @@ class CommandRunner:
     async def _scope_in_force(self, run: CommandRun) -> bool:
         """Return True if the changed scope is in force here, and no worker may request a URL that it does not admit.
 
-        From then on no lease has such a URL: dispatch judges what it leases until the command is applied.
+        From then on no granted lease has such a URL: dispatch judges what it leases until the command is applied. The
+        sweep ends a lease with such a URL once its grant has expired. Its URLs must be in the queue before the command
+        comes by.
         """
         own = self._own
         try:
@@ -120,8 +122,7 @@ class CommandRunner:
         except Transient as error:
             log.warning("command.delayed", partition=own.partition, command=run.id, error=str(error))
             return False
-        now = self._clock.elapsed()
-        return not any(held.live(now) and held.excluded(own.crawls.exclusions) for held in leases)
+        return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
     async def _advance(self, run: CommandRun) -> None:
         """Apply the next chunk of a command."""

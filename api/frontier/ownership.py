@@ -261,8 +261,8 @@ class Ownership:
     def to_end(self, now: float) -> list[TrackedLease]:
         """Return the leases that must end, because no worker will fetch under them again.
 
-        - Leases whose grant expired, if the worker is known to be dead, no URL is left, the crawl is over or does not
-          dispatch, or the retries are exhausted.
+        - Leases whose grant expired, if the worker is known to be dead, no URL is left, a URL is outside the scope, the
+          crawl is over or does not dispatch, or the retries are exhausted.
         - Leases that no worker began, if the crawl is over.
         - Leases whose shard is too large for the broker.
         """
@@ -273,11 +273,12 @@ class Ownership:
         over = not self.crawls.going_on(row.crawl_id)
         if held.grant is None:
             return held.too_large is not None or (over and now - held.published_at > self.settings.republish_s)
-        return not held.live(now) and (
+        return not held.live(now) and bool(
             over
             or held.orphan
             or not row.urls
             or held.too_large is not None
+            or held.outside
             or (crawl is not None and not crawl.dispatching)
             or self.settings.retries_exhausted(len(row.urls), row.expired)
         )

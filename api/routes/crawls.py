@@ -31,10 +31,13 @@ from api.schemas.crawls import (
     needs_of,
     revision_body,
     revision_summary,
+    scope_plan_body,
     summary_body,
 )
 from api.schemas.model import ANYTHING, Listing
-from shared.domain.crawl.spec import encode_spec
+from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.scope_change import same_scope
+from shared.domain.crawl.spec import decode_spec, encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
 from shared.domain.frontier.recrawl_pages import RATES
@@ -209,16 +212,22 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         stored = await served.catalog.crawl(name)
     except Missing:
         state = CrawlState.SEEDING if wanted.start else CrawlState.CREATED
-        return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings, recrawl=None)
+        return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings, recrawl=None, scope=None)
     differences = spec_difference(stored.spec, declaration.spec)
     labels = spec_difference(
         msgspec.json.encode(stored.labels).decode(), msgspec.json.encode(declaration.labels).decode()
     )
     standing = CrawlStatus(stored.state, stored.resumes_as)
-    recrawl = None
-    if wanted.spec.spec.recrawl.used:
+    recrawl = scope = None
+    spec = decode_spec(declaration.spec)
+    moved = not same_scope(decode_spec(stored.spec), spec)
+    if spec.recrawl.used or moved:
         _, tallies, _ = await served.catalog.stats(stored.crawl_id)
-        recrawl = await asyncio.to_thread(recrawl_plan, wanted.spec.spec.recrawl, tallies.get(RATES, {}))
+        if spec.recrawl.used:
+            recrawl = await asyncio.to_thread(recrawl_plan, spec.recrawl, tallies.get(RATES, {}))
+        if moved:
+            change = await served.catalog.scope_change(stored.crawl_id, CompiledScope(spec))
+            scope = scope_plan_body(change, tallies.get("excluded", {}))
     return Plan(
         action="update" if differences or labels else "none",
         revision=stored.revision + bool(differences),
@@ -226,6 +235,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         changes=[*changes_body(labels, below="labels."), *changes_body(differences)],
         warnings=warnings,
         recrawl=recrawl,
+        scope=scope,
     )
 
 

@@ -171,6 +171,7 @@ async def _around(
         visits=visits,
         busy=busy,
         excluded=await _exclusion(served, location, host),
+        revision=crawl.revision,
     )
 
 

@@ -1,5 +1,6 @@
 """The request and response bodies of crawls, their revisions, plans of changes, and commands."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Protocol
@@ -12,6 +13,7 @@ from api.members.member_stats import MemberStats, PressureAt
 from api.schemas.changes import RecrawlPlan
 from api.schemas.model import ONE_LINE, Model, RequestModel, field, moment_of
 from api.schemas.pressure import ResourcePressure, pressure_body
+from shared.domain.crawl.scope_change import BY_SCOPE, ScopeChange
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl.spec_diff import Difference
 from shared.domain.crawl.spec_parse import parse_spec
@@ -209,6 +211,19 @@ class RevisionDiff(Model):
     changes: list[Change] = field("The fields that differ.")
 
 
+class ScopePlan(Model):
+    """What a changed scope would do to the URLs that the crawl has found."""
+
+    queued: int = field("The number of URLs that are queued now, with those that wait for their next fetch.", 120000)
+    leaving: int = field("How many of them the new scope would exclude.", 90000)
+    rules: dict[str, int] = field("The same by the rule of the scope.", {"exclude_pattern": 90000})
+    exact: bool = field("True: all queued URLs were read. False: the numbers are estimated from a sample.", False)
+    read: int = field("The number of URLs that were read for that.", 10000)
+    excluded_before: int = field(
+        "The number of URLs that an earlier scope excluded. Those that the new scope admits would be queued again.", 0
+    )
+
+
 class Plan(Model):
     """What a PUT of this crawl would change. Nothing was changed."""
 
@@ -223,6 +238,9 @@ class Plan(Model):
     )
     recrawl: RecrawlPlan | None = Field(
         None, description="What the section `recrawl` would need and give. Null without it, or without stored pages."
+    )
+    scope: ScopePlan | None = Field(
+        None, description="What the changed scope would do to the URLs found so far. Null if the scope does not change."
     )
 
 
@@ -354,6 +372,18 @@ def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary
 def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
     """Return the differences between two specs as the API shows them. `below` is put before the path of each."""
     return [Change.of(each, path=below + each.path) for each in differences]
+
+
+def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int]) -> ScopePlan:
+    """Return what a changed scope would do. `tallies`: the crawl's excluded URLs by reason."""
+    return ScopePlan(
+        queued=change.queued,
+        leaving=sum(change.leaving.values()),
+        rules=dict(change.leaving),
+        exact=change.read == change.queued,
+        read=change.read,
+        excluded_before=sum(n for reason, n in tallies.items() if reason in BY_SCOPE),
+    )
 
 
 def command_body(command: CommandProgress) -> CommandStatus:

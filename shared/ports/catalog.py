@@ -10,6 +10,8 @@ from typing import Protocol
 
 from shared.domain.archive.cdx_query import CdxQuery
 from shared.domain.archive.cdxj import IndexRow
+from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.scope_change import ScopeChange
 from shared.domain.crawl.state import Verb
 from shared.domain.explain.excluded_links import ExcludedLinkExample
 from shared.domain.frontier.page_history import ChangeKind
@@ -150,6 +152,9 @@ class Catalog(Protocol):
 
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
         """Return a crawl's counters, its tallies (kind -> key -> number), and the hosts with the most pages."""
+
+    async def scope_change(self, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
+        """Return which of the crawl's queued URLs `scope` would exclude, from a sample of bounded size."""
 
     async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[ExcludedLinkExample]]:
         """Return examples of links that the crawl's rules excluded, by reason: `MAX_EXAMPLES` for each at most."""

@@ -1,15 +1,12 @@
 """A changed scope that is applied holds even for workers that know nothing of it, whatever happens to owners."""
 
 import random
-from dataclasses import replace
 
-import msgspec
 import pytest
 
-from shared.domain.crawl.spec import Scope
+from shared.domain.crawl.spec import Scope, ScopeMode
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
-from shared.domain.ids import Revision
 from shared.wire.messages import Extend, Go
 from tests.support.simulation.cluster import Cluster, Site
 from tests.support.simulation.manual_worker import ManualWorker, Start, leases, shard_of
@@ -29,19 +26,9 @@ def states(hand: ManualWorker) -> list[tuple[int, str | None]]:
     return sorted(hand.states().values())
 
 
-def in_force(cluster: Cluster, scope: Scope, revision: int = 2) -> None:
-    """Let every living owner load a revision with this scope."""
-    for sim in cluster.owners:
-        if (crawl := sim.crawls.get(cluster.crawl_id)) is not None:
-            spec = msgspec.structs.replace(crawl.spec, scope=scope)
-            sim.crawls.put(replace(crawl, spec=spec, revision=Revision(revision)))
-            if sim.owner.ownership is not None:
-                sim.owner.ownership.moved.notify()
-
-
 def rescoped(cluster: Cluster, *exclude: str, revision: int = 2) -> str:
     """Change the scope, of which workers learn nothing; the command's id."""
-    in_force(cluster, Scope(exclude=exclude), revision)
+    cluster.change_scope(Scope(exclude=exclude))
     return cluster.command(CommandKind.RESCOPE, revision=revision)
 
 
@@ -92,7 +79,7 @@ def test_command_waits_until_its_owner_has_the_revision(start: Start) -> None:
     command = cluster.command(CommandKind.RESCOPE, revision=2)
     cluster.world.run_for(5.0)
     assert not applied(cluster, command)
-    in_force(cluster, Scope(exclude=(HOST,)))
+    cluster.change_scope(Scope(exclude=(HOST,)))
     cluster.world.run_for(5.0)
     assert applied(cluster, command)
     assert states(hand) == [OUT] * 3
@@ -144,18 +131,16 @@ def test_no_request_follows_an_applied_scope(database: Database, seed: int) -> N
         for _ in range(2):
             cluster.start_worker(batch=draw.choice((1, 3)))
         cluster.world.run_for(draw.uniform(0.0, 12.0))
-        scope = Scope(mode=draw.choice(("any", "host")), exclude=(f"^http://{HOST}/",))
-        in_force(cluster, scope)
+        scope = Scope(mode=draw.choice((ScopeMode.ANY, ScopeMode.HOST)), exclude=(f"^http://{HOST}/",))
+        cluster.change_scope(scope)
         command = cluster.command(CommandKind.RESCOPE, revision=2)
         for _ in range(draw.randrange(3)):
             cluster.world.run_for(draw.uniform(0.0, 6.0))
             cluster.world.kill(draw.choice(cluster.processes()))
-            cluster.start_owner(loads_after_s=0.0)
-            in_force(cluster, scope)
+            cluster.start_owner(loads_after_s=draw.choice((0.0, 1.0)))
             cluster.start_worker()
         until = cluster.world.now + 200.0
         while not applied(cluster, command) and cluster.world.now < until:
-            in_force(cluster, scope)
             cluster.world.run_for(0.2)
         assert applied(cluster, command)
         at = cluster.world.now

@@ -1,6 +1,7 @@
 """The store's promises about a changed scope: what it excludes leaves the queue, and what it admits comes back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -89,8 +90,8 @@ def test_sitemap_is_judged_as_one_and_its_pages_as_links(on_store: OnStore) -> N
     async def story(t: Tables) -> None:
         await t.found(link(f"http://{HOST}/"))
         page = via(t, HOST)
-        sitemap = kind_of(link(f"http://{HOST}/sitemap.xml", 0, hops=1, via=page), UrlKind.HOST_SITEMAP)
-        listed = kind_of(link(f"http://{HOST}/news/1", 1, via=page), UrlKind.LISTED)
+        sitemap = replace(link(f"http://{HOST}/sitemap.xml", 0, hops=1, via=page), kind=UrlKind.HOST_SITEMAP)
+        listed = replace(link(f"http://{HOST}/news/1", 1, via=page), kind=UrlKind.LISTED)
         await t.found(sitemap, listed)
         await rescoped(t, Scope(include=("/docs/",)))
         assert states(t, sitemap, listed) == [QUEUED, out("include_pattern")]
@@ -101,10 +102,6 @@ def test_sitemap_is_judged_as_one_and_its_pages_as_links(on_store: OnStore) -> N
         await balanced(t, queued=3)
 
     on_store(story)
-
-
-def kind_of(found: DiscoveredLink, kind: UrlKind) -> DiscoveredLink:
-    return DiscoveredLink(*(getattr(found, name) for name in found.__slots__[:9]), kind=kind)
 
 
 def test_wider_scope_queues_again_what_a_narrower_one_excluded(on_store: OnStore) -> None:
@@ -224,7 +221,7 @@ def test_link_outside_the_scope_is_excluded_at_once_until_found_within(on_store:
         await t.found(link(f"http://{HOST}/"), link(f"http://{OTHER}/"))
         url = link(f"http://{OTHER}/x", 1, via=via(t, HOST))
         within = link(f"http://{OTHER}/x", 4, via=via(t, OTHER))
-        outside = DiscoveredLink(*(getattr(url, name) for name in url.__slots__[:10]), outside="other_host")
+        outside = replace(url, outside="other_host")
         found = await t.found(outside)
         assert (found.new, found.queues, states(t, url)) == (1, {}, [out("other_host")])
         await balanced(t, queued=2, other_host=1)

@@ -11,7 +11,7 @@ from shared.domain.crawl.state import CANCELLED, COMPLETE, CrawlStatus
 from shared.domain.explain.rule_checks import ExplainContext, RuleCheck, blocking_reason, rule_checks
 from shared.domain.explain.sentences import why
 from shared.domain.frontier.failure import HOST_UNREACHABLE
-from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.reads.views import FetchView, HostView, UrlView
@@ -161,6 +161,18 @@ def test_what_is_fetched_or_given_up_is_held_by_its_own_state() -> None:
     assert "is fetched once" in page["duplicate"].detail
     assert held_by(judged(view(UrlState.LEASED))) == ["state"]
     assert "status 404" in judged(view(UrlState.FAILED, reason="http_404"))["state"].detail
+
+
+def test_changed_scope_names_its_rule_and_revision_for_queued_urls() -> None:
+    around = replace(AROUND, revision=7)
+    narrow = {"scope": {"exclude": ["/x$"]}}
+    for known in (view(UrlState.QUEUED), view(UrlState.WAITING), view(UrlState.EXCLUDED, reason="exclude_pattern")):
+        rule = judged(known, around, **narrow)["exclude_pattern"]
+        assert (rule.allowed, rule.detail) == (False, "matches '/x$' (revision 7 of the spec)")
+    assert judged(view(UrlState.DONE), around, **narrow)["scope"].allowed, "it was fetched before"
+    assert judged(view(UrlState.QUEUED), around)["scope"].allowed
+    deep = view(UrlState.EXCLUDED, reason="depth", kind=UrlKind.SITEMAP, depth=2)
+    assert held_by(judged(deep, around, scope={"max_depth": 2}))[0] == "depth"
 
 
 def test_excluded_url_is_checked_again_and_other_spelling_named() -> None:

@@ -6,9 +6,10 @@ robots, already fetched) come before rules that only make it wait.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.scope_change import judge_found
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.state import COMPLETE, CrawlStatus
@@ -53,7 +54,7 @@ class ExplainContext:
     crawl's pool accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`:
     seconds after which the URLs of a dead worker are dispatched again. `others`: other crawls whose URLs of the host
     workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now. `excluded`: which
-    exclusion covers the URL, and why, None if none does.
+    exclusion covers the URL, and why, None if none does. `revision`: of the crawl's spec.
     """
 
     standing: CrawlStatus
@@ -68,6 +69,7 @@ class ExplainContext:
     visits: int = 0
     busy: int = 0
     excluded: str | None = None
+    revision: int = 1
 
 
 def rule_checks(
@@ -114,27 +116,51 @@ def _exclusion(excluded: str | None) -> RuleCheck:
 
 
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
-    """Yield the scope's results. A URL is judged when it is found.
+    """Yield the scope's results. A URL is judged when it is found, and in the queue when the scope changes.
 
-    The rules are evaluated again only if the URL is unknown or was excluded.
+    The rules are evaluated again only if the URL is unknown, excluded, or in the queue against the present scope.
     """
-    if view is not None and view.state is not UrlState.EXCLUDED:
-        found = found_on(view)
-        yield RuleCheck("scope", True, f"it was in scope when it was found: {found}, at depth {view.depth}")
-        return
-    if view is not None and view.kind.listing:
-        yield RuleCheck("scope", True, f"it is {KINDS[view.kind]}, which no pattern of the scope applies to")
-        return
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
-    else:
-        via = host_of(view.chain[0]) if view.chain else None
-        redirected = view.depth == 0 and view.hops > 0
-        verdicts = CompiledScope(spec).explain(
-            location.url, location.host, depth=view.depth, via_host=via, via_seed_redirect=redirected, hops=view.hops
-        )
-    for verdict in verdicts:
-        yield RuleCheck(verdict.rule.value, verdict.allowed, verdict.detail)
+        yield from (RuleCheck(verdict.rule.value, verdict.allowed, verdict.detail) for verdict in verdicts)
+        return
+    checks = _found_scope(location, view, spec, around.revision)
+    if view.state is UrlState.EXCLUDED or (view.state in _IN_QUEUE and not all(check.allowed for check in checks)):
+        yield from checks
+        return
+    found = found_on(view)
+    yield RuleCheck("scope", True, f"it was in scope when it was found: {found}, at depth {view.depth}")
+
+
+_IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
+
+
+def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: int) -> list[RuleCheck]:
+    """Return how the present scope judges a URL that was found. A rule that excludes it names the spec's revision."""
+    scope, via = CompiledScope(spec), host_of(view.chain[0]) if view.chain else None
+    of = f" (revision {revision} of the spec)"
+    if view.kind.listing:
+        rule = None
+        if scope.problem is None:
+            rule = judge_found(
+                scope,
+                location.url,
+                location.host,
+                depth=view.depth,
+                hops=view.hops,
+                kind=view.kind,
+                via_host=via,
+            )
+        if rule is not None:
+            return [RuleCheck(rule.name.value, False, rule.detail + of)]
+        return [RuleCheck("scope", True, f"it is {KINDS[view.kind]}, which no pattern of the scope applies to")]
+    redirected = view.depth == 0 and view.hops > 0
+    verdicts = scope.explain(
+        location.url, location.host, depth=view.depth, via_host=via, via_seed_redirect=redirected, hops=view.hops
+    )
+    return [
+        RuleCheck(each.rule.value, each.allowed, each.detail if each.allowed else each.detail + of) for each in verdicts
+    ]
 
 
 def _state(view: UrlView, spec: CrawlSpec, now_ms: int) -> RuleCheck:

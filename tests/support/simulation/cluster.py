@@ -82,6 +82,7 @@ class Cluster:
         self.verdicts: list[str] = []
         self._checks: dict[SimOwner, FinishedCheck] = {}
         self.lossy = False
+        self.scope: Scope | None = None
         self._commands = 0
         self._seeded = 0
         self._terms = 0
@@ -167,7 +168,7 @@ class Cluster:
         site = self.site
         return CrawlSpec(
             seeds=tuple(Seed(url=self.web.url(i)) for i in site.seeds),
-            scope=Scope(max_depth=site.max_depth),
+            scope=self.scope or Scope(max_depth=site.max_depth),
             politeness=Politeness(delay_s=site.delay_s),
             retry=Retry(attempts=3, base_s=1.0),
             pool=self.pool,
@@ -185,6 +186,18 @@ class Cluster:
         self.world.do(self.operator, publish_seeds(client, row.crawl_id, row.revision, spec.seeds, SETTINGS.partitions))
         self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
         return row.crawl_id
+
+    def change_scope(self, scope: Scope) -> None:
+        """Declare another revision with this scope, and tell every owner; workers learn nothing of it."""
+        self.scope = scope
+        spec = encode_spec(self.spec()).decode()
+        row, _ = self.world.do(self.operator, self.store.put_crawl("crawl", spec, EPOCH_MS))
+        self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
+        for sim in self.owners:
+            if sim.crawls.get(row.crawl_id) is not None:
+                sim.crawls.put(self._active(row))
+                if sim.owner.ownership is not None:
+                    sim.owner.ownership.moved.notify()
 
     def delete_crawl(self) -> None:
         """Mark it deleted, tell everybody, send the command that removes its rows."""

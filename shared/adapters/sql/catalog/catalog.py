@@ -5,7 +5,7 @@ Each method is one transaction of another module of this package.
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.catalog import access, declared, listing
+from shared.adapters.sql.catalog import access, declared, listing, scope_plan
 from shared.adapters.sql.catalog import captures as stored_captures
 from shared.adapters.sql.catalog import changes as page_changes
 from shared.adapters.sql.catalog import items as stored_items
@@ -36,6 +36,7 @@ class SqlCatalog(SqlAdapter):
     async def stamp(self, name: str) -> Stamp:
         return declared.stamped(await self._run.glance(declared.STAMP, wanted_name=name), name)
 
+    scope_change = read(scope_plan.scope_change)
     left_out = read(excluded_links.examples)
     stats = read(listing.stats)
     urls = read(listing.urls)
