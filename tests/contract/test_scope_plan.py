@@ -59,9 +59,7 @@ def test_long_queue_is_estimated_from_both_its_ends(on_store: OnStore, monkeypat
     on_store(story)
 
 
-def test_hosts_with_the_longest_queues_stand_for_the_others(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_with_the_longest_queues_stand_for_the_others(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scope_plan, "MAX_PLANNED_HOSTS", 2)
     monkeypatch.setattr(scope_plan, "MAX_PLANNED_QUEUES", 5)
 

@@ -106,6 +106,10 @@ def test_a_plan_says_what_a_put_would_do_and_does_nothing(told: Callable[[Story]
                 {"path": "labels.team", "before": None, "after": "search"},
                 {"path": "spec.weight", "before": 1, "after": 5},
             ]
+            assert plan["scope"] is None, "the scope is the same"
+            deeper = {"spec": {**SPEC, "scope": {"max_depth": 9}}}
+            scope = (await client.post("/v1/crawls/docs/plan", json=deeper)).json()["scope"]
+            assert (scope["leaving"], scope["rules"], scope["exact"], scope["excluded_before"]) == (0, {}, True, 0)
             await client.put("/v1/crawls/docs", json=wanted)
             assert (await client.post("/v1/crawls/docs/plan", json=wanted)).json()["action"] == "none"
             diff = (await client.get("/v1/crawls/docs/revisions/2/diff")).json()

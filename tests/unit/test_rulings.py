@@ -165,11 +165,11 @@ def test_what_is_fetched_or_given_up_is_held_by_its_own_state() -> None:
 
 def test_changed_scope_names_its_rule_and_revision_for_queued_urls() -> None:
     around = replace(AROUND, revision=7)
-    narrow = {"scope": {"exclude": ["/x$"]}}
+    narrow = {"exclude": ["/x$"]}
     for known in (view(UrlState.QUEUED), view(UrlState.WAITING), view(UrlState.EXCLUDED, reason="exclude_pattern")):
-        rule = judged(known, around, **narrow)["exclude_pattern"]
+        rule = judged(known, around, scope=narrow)["exclude_pattern"]
         assert (rule.allowed, rule.detail) == (False, "matches '/x$' (revision 7 of the spec)")
-    assert judged(view(UrlState.DONE), around, **narrow)["scope"].allowed, "it was fetched before"
+    assert judged(view(UrlState.DONE), around, scope=narrow)["scope"].allowed, "it was fetched before"
     assert judged(view(UrlState.QUEUED), around)["scope"].allowed
     deep = view(UrlState.EXCLUDED, reason="depth", kind=UrlKind.SITEMAP, depth=2)
     assert held_by(judged(deep, around, scope={"max_depth": 2}))[0] == "depth"
