@@ -1,7 +1,7 @@
 """A changed scope: which of the URLs that a crawl has found the present spec still admits. Pure.
 
-A URL is judged as on the day it was found: by its depth, its redirects, what it was found as, and the host of the page
-that led to it. A seed was led to by no page, so only schemes, length and exclude patterns apply to it.
+A URL is judged as on the day it was found. Its depth, its redirects, its kind and the host of the page that led to it
+decide. A seed was led to by no page, so only schemes, length and exclude patterns apply to it.
 """
 
 from collections.abc import Mapping

@@ -30,8 +30,8 @@ class CommandKind(StrEnum):
     wait done.
     EXCLUDE excludes the queued URLs that `target`, an exclusion, covers, for all crawls. `revision` is that of the
     exclusions with it. With `withdraw` it also takes what is stored of such URLs from pages, exports and items.
-    RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before: those that it does not admit leave
-    the queue, and those that only an earlier scope excluded are queued again.
+    RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. Those that it does not admit leave
+    the queue. Those that only an earlier scope excluded are queued again.
 
     REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.
     """
