@@ -35,7 +35,7 @@ class PageLinks:
 
 
 def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
-    """Return the links to report that were read from a page, and the feeds that it names."""
+    """Return the links to report that were read from a page, the feeds that it names, and its requisites."""
     links: list[PageLinks] = []
     if reading.found:
         links.append(
@@ -53,6 +53,11 @@ def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReadi
     if reading.feeds is not None and reading.feeds.fresh:
         feeds = reading.feeds
         links.append(PageLinks(crawl, host_id, page.host, page.fingerprint, feeds.fresh, feeds.depth, 1, UrlKind.FEED))
+    if reading.requisites is not None and reading.requisites.fresh:
+        some, hops = reading.requisites, reading.requisite_hops
+        links.append(
+            PageLinks(crawl, host_id, page.host, page.fingerprint, some.fresh, some.depth, hops, UrlKind.REQUISITE)
+        )
     return tuple(links)
 
 
@@ -107,7 +112,7 @@ class _Filling:
 
     def __init__(self) -> None:
         self._done: list[DiscoveryBatch] = []
-        self._nearest: dict[str, tuple[int, int]] = {}
+        self._nearest: dict[tuple[str, bool], tuple[int, int]] = {}
         self._page: PageLinks | None = None
         self._spec = Revision(0)
         self._begin()
@@ -118,14 +123,14 @@ class _Filling:
         self._links = self._bytes = 0
 
     def add(self, page: PageLinks, url: str) -> None:
-        place = page.depth, page.hops
+        place, link = (page.depth, page.hops), (url, page.kind is UrlKind.REQUISITE)
         if page.crawl.revision == self._spec:
-            nearest = self._nearest.get(url)
+            nearest = self._nearest.get(link)
             if nearest is not None and nearest <= place:
                 return
         else:
             self._nearest.clear()
-        self._nearest[url] = place
+        self._nearest[link] = place
         size = len(url) + _LINK_BYTES
         if self._links and (
             self._links >= MAX_LINKS or self._bytes + size > MAX_BYTES or page.crawl.revision != self._spec

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from shared.domain.crawl.requisites_spec import REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason
 from shared.domain.crawl.spec import Extract
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, MAX_EXAMPLES, NOFOLLOW, kept, written
@@ -55,19 +56,19 @@ class KnownLinks:
         self._fingerprints: Final = bytearray(16 * slots)
         # generation << _DEPTH_BITS | least depth reported. Generation 0 marks an empty slot.
         self._tags: Final = array("Q", bytes(8 * slots))
-        self._generations: Final[dict[tuple[CrawlId, Revision], int]] = {}
+        self._generations: Final[dict[tuple[CrawlId, Revision, bool], int]] = {}
         self._next_generation = 1
 
-    def generation(self, crawl_id: CrawlId, revision: Revision) -> int:
-        """Return the number that tags the links of this crawl at this revision in the cache.
+    def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False) -> int:
+        """Return the number that tags the links of this crawl at this revision, or its `requisites`, in the cache.
 
         After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
         """
-        generation = self._generations.get((crawl_id, revision))
+        generation = self._generations.get((crawl_id, revision, requisites))
         if generation is None:
             if len(self._generations) >= _MAX_GENERATIONS:
                 self._generations.clear()
-            generation = self._generations[crawl_id, revision] = self._next_generation
+            generation = self._generations[crawl_id, revision, requisites] = self._next_generation
             self._next_generation += 1
         return generation
 
@@ -133,6 +134,8 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """
 
     urls_left_out: int = 0
+    requisites: bool = False
+    """True if the links are the requisites of a page."""
 
     def left_out(self) -> dict[str, int]:
         """Return the number of links that were left out, by reason."""
@@ -140,7 +143,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
         if self.nofollow:
             counts[NOFOLLOW] = self.nofollow
         if self.cut:
-            counts[LINKS_PER_PAGE] = self.cut
+            counts[REQUISITES_PER_PAGE if self.requisites else LINKS_PER_PAGE] = self.cut
         return counts
 
 
@@ -173,7 +176,7 @@ class OutlinkResolver:
     a link that another page has, too, is reported twice, which is harmless.
     """
 
-    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_origins", "_scope")
+    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_origins", "_requisites", "_scope")
 
     def __init__(
         self, crawl_id: CrawlId, revision: Revision, scope: CompiledScope, extract: Extract, known: KnownLinks
@@ -184,6 +187,7 @@ class OutlinkResolver:
         self._examples_sent: dict[str, int] = {}
         self._origins: set[str] = set()
         self._generation = known.generation(crawl_id, revision)
+        self._requisites = known.generation(crawl_id, revision, requisites=True)
 
     def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
         """Return the links of the parsed `page`, which was fetched at `depth`, sorted by what becomes of them.
@@ -259,17 +263,20 @@ class OutlinkResolver:
         judge: Callable[[Location], str | None],
         *,
         depth: int,
+        max_requisites: int = 0,
     ) -> Outlinks:
         """Return the entries of the sitemap or feed `page`, sorted by what becomes of them, to be reported at `depth`.
 
-        Each is a reference and its base, None if it must be absolute. `judge` returns the reason to exclude one.
+        Each is a reference and its base, None if it must be absolute. `judge` returns the reason to exclude one. With
+        `max_requisites` they are the requisites of `page`, and the first different ones up to that number count.
         """
-        contains, generation, too_long = self._known.contains, self._generation, self._scope.max_url_length
+        contains, too_long = self._known.contains, self._scope.max_url_length
+        generation = self._requisites if max_requisites else self._generation
         fresh: list[Location] = []
         excluded: dict[str, int] = {}
         examples = _Examples(self._examples_sent)
         seen = {page.url: None}
-        found = known = repeated = 0
+        found = known = repeated = cut = 0
         for reference, base in references:
             found += 1
             location = locate(reference, base)
@@ -282,8 +289,11 @@ class OutlinkResolver:
                 repeated += 1
                 continue
             else:
+                if max_requisites and len(seen) > max_requisites:
+                    cut = 1
+                    break
                 seen[location.url] = None
-                if contains(generation, location.fingerprint, depth):
+                if contains(generation, location.fingerprint, 0 if max_requisites else depth):
                     known += 1
                     continue
                 reason = judge(location)
@@ -299,14 +309,16 @@ class OutlinkResolver:
         return Outlinks(
             fresh=tuple(fresh),
             depth=depth,
-            found=found,
+            found=found - cut,
             known=known,
             nofollow=0,
             repeated=repeated,
             excluded=excluded,
+            cut=cut,
             examples=examples.gathered,
             urls=urls[:named],
             urls_left_out=len(urls) - named,
+            requisites=max_requisites > 0,
         )
 
     def first_of(self, origin: str) -> bool:
@@ -322,7 +334,11 @@ class OutlinkResolver:
 
     def acknowledged(self, outlinks: Outlinks) -> None:
         """Remember the links in `outlinks.fresh` as reported, because the broker has acknowledged their report."""
-        self._known.remember(self._generation, (location.fingerprint for location in outlinks.fresh), outlinks.depth)
+        fingerprints = (location.fingerprint for location in outlinks.fresh)
+        if outlinks.requisites:
+            self._known.remember(self._requisites, fingerprints, 0)
+        else:
+            self._known.remember(self._generation, fingerprints, outlinks.depth)
 
     def example(self, reason: str, url: str) -> Mapping[str, Sequence[str]]:
         """Return `{reason: [url]}`, an example of a link left out. Return `{}` if enough examples were sent."""

@@ -3,10 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from typing import Final
 
 import msgspec
 
+from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
 from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
@@ -15,9 +17,11 @@ from shared.domain.web.url import Location, canonicalize, locate
 from workers.extract.page_rules import Html
 from workers.outlinks import Outlinks, header_text, redirect_target, without_url
 from workers.parse.charset import sniff
+from workers.parse.css import css_text, css_urls
 from workers.parse.directives import NOTHING_FORBIDDEN, Directives, x_robots_tag
 from workers.parse.html import LinkKind, PageLink, ParsedPage, parse_html, parse_refresh
 from workers.parse.mime import XHTML_TYPES, Media, classify, media_type
+from workers.parse.requisites import MAX_REQUISITE_BYTES, loads, requisites_of
 from workers.visit_crawls import VisitCrawl
 
 _SEQUENCE: Final = frozenset(("next", "prev"))
@@ -63,6 +67,9 @@ SHELL_BYTES: Final = 8 << 10
 _UNSEEN: Final = re.compile(
     rb"<!--.*?-->|<(script|style|title|noscript|template)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL
 )
+_MAX_REFERENCES: Final = 20_000
+"""The references to requisites of a page or stylesheet that are resolved."""
+
 _TITLE: Final = 512
 _MIME: Final = 128
 
@@ -80,6 +87,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `kind`: what the links to report are.
     - `entries`: the entries of a sitemap or feed, -1 for everything else; `problem`: why it was not read to its end.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
+    - `requisites`: what the page or stylesheet needs to be replayed, if the crawl fetches that. `requisite_hops`: how
+      many stylesheets and redirects lead to them, counted from 1.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
     - `not_indexed`: why the page belongs in no list, export or item, None if it does.
     """
@@ -101,6 +110,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     entries: int = -1
     problem: str = ""
     feeds: Outlinks | None = None
+    requisites: Outlinks | None = None
+    requisite_hops: int = 1
     left_out: Mapping[str, int] = msgspec.field(default_factory=dict)
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     not_indexed: NotIndexed | None = None
@@ -140,6 +151,8 @@ def _read(
     mime = (media_type(content_type) or (_SNIFFED[media] if body else ""))[:_MIME]
     obeys_robots = crawl.obeys_robots(page.host)
     directives = _directives_by_header(crawl, answer) if obeys_robots else NOTHING_FORBIDDEN
+    if kind is UrlKind.REQUISITE:
+        return _requisite(crawl, page, depth, hops, answer, mime)
     if media is not Media.HTML:
         return PageReading(mime, not_indexed=directives.not_indexed(at_ms))
     charset = sniff(body, content_type)
@@ -156,7 +169,7 @@ def _read(
     not_indexed = directives.not_indexed(at_ms)
     outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=directives.nofollow)
     feeds = _feeds(crawl, page, parsed, depth) if crawl.spec.discover.feeds and not directives.nofollow else None
-    return PageReading(
+    reading = PageReading(
         mime=mime,
         title=parsed.title[:_TITLE] or None,
         found=outlinks.fresh,
@@ -172,6 +185,52 @@ def _read(
         left_out=outlinks.left_out() if feeds is None else added(outlinks.left_out(), feeds.left_out()),
         examples=outlinks.examples if feeds is None else {**feeds.examples, **outlinks.examples},
         not_indexed=not_indexed,
+    )
+    if crawl.spec.scope.requisites is Requisites.NONE:
+        return reading
+    references = requisites_of(body, charset)
+    return _with_requisites(crawl, page, depth, 1, reading, references, parsed.base_href)
+
+
+def _requisite(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> PageReading:
+    """Read a requisite. Only a stylesheet has links: its own requisites, if the crawl fetches any."""
+    reading = PageReading(mime)
+    if mime != "text/css" or crawl.spec.scope.requisites is Requisites.NONE:
+        return reading
+    text = css_text(answer.decoded[:MAX_REQUISITE_BYTES], answer.joined("content-type"))
+    return _with_requisites(crawl, page, depth, hops + 1, reading, filter(loads, css_urls(text)), None)
+
+
+def _with_requisites(
+    crawl: VisitCrawl,
+    page: Location,
+    depth: int,
+    hops: int,
+    reading: PageReading,
+    references: Iterator[str],
+    base_href: str | None,
+) -> PageReading:
+    """Return the reading with the requisites among `references`, to be reported at the `depth` of `page`."""
+    base = page.url if base_href is None else canonicalize(base_href, page.url) or page.url
+
+    def judge(location: Location) -> str | None:
+        rule = crawl.scope.judge_requisite(location.url, location.host, via_host=page.host, hops=hops)
+        return None if rule is None else rule.name
+
+    requisites = crawl.outlinks.listed(
+        page,
+        ((reference, base) for reference in dict.fromkeys(islice(references, _MAX_REFERENCES))),
+        judge,
+        depth=depth,
+        max_requisites=crawl.spec.budget.max_requisites_per_page,
+    )
+    return msgspec.structs.replace(
+        reading,
+        requisites=requisites,
+        requisite_hops=hops,
+        archived={**reading.archived, "E */@src": requisites.urls},
+        left_out=added(reading.left_out, requisites.left_out()),
+        examples={**requisites.examples, **reading.examples},
     )
 
 
@@ -253,7 +312,9 @@ def _redirect(
         reason = without_url(named)
         examples = crawl.outlinks.example(reason, named)
         return PageReading(mime, location=named, links_found=1, left_out={str(reason): 1}, examples=examples)
-    if kind.listing:
+    if kind is UrlKind.REQUISITE:
+        rule = crawl.scope.judge_requisite(to.url, to.host, via_host=page.host, hops=hops + 1)
+    elif kind.listing:
         rule = crawl.scope.judge_listing(to.url, to.host, depth=depth, via_host=page.host, hops=hops + 1)
     else:
         rule = crawl.scope.judge(

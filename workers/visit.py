@@ -415,7 +415,7 @@ class Visit:
         result = outcome.answered(
             page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=retry_ms, mark=mark
         )
-        outlinks = tuple(some for some in (reading.outlinks, reading.feeds) if some is not None)
+        outlinks = tuple(some for some in (reading.outlinks, reading.feeds, reading.requisites) if some is not None)
         return SettledUrl(result, links, outlinks, items)
 
     async def _items(self, crawl: VisitCrawl, page: Location, html: Html | None, at_ms: int) -> PageItems | None:

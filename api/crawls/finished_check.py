@@ -58,24 +58,26 @@ class Finished:
     counted: int
 
 
-def ended_by(crawl: DispatchCrawl, *, out_of_time: bool) -> str | None:
+def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> str | None:
     """Return the budget that ended the crawl, by what this master knows of its spending; None if none did.
 
     `out_of_time`: the crawl has used up its `max_seconds`. If stored pages are fetched again, no other budget ends it.
     """
     spent = None if crawl.spec.recrawl.used else crawl.allowance.exhausted()
+    if spent == "max_pages" and counters.requisites:
+        spent = None
     return spent or ("max_seconds" if out_of_time else None)
 
 
 def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
     """Return the budget that the stored counters have reached (`max_pages` or `max_bytes`); None if they reach none.
 
-    None as well if stored pages are fetched again: that goes on.
+    None as well if stored pages are fetched again: that goes on. A page budget ends no crawl with queued requisites.
     """
     budget = spec.budget
     if spec.recrawl.used:
         return None
-    if budget.max_pages is not None and counters.pages >= budget.max_pages:
+    if budget.max_pages is not None and counters.pages >= budget.max_pages and not counters.requisites:
         return "max_pages"
     if budget.max_bytes is not None and counters.bytes >= budget.max_bytes:
         return "max_bytes"
@@ -205,7 +207,7 @@ async def finished(
     """
 
     def ended(counters: Counters) -> str | None:
-        return REFRESHED if counters.version == refreshed else ended_by(crawl, out_of_time=out_of_time)
+        return REFRESHED if counters.version == refreshed else ended_by(crawl, counters, out_of_time=out_of_time)
 
     async def applied() -> Mapping[Partition, Position]:
         return {owner.partition: owner.ownership.position for owner in owners if owner.ownership is not None}

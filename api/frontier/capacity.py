@@ -117,7 +117,7 @@ class Spent:
 
 
 def spent_in(counters: Counters) -> Spent:
-    """Return what a crawl has used of its budget by its counters. Another fetch of a stored page uses up nothing."""
+    """Return what a crawl has used of its budget by its counters. Requisites and stored pages use up nothing."""
     return Spent(counters.pages, counters.bytes, counters.leased - counters.revisiting)
 
 

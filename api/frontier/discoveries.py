@@ -10,7 +10,7 @@ from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.priority_rules import CompiledPriority
 from shared.domain.crawl.scope_change import judge_found
-from shared.domain.frontier.states import UrlKind
+from shared.domain.frontier.states import kind_flags
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import Location, locate, partition_of
@@ -142,7 +142,7 @@ def _judged(link: DiscoveredLink, crawl: DispatchCrawl, names: Mapping[int, str]
         link.host,
         depth=link.depth,
         hops=link.hops,
-        kind=UrlKind(link.kind),
+        flags=kind_flags(link.kind),
         via_host=via_host,
     )
     return link if rule is None else replace(link, outside=rule.name.value)

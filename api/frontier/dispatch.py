@@ -23,7 +23,7 @@ from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import ResourceFull, TooLarge, Transient
 from shared.domain.frontier.page_visits import conditional
 from shared.domain.frontier.politeness import shard_part, shard_size
-from shared.domain.frontier.states import REVISIT, UrlState, kind_of
+from shared.domain.frontier.states import HOST_BUDGET, OUTSIDE_BUDGET, REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRequest
 from shared.domain.ids import CrawlId, LeaseId
 from shared.ports.broker import Broker
@@ -129,7 +129,7 @@ class Dispatch:
         crawl = self._crawls.get(crawl_id)
         if crawl is None or not crawl.dispatching:
             return False
-        if crawl.spec.recrawl.used:  # A stored page uses up no budget.
+        if crawl.spec.recrawl.used or crawl.requisites_apart:  # These use up no budget of pages.
             return True
         return not crawl.allowance.paused(now) and crawl.allowance.remaining(1) > 0
 
@@ -150,8 +150,11 @@ class Dispatch:
         together = shard_limit(host, queue, queue.waiting if due and recrawls else 0)
         max_count = crawl.allowance.remaining(together if due and recrawls else min(together, queue.queued))
         limit = crawl.spec.budget.max_pages_per_host
+        queue.without_requisites = queue.without_requisites and not due
+        requisites = crawl.requisites_apart and queue.queued > 0 and not queue.without_requisites
+        requisites = requisites and crawl.allowance.exhausted() != "max_bytes"
         if limit is not None:
-            if queue.pages >= limit and queue.leased == 0 and (queue.queued > 0 or not recrawls):
+            if not requisites and queue.pages >= limit and queue.leased == 0 and (queue.queued > 0 or not recrawls):
                 return _Preparation.SPENT
             max_count = max(0, min(max_count, limit - queue.pages - queue.leased))
         max_revisits = queue.revisits_of(together, crawl.spec.recrawl.share, max_count) if due and recrawls else 0
@@ -166,9 +169,9 @@ class Dispatch:
         if slot is None:
             self._hosts.reschedule(host, queue)
             return None
-        if max_count <= 0 and max_revisits <= 0:
+        if max_count <= 0 and max_revisits <= 0 and not requisites:
             self._hosts.release(host, slot)
-            spent_s = _SPENT_S if recrawls and crawl.allowance.exhausted() else _RETRY_S
+            spent_s = _SPENT_S if (recrawls or queue.without_requisites) and crawl.allowance.exhausted() else _RETRY_S
             self._hosts.defer(host, queue, max(now + _RETRY_S, min(now + spent_s, queue.next_due)))
             return None
         crawl.allowance.take(self._own.partition, max_count)
@@ -186,6 +189,7 @@ class Dispatch:
             max_together=together,
             compared=recrawls,
             due_until_ms=crawl.refresh_ms,
+            requisites=requisites,
         )
 
     def _undo(self, plan: DispatchPlan) -> None:
@@ -238,7 +242,7 @@ class Dispatch:
             if isinstance(step, LeaseRequest):
                 plan.requests.append((step, host, queue))
             elif step is _Preparation.SPENT:
-                await self._exclude_rest(host, queue, "max_pages_per_host")
+                await self._exclude_rest(host, queue, HOST_BUDGET)
             elif step is _Preparation.OWNER:
                 await self._exclude_rest(host, queue, OWNER)
 
@@ -258,8 +262,7 @@ class Dispatch:
         if await self._writer.apply(changes):
             self._hosts.defer(host, queue, self._clock.elapsed() + _GO_ON_S)
             return
-        queue.queued = queue.waiting = 0
-        self._hosts.reschedule(host, queue)
+        await self._read_again([(host, queue)])
 
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
         """Lease the requests in one transaction (within `writing`)."""
@@ -275,18 +278,21 @@ class Dispatch:
             row = by_lease.get(request.lease_id)
             taken = len(row.order) if row is not None else 0
             if crawl is not None:
-                revisits = 0 if row is None else sum(url.flags & REVISIT != 0 for url in row.urls.values())
-                crawl.allowance.settled(own.partition, request.max_urls - (taken - revisits))
+                flags = [] if row is None else [url.flags for url in row.urls.values()]
+                free = sum(each & OUTSIDE_BUDGET != 0 for each in flags)
+                crawl.allowance.settled(own.partition, request.max_urls - (taken - free))
+                revisits = sum(each & REVISIT != 0 for each in flags) if free else 0
+                queue.without_requisites = request.requisites and revisits == free
                 if revisits and (pages := own.recrawls.get(request.crawl_id)) is not None:
                     pages.spend(self._clock.unix_ms(), crawl.allowance.page_share(own.partition), revisits)
             if row is None:
-                if crawl is not None and request.crawl_id in bounded:
+                if crawl is not None and request.crawl_id in bounded and request.max_urls:
                     # Other masters spend the budget, too. `restore` reads what they spent before long.
                     crawl.allowance.pause_until(now + _RETRY_S)
-                if not request.max_revisits:
+                if not request.apart:
                     queue.queued = 0
                 self._hosts.release(host, request.slot)
-                if request.max_revisits:  # Pages may be due that a refresh leaves for later.
+                if request.apart:  # The queue may have pages for which no budget is left, or that are due later.
                     self._hosts.defer(host, queue, now + _RETRY_S)
                     continue
                 self._hosts.reschedule(host, queue)
@@ -295,7 +301,7 @@ class Dispatch:
             self._hosts.record_lease(host, queue, request.slot, taken)
             shards.append(self._leases.add(row, now))
         self._writer.committed()
-        await self._read_again([(host, queue) for request, host, queue in requests if request.max_revisits])
+        await self._read_again([(host, queue) for request, host, queue in requests if request.apart])
         return shards
 
     async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:

@@ -11,6 +11,7 @@ from api.frontier.hosts import HostFacts
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS
 from shared.domain.crawl.priority_rules import CompiledPriority, compiled_priority
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
+from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.crawl.spec_rules import refused_pattern
@@ -80,6 +81,12 @@ class DispatchCrawl:
     @property
     def max_depth(self) -> int | None:
         return self.spec.scope.max_depth
+
+    @property
+    def requisites_apart(self) -> bool:
+        """True if requisites are leased apart from pages, because pages have a budget that requisites do not use."""
+        limited = self.spec.budget.bounded or self.spec.budget.max_pages_per_host is not None
+        return limited and self.spec.scope.requisites is not Requisites.NONE
 
     @property
     def recrawl(self) -> CompiledRecrawl | None:
@@ -182,6 +189,13 @@ class DispatchCrawls:
         """Return the compiled rules of those crawls whose spec has rules in `priority`."""
         crawls = [crawl for crawl in map(self.find, set(crawl_ids)) if crawl is not None and crawl.spec.priority]
         return {crawl.crawl_id: compiled_priority(crawl.spec.priority) for crawl in crawls}
+
+    def max_requisites(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int]:
+        """Return a mapping from crawl to its `budget.max_requisites`, without crawls that have none."""
+        limits = {
+            crawl_id: crawl.spec.budget.max_requisites for crawl_id in crawl_ids if (crawl := self.find(crawl_id))
+        }
+        return {crawl_id: limit for crawl_id, limit in limits.items() if limit is not None}
 
 
 def spec_of(row: CrawlRow) -> CrawlSpec | None:

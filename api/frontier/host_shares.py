@@ -31,6 +31,7 @@ class CrawlQueue:
     - `idle`: it was empty when it was last placed.
     - `place`: the number of its entry in the host's `HostShares`, 0 for none.
     - `key`: that entry's key.
+    - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
     - `credit`: the part of a stored page that earlier shards owe to those pages.
     """
 
@@ -52,6 +53,7 @@ class CrawlQueue:
     place: int = 0
     key: float = 0.0
     credit: float = 0.0
+    without_requisites: bool = False
 
     @property
     def empty(self) -> bool:

@@ -163,6 +163,7 @@ class Ingest:
                 max_depth=own.crawls.max_depths(crawl_ids),
                 now_ms=self._clock.unix_ms(),
                 marks=own.commands.marks(last.sequence),
+                max_requisites=own.crawls.max_requisites(crawl_ids),
             )
             await self._writer.load_queues(own.discovered(result))
             self._writer.committed(position)

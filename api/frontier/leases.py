@@ -13,7 +13,7 @@ from typing import Final
 from shared.domain.crawl.exclusions import OWNER, Exclusions
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import judge_found
-from shared.domain.frontier.states import ANSWER_S, kind_of
+from shared.domain.frontier.states import ALSO_PAGE, ANSWER_S
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRow
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.ports.broker import QueuedVisit
@@ -84,7 +84,7 @@ class TrackedLease:
                 self.row.host,
                 depth=url.least,
                 hops=url.hops,
-                kind=kind_of(url.flags),
+                flags=url.flags,
                 via_host=via_hosts[key],
             )
             if rule is not None:
@@ -272,6 +272,13 @@ class Leases:
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:
             url.least = min(url.least, depth)
+
+    def also_page(self, lease_id: LeaseId, fingerprint: Fingerprint) -> None:
+        """Record that a leased requisite was discovered as a page, too."""
+        held = self._held.get(lease_id)
+        url = held.row.urls.get(fingerprint) if held else None
+        if url is not None:
+            url.flags |= ALSO_PAGE
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
         self._now = max(self._now, now)

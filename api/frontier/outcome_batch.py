@@ -24,6 +24,7 @@ from api.frontier.outcome_facts import (
     facts_after,
     facts_noted,
     fetch_row,
+    grown_cap,
     host_change,
     page_visited,
     reason_of,
@@ -34,9 +35,12 @@ from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, p
 from shared.domain.frontier.page_visits import Finding
 from shared.domain.frontier.politeness import HostHealth
 from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages
+from shared.domain.frontier.requisites import requisite_done
 from shared.domain.frontier.states import (
     COUNTED_AS_PAGE,
     COUNTED_LOSSES,
+    IS_REQUISITE,
+    OUTSIDE_BUDGET,
     RETRY,
     REVISIT,
     Merge,
@@ -209,6 +213,7 @@ class OutcomeBatch:
             queue.waiting += delta.waiting
             queue.leased += delta.leased
             queue.pages += delta.pages
+            queue.without_requisites = queue.without_requisites and delta.queued <= 0
             if delta.shard_cap is not None:
                 queue.cap = delta.shard_cap
             if delta.next_due_ms is not None:
@@ -250,36 +255,40 @@ class OutcomeBatch:
         if result.end == UrlEnd.ANSWERED:
             self.changes.tallies[crawl_id, "status", str(result.status)] += 1
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
-        page = page and result.entries < 0
+        page = page and result.entries < 0 and not url.flags & IS_REQUISITE
         recrawl, place = crawl.recrawl, (crawl_id, host_id, fingerprint)
         if recrawl is not None and (page or url.last is not None):
             of = (crawl, recrawl, place, url, result, decision)
             adaptive = adaptive_wait(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
             made = page_visited(self.changes, *of, page=page, now_ms=self.now_ms, adaptive=adaptive)
             if made.finding is Finding.NEW:
-                self._new_page(held, result.size)
+                self._stored(held, result.size)
             self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)
             return
-        row = fetch_row(*place, result, page=page)
+        row = fetch_row(*place, result, page=page, requisite=url.flags & IS_REQUISITE != 0)
         self.changes.fetches.append(row)
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
         flags = url.flags & ~(RETRY | REVISIT)
         if decision.state is UrlState.DONE or flags & COUNTED_LOSSES:
             flags = count_losses(self.changes, row, result, flags)
         match decision.state:
+            case UrlState.DONE if flags & IS_REQUISITE:
+                end = requisite_done(url, flags, result.status, result.mime, attempts)
+                self._stored(held, result.size if end.stored else 0, pages=0)
+                self._settle_url(held, fingerprint, url, end.state, end.rank, end.attempts, None, end.flags)
             case UrlState.DONE:
                 if page and not flags & COUNTED_AS_PAGE:
                     flags |= COUNTED_AS_PAGE
-                    self._new_page(held, result.size)
+                    self._stored(held, result.size)
                 if merge_link(UrlState.DONE, url.depth, url.least, crawl.max_depth) is Merge.QUEUE_AGAIN:
                     self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, 0, "depth", flags)
                 else:
                     self._settle_url(held, fingerprint, url, UrlState.DONE, 0, attempts, None, flags)
             case UrlState.WAITING:
-                due_ms = self.now_ms + int(decision.wait_s * 1000)
-                self.changes.tallies[crawl_id, "retried", reason_of(result)] += 1
-                flags |= RETRY
-                self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, reason_of(result), flags)
+                due_ms, flags = self.now_ms + int(decision.wait_s * 1000), flags | RETRY
+                reason = reason_of(result)
+                self.changes.tallies[crawl_id, "retried", reason] += 1
+                self._settle_url(held, fingerprint, url, UrlState.WAITING, due_ms, attempts, reason, flags)
             case _:
                 self.changes.tallies[crawl_id, "failed", reason_of(result)] += 1
                 self._settle_url(held, fingerprint, url, UrlState.FAILED, 0, attempts, reason_of(result), flags)
@@ -287,9 +296,8 @@ class OutcomeBatch:
     def _decide(self, held: TrackedLease, crawl: DispatchCrawl, url: LeasedUrl, result: UrlOutcome) -> Decision:
         end = end_of(result)
         effect = policy_for(end).host
-        refuses = (
-            effect is not None and self._gave_pages(held) and self._facts_of(held.row.host_id).health.after(effect)
-        )
+        health = self._facts_of(held.row.host_id).health
+        refuses = effect is not None and self._gave_pages(held) and health.after(effect)
         decision = decide(
             end,
             attempt=url.attempt,
@@ -330,7 +338,7 @@ class OutcomeBatch:
         queue.leased -= 1
         counters = self.changes.counters[crawl_id]
         counters["leased"] -= 1
-        counters["revisiting"] -= url.flags & REVISIT != 0
+        counters["revisiting"] -= url.flags & OUTSIDE_BUDGET != 0
         if state in (UrlState.QUEUED, UrlState.WAITING) and (part := queued_as(self.changes.urls[-1].flags)):
             counters[part] += 1
         match state:
@@ -343,20 +351,20 @@ class OutcomeBatch:
                 queue.next_due_ms = rank if queue.next_due_ms is None else min(queue.next_due_ms, rank)
             case _:
                 counters[state.name.lower()] += 1
-        self._settled_of(held).leased += not url.flags & REVISIT
+        self._settled_of(held).leased += not url.flags & OUTSIDE_BUDGET
 
     def _give_back(self, held: TrackedLease, fingerprint: Fingerprint, url: LeasedUrl) -> None:
         # A stored page stays due. It leaves the queue of new URLs to them.
         state = UrlState.WAITING if url.flags & REVISIT else UrlState.QUEUED
         self._settle_url(held, fingerprint, url, state, url.rank, url.attempt - 1, None)
 
-    def _new_page(self, held: TrackedLease, size: int) -> None:
+    def _stored(self, held: TrackedLease, size: int, pages: int = 1) -> None:
         counters = self.changes.counters[held.row.crawl_id]
-        counters["pages"] += 1
+        counters["pages"] += pages
         counters["bytes"] += size
-        self.changes.queue(held.row.crawl_id, held.row.host_id).pages += 1
+        self.changes.queue(held.row.crawl_id, held.row.host_id).pages += pages
         settled = self._settled_of(held)
-        settled.pages += 1
+        settled.pages += pages
         settled.bytes += size
 
     def _left_of(self, held: TrackedLease) -> dict[Fingerprint, LeasedUrl]:
@@ -392,19 +400,11 @@ class OutcomeBatch:
         queue = self.changes.queue(*_key(held))
         queue.active_at_ms = self.now_ms
         if held.row.expired == 0 and queue.shard_cap is None:
-            queue.shard_cap = self._grown_cap(row.crawl_id, row.host_id)
+            known = self.hosts.find(*_key(held))
+            queue.shard_cap = None if known is None else grown_cap(known[1].cap)
         crawl = self.crawls.find(row.crawl_id)
         learnt_s = crawl.delay_s(self._facts_of(row.host_id)) if crawl is not None else 0.0
-        delay_s = max(row.delay_ms / 1000, learnt_s)
-        self._releases.append((row.host_id, row.slot, rested_from, delay_s))
-
-    def _grown_cap(self, crawl_id: CrawlId, host_id: HostId) -> int | None:
-        """Return the shard cap after a successful shard: twice as large, 0 for no cap, None for no change."""
-        known = self.hosts.find(crawl_id, host_id)
-        cap = known[1].cap if known is not None else 0
-        if cap == 0:
-            return None
-        return 0 if cap >= 250 else cap * 2
+        self._releases.append((row.host_id, row.slot, rested_from, max(row.delay_ms / 1000, learnt_s)))
 
     def _facts_of(self, host_id: HostId) -> HostFacts:
         if host_id not in self._facts:

@@ -44,17 +44,25 @@ def source_read(result: UrlOutcome, flags: int) -> str:
     return "feeds" if kind_of(flags) is UrlKind.FEED else "sitemaps"
 
 
-def _fetch_reason(result: UrlOutcome, page: bool) -> str | None:
+def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
     """Return why the URL is no listed page, as it is stored. None if it is one."""
     if page:
         return result.not_indexed[:40] or None
-    return "sitemap" if result.entries >= 0 else reason_of(result)
+    if result.entries >= 0:
+        return "sitemap"
+    return "requisite" if requisite and result.record is not None and result.status < 300 else reason_of(result)
 
 
 def fetch_row(
-    crawl_id: CrawlId, host_id: HostId, fingerprint: Fingerprint, result: UrlOutcome, *, page: bool
+    crawl_id: CrawlId,
+    host_id: HostId,
+    fingerprint: Fingerprint,
+    result: UrlOutcome,
+    *,
+    page: bool,
+    requisite: bool = False,
 ) -> FetchRow:
-    """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page.
+    """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page. `requisite`: it was sent as one.
 
     A page that must not be indexed is stored like an answer that is none, with the directive as its reason.
     """
@@ -66,7 +74,7 @@ def fetch_row(
         at_ms=result.at_ms,
         status=result.status,
         page=page and not result.not_indexed,
-        reason=_fetch_reason(result, page),
+        reason=_fetch_reason(result, page, requisite),
         detail=result.detail or None,
         latency_ms=result.latency_ms,
         size=result.size,
@@ -237,6 +245,13 @@ def facts_noted(
         retry_after_s=retry_after_s(note),
     )
     return replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
+
+
+def grown_cap(cap: int) -> int | None:
+    """Return the shard cap after a successful shard: twice as large, 0 for no cap, None for no change."""
+    if cap == 0:
+        return None
+    return 0 if cap >= 250 else cap * 2
 
 
 def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:

@@ -203,6 +203,11 @@ class Ownership:
         self.next_host = result.next_host
         for lease_id, fingerprint, depth in result.lowered:
             self.leases.lower(lease_id, fingerprint, depth)
+        for lease_id, fingerprint in result.also_pages:
+            self.leases.also_page(lease_id, fingerprint)
+        for key in result.requisites:
+            if (known := self.hosts.find(*key)) is not None:
+                known[1].without_requisites = False
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def forget_deleted(self, crawl_id: CrawlId, now: float) -> None:

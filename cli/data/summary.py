@@ -232,7 +232,10 @@ def as_text(
         ),
     ]
     if discovered := summary.tallies.get("discover"):
-        lines.append(_line("sitemaps", _discovered(discovered)))
+        if discovered.keys() - {"requisites"}:
+            lines.append(_line("sitemaps", _discovered(discovered)))
+        if discovered.get("requisites"):
+            lines.append(_line("requisites", f"{count(discovered['requisites'])} found"))
     if revisited := summary.tallies.get("revisited"):
         lines.append(_line("revisits", f"{count(sum(revisited.values()))}: {', '.join(ranked(revisited, plain=True))}"))
     for label, kind in (

@@ -219,12 +219,14 @@ class Store(Protocol):
         max_depth: dict[CrawlId, int | None],
         now_ms: int,
         marks: Mapping[CrawlId, int] = NO_MARKS,
+        max_requisites: Mapping[CrawlId, int] = NO_MARKS,
     ) -> DiscoveryResult:
         """Insert a batch's new URLs, merge its known ones, store its dead letters and set `position`. Return what
         changed.
 
         `max_depth`: the depth limit of each crawl (see merge_link). `marks`: per crawl, the newest command in progress
         that was accepted before the batch. Rows that the batch writes carry it, so that such a command skips them.
+        `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
         """
 
     async def accept_command(

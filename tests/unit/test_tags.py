@@ -20,7 +20,7 @@ from tests.support.web.broken_markup import HOSTILE, PIECES
 from tests.support.web.corpora import pages_of_every
 from workers.page_reading import READ_ON_LOOP
 from workers.parse.charset import sniff
-from workers.parse.html import _read_tag, parse_html
+from workers.parse.html import parse_html, read_tag
 from workers.parse.references import attribute_text
 from workers.parse.start_tags import ScanTags
 
@@ -34,7 +34,7 @@ def scanned(html: bytes, scan_tags: ScanTags) -> list[Tag]:
     scan = scan_tags(html, images=True)
     tags: list[Tag] = [("a", (("href", attribute_text(href, "utf-8")),)) for href in scan.hrefs]
     for raw in scan.tags:
-        name, attributes = _read_tag(raw)
+        name, attributes = read_tag(raw)
         values = {
             key.decode("utf-8", "replace").replace("\0", "\ufffd"): attribute_text(value, "utf-8")
             for key, value in attributes.items()

@@ -72,6 +72,8 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
         return False
     if kind.listing:
         return True
+    if kind is UrlKind.REQUISITE:
+        return False
     return crawl.spec.discover.any and classify(answer.decoded, answer.joined("content-type")) is Media.XML
 
 

@@ -245,7 +245,7 @@ def _names_feed(attributes: dict[bytes, str]) -> bool:
 
 def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
     """Interpret the raw start tag `tag`, as `scan_tags` returns it. Return None if it means nothing here."""
-    name, attributes = _read_tag(tag)
+    name, attributes = read_tag(tag)
     match name:
         case b"a" | b"area":
             href = attributes.get(b"href", attributes.get(b"xlink:href"))
@@ -275,7 +275,7 @@ _interpret: Final = lru_cache(_CACHED_TAGS)(_interpreted)
 _NAME: Final = re.compile(rb"[^ \t\n\f\r/>]+")
 
 
-def _read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+def read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """Return a tag's name and attributes, with names in lower case. Of repeated attributes the first counts."""
     named = _NAME.match(tag)
     assert named is not None  # scan_tags returns tags from their name on

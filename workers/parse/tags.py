@@ -118,9 +118,9 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
             continue
         named = _TAG_NAME.match(html, position)
         if named is None:
-            position = _past_markup(html, position, cdata=xml or foreign > 0)
+            position = past_markup(html, position, cdata=xml or foreign > 0)
             continue
-        behind = _tag_end(html, named.end())
+        behind = tag_end(html, named.end())
         if behind < 0:  # the stream ends inside a tag: no token
             position = end
             break
@@ -147,13 +147,13 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
             if name == b"plaintext":
                 position = end
             elif name in _RAW and not ((foreign or xml) and self_closing):
-                position = _raw_text_end(html, behind, name)
+                position = raw_text_end(html, behind, name)
                 if name == b"title" and title is None and not foreign and not hidden:
                     title = html[behind:position]
     return Scan(hrefs, tags, title or b"", position < end)
 
 
-def _tag_end(html: bytes, position: int) -> int:
+def tag_end(html: bytes, position: int) -> int:
     """Return the position after the `>` of the tag whose name ends at `position`, or -1 if the stream ends before."""
     step: Callable[[bytes, int], re.Match[bytes] | None] = ATTRIBUTE.match
     while (match := step(html, position)) is not None:
@@ -166,7 +166,7 @@ def _tag_end(html: bytes, position: int) -> int:
     return -1
 
 
-def _past_markup(html: bytes, position: int, *, cdata: bool) -> int:
+def past_markup(html: bytes, position: int, *, cdata: bool) -> int:
     """Return the position after the comment, bogus comment, declaration or lone `<` at `position`."""
     if html.startswith(b"<!--", position):
         if (empty := _EMPTY_COMMENT.match(html, position)) is not None:
@@ -182,7 +182,7 @@ def _past_markup(html: bytes, position: int, *, cdata: bool) -> int:
     return position + 1
 
 
-def _raw_text_end(html: bytes, position: int, name: bytes) -> int:
+def raw_text_end(html: bytes, position: int, name: bytes) -> int:
     """Return where the end tag of a raw text element begins, or the stream's end. Its content begins at `position`.
 
     For script the specification's escaped states apply: inside `<!--`, a `<script` hides the next `</script`.

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Final, assert_never
 
 from shared.domain.crawl.patterns import PatternRefused, Patterns
+from shared.domain.crawl.requisites_spec import MAX_REQUISITE_HOPS, REQUISITE_HOST, Requisites
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.traps import trap
@@ -30,6 +31,9 @@ SIZE_OF_A_WEIGHT: Final = 200
 
 _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
 """Find the extension in the name of a file."""
+
+_REQUISITES_WEIGHT: Final = 2
+"""What the search for requisites adds to the cost of a page."""
 
 _CACHE: Final = 8192
 """Entries of each scope's two caches (about 200 bytes each)."""
@@ -54,6 +58,7 @@ class ExclusionReason(StrEnum):
     INCLUDE = "include_pattern"
     TRAP = "trap"
     ROBOTS = "robots"
+    REQUISITE = REQUISITE_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,10 @@ class CompiledScope:
         self._any: Final = scope.mode is ScopeMode.ANY
         self._include: Final = Patterns(scope.include if self.problem is None else ())
         self._exclude: Final = Patterns(scope.exclude if self.problem is None else ())
-        self.weight: Final = 1 + (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
-        """The cost of judging the links of a page, relative to a scope without patterns."""
+        self.weight = 1 + (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
+        if scope.requisites is not Requisites.NONE:
+            self.weight += _REQUISITES_WEIGHT
+        """The cost of reading the links of a page, relative to a scope without patterns and requisites."""
         self._prefixes: Final = prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
         self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})
         self._alone: Final = lru_cache(_CACHE)(self._judge_alone)
@@ -143,6 +150,21 @@ class CompiledScope:
             return ScopeRule(ExclusionReason.DEPTH, f"its entries are at depth {depth + 1}, over {self._max_depth}")
         elsewhere = not self._any and host != via_host and host not in self._prefixes
         return (self._elsewhere(host, via_host, False) if elsewhere else None) or self._alone(url, True)
+
+    def judge_requisite(self, url: str, host: str, *, via_host: str, hops: int) -> ScopeRule | None:
+        """Return the first rule that excludes a requisite of a page or stylesheet on `via_host`, or None.
+
+        It has no depth. Include patterns, traps and the prefixes of seeds do not apply, since it is no page. `hops`
+        counts the stylesheets and redirects that lead to it.
+        """
+        if hops > MAX_REQUISITE_HOPS:
+            why = f"more than {MAX_REQUISITE_HOPS} stylesheets and redirects in a row"
+            return ScopeRule(ExclusionReason.HOPS, why)
+        if self._scope.requisites is Requisites.NONE:
+            return ScopeRule(ExclusionReason.REQUISITE, "scope.requisites is none")
+        if host != via_host and self._scope.requisites is not Requisites.ALL:
+            return ScopeRule(ExclusionReason.REQUISITE, f"{host} is not {via_host}")
+        return self._alone(url, True)
 
     def explain(
         self,

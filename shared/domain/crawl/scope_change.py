@@ -10,7 +10,7 @@ from typing import Final
 
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason, ScopeRule, prefixes
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
-from shared.domain.frontier.states import UrlKind
+from shared.domain.frontier.states import ALSO_PAGE, UrlKind, kind_of
 from shared.domain.ids import CrawlId, Revision
 
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
@@ -30,14 +30,20 @@ def scope_command_of(crawl_id: CrawlId, revision: Revision) -> str:
 
 
 def judge_found(
-    scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, kind: UrlKind, via_host: str | None
+    scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | None:
     """Return the first rule of the scope that excludes a URL that was found earlier, or None if it is admitted.
 
-    `via_host`: the host of the page that led to it, None for a seed.
+    `flags`: those of its row. A requisite that is linked as a page, too, is admitted as either. `via_host`: the host of
+    the page that led to it, None for a seed.
     """
+    kind = kind_of(flags)
     if kind.listing:
         return scope.judge_listing(url, host, depth=depth, via_host=via_host or host, hops=hops)
+    if kind is UrlKind.REQUISITE:
+        rule = scope.judge_requisite(url, host, via_host=via_host or host, hops=hops)
+        if rule is None or not flags & ALSO_PAGE:
+            return rule
     redirected = depth == 0 and hops > 0
     return scope.judge(url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops)
 

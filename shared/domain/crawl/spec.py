@@ -16,6 +16,7 @@ from shared.domain.crawl.discover_spec import Discover
 from shared.domain.crawl.item_rules import ItemLimits, ItemRules
 from shared.domain.crawl.priority_rules import Priority, PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
+from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.robots_spec import Robots
 from shared.domain.web.fetch import FetchLimits
 
@@ -122,6 +123,14 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         described("The greatest length of a canonical URL in characters. Longer ones are excluded.", 2048),
     ] = 2048
     traps: Annotated[Traps, described("Limits that exclude endless URL spaces.")] = Traps()
+    requisites: Annotated[
+        Requisites,
+        described(
+            "Which images, stylesheets, scripts, fonts and media of a page are fetched, so that it can be replayed: "
+            "`none`, `same-host` those on the page's own host, `all` those on any host. They have no depth of their "
+            "own and count in `budget.max_requisites`, not in `budget.max_pages`."
+        ),
+    ] = Requisites.NONE
 
 
 class Politeness(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +182,17 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         Natural | None,
         described("The number of pages of a host after which its other URLs are not fetched. Null: no limit.", 1000),
     ] = None
+
+    max_requisites: Annotated[
+        Natural | None,
+        described(
+            "The number of requisites (`scope.requisites`) that the crawl fetches at most. Null: no limit.", 100000
+        ),
+    ] = None
+    max_requisites_per_page: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)],
+        described("The number of requisites of a page or stylesheet that are fetched at most.", 1000),
+    ] = 1_000
 
     @property
     def bounded(self) -> bool:

@@ -12,6 +12,7 @@ from shared.domain.crawl.item_rules import ItemField, ItemRule
 from shared.domain.crawl.patterns import pattern_problem, size_problem
 from shared.domain.crawl.priority_rules import PriorityRule
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy, RecrawlRule
+from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.robots_spec import Robots, host_problem
 from shared.domain.crawl.selectors import selector_problem
 from shared.domain.crawl.spec import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
@@ -343,6 +344,12 @@ def _whole(spec: CrawlSpec) -> Iterator[SpecProblem]:
             "robots.ignore_for",
             "has no effect, because politeness.obey_robots is false for all hosts",
             "leave politeness.obey_robots out to obey all other hosts",
+        )
+    if spec.budget.max_requisites is not None and spec.scope.requisites is Requisites.NONE:
+        yield SpecProblem(
+            "budget.max_requisites",
+            "has no effect, because scope.requisites is none",
+            "set scope.requisites to same-host or all, or drop it",
         )
     for index, seed in enumerate(spec.seeds):
         if scheme_of(seed.url) not in spec.scope.schemes:

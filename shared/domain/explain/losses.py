@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.crawl.requisites_spec import REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import ExclusionReason as Rule
 from shared.domain.crawl.spec import CrawlSpec, Scheme
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, ExcludedLinkExample, shown
@@ -29,6 +30,11 @@ _LINKS: Final[Mapping[str, tuple[str, str]]] = {
     Rule.SCHEME: ("of another scheme", "scope.schemes in the spec"),
     INVALID: ("without a valid URL", ""),
     Rule.TRAP: ("of an endless URL space", "scope.traps in the spec"),
+    Rule.REQUISITE: ("to requisites on other hosts", "--requisites all"),
+    REQUISITES_PER_PAGE: (
+        "beyond budget.max_requisites_per_page ({spec.budget.max_requisites_per_page})",
+        "a greater budget.max_requisites_per_page in the spec",
+    ),
     NOFOLLOW: ("marked as nofollow", "extract.follow_nofollow in the spec"),
     LINKS_PER_PAGE: (
         "beyond extract.max_links_per_page ({spec.extract.max_links_per_page})",

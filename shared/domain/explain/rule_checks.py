@@ -28,7 +28,7 @@ from shared.domain.explain.sentences import (
 )
 from shared.domain.frontier.page_history import GONE, MISSES_TO_GONE
 from shared.domain.frontier.politeness import host_delay
-from shared.domain.frontier.states import CrawlState, UrlState
+from shared.domain.frontier.states import CrawlState, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import Counters
 from shared.domain.reads.views import HostView, UrlView
 from shared.domain.software import VERSION
@@ -87,7 +87,7 @@ def rule_checks(
     checks += [
         _robots(location, spec, around.robots, now_ms),
         _crawl(spec, around.standing),
-        _budget(spec, around),
+        _budget(spec, around, requisite=view is not None and view.kind is UrlKind.REQUISITE),
         _pool(spec.pool, around.workers),
         _resource_pressure(around.held),
     ]
@@ -139,7 +139,7 @@ def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: i
     """Return how the present scope judges a URL that was found. A rule that excludes it names the spec's revision."""
     scope, via = CompiledScope(spec), host_of(view.chain[0]) if view.chain else None
     of = f" (revision {revision} of the spec)"
-    if view.kind.listing:
+    if view.kind.listing or view.kind is UrlKind.REQUISITE:
         rule = None
         if scope.problem is None:
             rule = judge_found(
@@ -148,11 +148,13 @@ def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: i
                 location.host,
                 depth=view.depth,
                 hops=view.hops,
-                kind=view.kind,
+                flags=kind_flags(view.kind),
                 via_host=via,
             )
         if rule is not None:
             return [RuleCheck(rule.name.value, False, rule.detail + of)]
+        if view.kind is UrlKind.REQUISITE:
+            return [RuleCheck("scope", True, f"it is {found_on(view)}, by scope.requisites: {spec.scope.requisites}")]
         return [RuleCheck("scope", True, f"it is {KINDS[view.kind]}, which no pattern of the scope applies to")]
     redirected = view.depth == 0 and view.hops > 0
     verdicts = scope.explain(
@@ -237,7 +239,7 @@ def _crawl(spec: CrawlSpec, standing: CrawlStatus) -> RuleCheck:
     return RuleCheck("crawl", False, f"the crawl is {standing.state}{ended}: {held}")
 
 
-def _budget(spec: CrawlSpec, around: ExplainContext) -> RuleCheck:
+def _budget(spec: CrawlSpec, around: ExplainContext, *, requisite: bool) -> RuleCheck:
     budget, counters = spec.budget, around.counters
     spent = (
         ("max_pages", budget.max_pages, counters.pages, "pages"),
@@ -246,6 +248,8 @@ def _budget(spec: CrawlSpec, around: ExplainContext) -> RuleCheck:
     )
     for name, limit, used, what in spent:
         if limit is not None and used >= limit:
+            if requisite and name == "max_pages":
+                return RuleCheck("budget", True, "budget.max_pages is spent for pages: requisites go on")
             if spec.recrawl.used and name != "max_seconds":
                 return RuleCheck("budget", True, f"budget.{name} is spent for new URLs: stored pages go on")
             return RuleCheck("budget", False, f"budget.{name} is spent: {used} of {limit} {what}")

@@ -8,6 +8,7 @@ from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.priority_rules import compiled_priority
 from shared.domain.crawl.recrawl_rules import compiled
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
+from shared.domain.crawl.requisites_spec import MAX_REQUISITES, REQUISITE_HOST, REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason, Verdict
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, not_indexed
@@ -109,6 +110,18 @@ _MEANINGS: Final = {
         "it is not below the path of the sitemap that lists it, and the robots.txt of its host does not name the "
         "sitemap",
     ),
+    REQUISITE_HOST: Meaning(
+        "requisite host", "it is a requisite on another host than its page", "set --requisites all"
+    ),
+    REQUISITES_PER_PAGE: Meaning(
+        "requisites per page",
+        "its page has more requisites than the limit",
+        "raise budget.max_requisites_per_page in the spec",
+    ),
+    MAX_REQUISITES: Meaning(
+        "requisites", "it is a requisite, and the budget of requisites was spent", "raise --max-requisites"
+    ),
+    "requisite": Meaning("requisite", "it is a requisite of a page: it was stored, and it is not a page"),
     "sitemap": Meaning("sitemap", "it is a sitemap or feed: its entries were read, and it is not a page"),
     "max_pages_per_host": Meaning(
         "host budget", "its host has reached its page limit", "raise budget.max_pages_per_host"
@@ -134,6 +147,7 @@ KINDS: Final = {
     UrlKind.SITEMAP: "a sitemap",
     UrlKind.HOST_SITEMAP: "a sitemap",
     UrlKind.FEED: "a feed",
+    UrlKind.REQUISITE: "a requisite of a page",
 }
 """What a URL was found as, unless it is a link or seed."""
 
@@ -147,6 +161,8 @@ def found_on(view: UrlView) -> str:
             return f"found on {view.chain[0]}"
         case UrlKind.LISTED:
             return f"listed in the sitemap or feed {view.chain[0]}"
+        case UrlKind.REQUISITE:
+            return f"a requisite of {view.chain[0]}"
         case UrlKind.FEED:
             return f"a feed that {view.chain[0]} names"
         case UrlKind.SITEMAP | UrlKind.HOST_SITEMAP:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Counters:
     """A crawl's counters, summed over partitions. `version` grows with every change of any of them.
 
-    `retries` and `revisits` are parts of `queued`, `revisiting` is a part of `leased`.
+    `retries`, `revisits` and `requisites` are parts of `queued`. `revisiting` is the part of `leased` that uses no page
+    of the budget.
     """
 
     discovered: int = 0
@@ -27,6 +28,7 @@ class Counters:
     retries: int = 0
     revisits: int = 0
     revisiting: int = 0
+    requisites: int = 0
     version: int = 0
 
     def url_drift(self) -> int:

@@ -54,6 +54,7 @@ class UrlKind(IntEnum):
     - SITEMAP: may list what is at or below its path.
     - HOST_SITEMAP: may list every URL of its host, since the robots.txt there names it or the index that lists it.
     - FEED: named by a page.
+    - REQUISITE: what a page needs to be replayed, such as an image. Its value is a bit of its own (`kind_of`).
     """
 
     PAGE = 0
@@ -61,6 +62,7 @@ class UrlKind(IntEnum):
     SITEMAP = 2
     HOST_SITEMAP = 3
     FEED = 4
+    REQUISITE = 8
 
     @classmethod
     def _missing_(cls, value: object) -> "UrlKind":
@@ -70,11 +72,11 @@ class UrlKind(IntEnum):
     @property
     def listing(self) -> bool:
         """True for a sitemap or feed."""
-        return self >= UrlKind.SITEMAP
+        return UrlKind.SITEMAP <= self <= UrlKind.FEED
 
 
 _KIND_SHIFT: Final = 5
-_KIND_BITS: Final = 7
+_KIND_BITS: Final = 15
 
 
 def kind_flags(kind: int) -> int:
@@ -83,7 +85,9 @@ def kind_flags(kind: int) -> int:
 
 
 def kind_of(flags: int) -> UrlKind:
-    """Return what a URL with these flags was found as."""
+    """Return what a URL with these flags was found as. A page that is a requisite, too, is a requisite at first."""
+    if flags & IS_REQUISITE:
+        return UrlKind.REQUISITE
     kind = flags >> _KIND_SHIFT & _KIND_BITS
     return UrlKind(kind) if kind else UrlKind.PAGE
 
@@ -105,6 +109,21 @@ REVISIT: Final = 8
 RETRY: Final = 16
 """Flag of a queued URL that waits for a retry, or did. It counts in the counter `retries`."""
 
+IS_REQUISITE: Final = UrlKind.REQUISITE << _KIND_SHIFT
+"""Flag of a requisite. Queued it counts in the counter `requisites`, and its rank is negative (`requisite_rank`)."""
+
+ALSO_PAGE: Final = 512
+"""Flag of a requisite that is linked as a page, too. It is queued again as a page if it is HTML (`as_page`)."""
+
+HTML_REQUISITE: Final = 1024
+"""Flag of a fetched requisite whose answer is HTML, so that a link to it queues it as a page."""
+
+OUTSIDE_BUDGET: Final = REVISIT | IS_REQUISITE
+"""Flags of a leased URL that uses no page of the budget. It counts in the counter `revisiting`."""
+
+HOST_BUDGET: Final = "max_pages_per_host"
+"""The reason of URLs that are excluded because their host has given as many pages as it may."""
+
 ANSWER_S: Final = 3.0
 """Seconds that a worker waits for an owner's answer before it postpones the shard."""
 
@@ -119,6 +138,20 @@ def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
     of two URLs never changes. The rank is therefore a constant that an index can hold.
     """
     return queued_at_ms + (depth - priority) * LEVEL_MS
+
+
+REQUISITE_LEAD_MS: Final = 1 << 50
+"""How much earlier than its time a requisite is ranked. So requisites come before all other URLs of their host."""
+
+
+def requisite_rank(queued_at_ms: int) -> int:
+    """Return the sort key of a requisite in its host's queue: a negative number, which no other URL has."""
+    return queued_at_ms - REQUISITE_LEAD_MS
+
+
+def as_page(flags: int) -> int:
+    """Return the flags of a requisite that becomes a page, or of a page that stays one."""
+    return flags & ~(IS_REQUISITE | ALSO_PAGE | HTML_REQUISITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +221,9 @@ class Merge(IntEnum):
 
 
 def queued_as(flags: int) -> str | None:
-    """Return the counter for the part of `queued` that a URL with these flags belongs to. None: it is a new URL."""
+    """Return the counter for the part of `queued` that a URL with these flags belongs to. None: it is a new page."""
+    if flags & IS_REQUISITE:
+        return "requisites"
     if flags & RETRY:
         return "retries"
     return "revisits" if flags & REVISIT else None

@@ -181,6 +181,7 @@ class LeaseRequest:
     """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first.
 
     `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits both.
+    `requisites`: requisites of the queue are leased before other URLs, and are not among `max_urls`.
     `compared`: the last fetch of each page that is stored is needed. `due_until_ms`: pages that became due later are
     not leased, unless they are tried again; 0 leases all that are due.
     """
@@ -198,6 +199,12 @@ class LeaseRequest:
     max_together: int = 0
     compared: bool = False
     due_until_ms: int = 0
+    requisites: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """True if some of the URLs to lease are not among `max_urls`."""
+        return self.requisites or self.max_revisits > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +418,7 @@ class DiscoveryResult:
     """What applying a DiscoveryTransaction changed.
 
     `queues`: how many URLs were added to each queue. `lowered`: leased URLs that were found at a lesser depth, with it.
+    `also_pages`: leased requisites that are linked as pages. `requisites`: the queues that have further requisites.
     `new`, `known`, `refused`: what to add to these counters. `repeats`, `gaps`: messages that came twice, or are
     missing.
     """
@@ -418,6 +426,8 @@ class DiscoveryResult:
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
     host_names: dict[HostId, str] = field(default_factory=dict)
     lowered: list[tuple[LeaseId, Fingerprint, int]] = field(default_factory=list)
+    also_pages: list[tuple[LeaseId, Fingerprint]] = field(default_factory=list)
+    requisites: set[tuple[CrawlId, HostId]] = field(default_factory=set)
     new: int = 0
     known: int = 0
     refused: int = 0

@@ -12,7 +12,7 @@ from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind
-from shared.domain.frontier.states import Fence, Position, UrlState
+from shared.domain.frontier.states import IS_REQUISITE, Fence, Position, UrlState
 from shared.domain.frontier.store_model import (
     Changes,
     Claimed,
@@ -69,6 +69,7 @@ class Tables:
         now_ms: int = NOW_MS,
         crawl_id: CrawlId | None = None,
         marks: Mapping[CrawlId, int] = NO_MARKS,
+        max_requisites: int | None = None,
     ) -> DiscoveryResult:
         """Apply one message of discoveries as its producer's next one."""
         crawl_id = crawl_id or self.crawl_id
@@ -78,7 +79,9 @@ class Tables:
         self.sent[producer] = (max(n, last), total)
         covered = frozenset(each.fingerprint for each in excluded)
         batch = DiscoveryTransaction(((ProducerMark(crawl_id, producer, n, total), links, refused),), (), covered)
-        return await self.found_batch(batch, max_depth=max_depth, now_ms=now_ms, marks=marks)
+        return await self.found_batch(
+            batch, max_depth=max_depth, now_ms=now_ms, marks=marks, max_requisites=max_requisites
+        )
 
     async def found_batch(
         self,
@@ -88,11 +91,19 @@ class Tables:
         now_ms: int = NOW_MS,
         at: int | None = None,
         marks: Mapping[CrawlId, int] = NO_MARKS,
+        max_requisites: int | None = None,
     ) -> DiscoveryResult:
         position = self.position.moved("discovery", at or self.position.discovery_seq + 1, now_ms * 1_000_000)
         depths = {mark.crawl_id: max_depth for mark, _, _ in batch.messages}
         found = await self.store.apply_found(
-            self.fence, position, batch, next_host=self.next_host, max_depth=depths, now_ms=now_ms, marks=marks
+            self.fence,
+            position,
+            batch,
+            next_host=self.next_host,
+            max_depth=depths,
+            now_ms=now_ms,
+            marks=marks,
+            max_requisites={} if max_requisites is None else dict.fromkeys(depths, max_requisites),
         )
         self.next_host, self.position = found.next_host, position
         self.fence = self.fence.next()
@@ -109,9 +120,16 @@ class Tables:
         await self.apply(Changes(dead_letters=[letter]))
 
     async def lease(
-        self, host: str, max_count: int = 500, *, now_ms: int = NOW_MS, budgets: Mapping[CrawlId, Budget] = NO_BUDGETS
+        self,
+        host: str,
+        max_count: int = 500,
+        *,
+        now_ms: int = NOW_MS,
+        budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
+        requisites: bool = False,
     ) -> LeaseRow | None:
-        rows = await self.lease_all([(host, max_count)], now_ms=now_ms, budgets=budgets)
+        """Lease up to so many URLs of a host; with `requisites`, so many pages, and requisites apart from them."""
+        rows = await self.lease_all([(host, max_count)], now_ms=now_ms, budgets=budgets, requisites=requisites)
         return rows[0] if rows else None
 
     async def lease_all(
@@ -120,6 +138,7 @@ class Tables:
         *,
         now_ms: int = NOW_MS,
         budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
+        requisites: bool = False,
     ) -> Sequence[LeaseRow]:
         """Lease up to so many URLs of each of the hosts, in one transaction."""
         requests = []
@@ -128,7 +147,9 @@ class Tables:
             self.next_lease += 1
             requests.append(
                 LeaseRequest(
-                    lease_id, self.crawl_id, Revision(1), self.host_id(host), host, 0, "default", 1000, max_count
+                    *(lease_id, self.crawl_id, Revision(1), self.host_id(host), host, 0, "default", 1000, max_count),
+                    max_together=500,
+                    requisites=requisites,
                 )
             )
         rows = await self.store.dispatch(self.fence, self.next_lease, requests, now_ms, budgets)
@@ -284,6 +305,12 @@ def books(at: Path | Look) -> list[str]:
             f" WHERE state IN ({states}) GROUP BY 1",
             f"SELECT crawl_id || '/' || partition, {name} FROM crawl_counters",
         )
+    same(
+        "counter requisites",
+        "SELECT u.crawl_id || '/' || h.partition, count(*) FROM urls u JOIN hosts h USING (host_id)"
+        f" WHERE state IN (0, 1) AND flags & {IS_REQUISITE} <> 0 GROUP BY 1",
+        "SELECT crawl_id || '/' || partition, requisites FROM crawl_counters",
+    )
     same(
         "counter discovered",
         "SELECT u.crawl_id || '/' || h.partition, count(*) FROM urls u JOIN hosts h USING (host_id) GROUP BY 1",

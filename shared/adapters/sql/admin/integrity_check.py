@@ -13,7 +13,15 @@ from sqlalchemy import Connection, Row, TextClause, select, text
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.snapshot import DatabaseSnapshot
-from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, CrawlState, UrlState
+from shared.domain.frontier.states import (
+    COUNTED_AS_PAGE,
+    IS_REQUISITE,
+    OUTSIDE_BUDGET,
+    RETRY,
+    REVISIT,
+    CrawlState,
+    UrlState,
+)
 from shared.domain.ids import MAX_PARTITIONS, Partition, partition_of_id
 from shared.domain.ops.integrity import Damage, Findings
 
@@ -22,7 +30,7 @@ _MOST: Final = 1_000
 """The most rows that break one rule that are read; the report then shows `at least`."""
 
 _FINGERPRINT_BYTES: Final = 16
-_PARTS: Final = ("retries", "revisits", "revisiting")
+_PARTS: Final = ("retries", "revisits", "revisiting", "requisites")
 _COUNTED: Final = ("queued", "waiting", "leased", "done", "failed", "excluded")
 
 _HOST_URLS: Final = text(
@@ -30,9 +38,11 @@ _HOST_URLS: Final = text(
     " q.leased AS q_leased, q.pages AS q_pages, q.next_due_ms FROM (SELECT u.crawl_id, u.host_id, count(*) AS n, "
     + ", ".join(f"count(*) FILTER (WHERE u.state = {UrlState[name.upper()]}) AS {name}" for name in _COUNTED)
     + f", count(*) FILTER (WHERE u.flags & {COUNTED_AS_PAGE} <> 0) AS pages,"
-    f" count(*) FILTER (WHERE u.state IN (0, 1) AND u.flags & {RETRY} <> 0) AS retries,"
-    f" count(*) FILTER (WHERE u.state IN (0, 1) AND u.flags & {RETRY | REVISIT} = {REVISIT}) AS revisits,"
-    f" count(*) FILTER (WHERE u.state = 2 AND u.flags & {REVISIT} <> 0) AS revisiting,"
+    f" count(*) FILTER (WHERE u.state IN (0, 1) AND u.flags & {RETRY | IS_REQUISITE} = {RETRY}) AS retries,"
+    " count(*) FILTER (WHERE u.state IN (0, 1)"
+    f" AND u.flags & {RETRY | REVISIT | IS_REQUISITE} = {REVISIT}) AS revisits,"
+    f" count(*) FILTER (WHERE u.state = 2 AND u.flags & {OUTSIDE_BUDGET} <> 0) AS revisiting,"
+    f" count(*) FILTER (WHERE u.state IN (0, 1) AND u.flags & {IS_REQUISITE} <> 0) AS requisites,"
     " min(u.rank) FILTER (WHERE u.state = 1) AS first_due,"
     " count(*) FILTER (WHERE u.state <> 2 AND u.lease_id IS NOT NULL) AS named,"
     " count(*) FILTER (WHERE u.state = 2 AND"

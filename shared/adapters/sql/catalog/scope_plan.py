@@ -10,7 +10,6 @@ from shared.adapters.sql.frontier.rescope import host_names
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import ScopeChange, judge_found
-from shared.domain.frontier.states import kind_of
 from shared.domain.ids import CrawlId
 
 MAX_PLANNED_HOSTS: Final = 200
@@ -57,7 +56,7 @@ def scope_change(connection: Connection, crawl_id: CrawlId, scope: CompiledScope
                 host.host,
                 depth=row.depth,
                 hops=row.hops,
-                kind=kind_of(row.flags),
+                flags=row.flags,
                 via_host=via_host,
             )
             if rule is not None:

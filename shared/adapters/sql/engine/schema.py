@@ -132,10 +132,11 @@ COUNTERS = (
     "retries",
     "revisits",
     "revisiting",
+    "requisites",
 )
 """Counters per (crawl, partition). The first six form the identity of URLs, `accepted` to `refused` that of links.
 
-`retries` and `revisits` are parts of `queued`, `revisiting` is a part of `leased`.
+`retries`, `revisits` and `requisites` are parts of `queued`, `revisiting` is a part of `leased`.
 """
 
 crawl_counters = Table(

@@ -12,7 +12,7 @@ from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.excluded_links import keep, recounted
 from shared.adapters.sql.frontier.revisits import keep_versions
 from shared.adapters.sql.frontier.revisits import write as write_revisits
-from shared.domain.frontier.states import REVISIT, Fence, Position, UrlState, queued_as
+from shared.domain.frontier.states import HOST_BUDGET, IS_REQUISITE, REVISIT, Fence, Position, UrlState, queued_as
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, QueueEnd
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.robots import NotIndexed
@@ -249,11 +249,12 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> list[int]:
     """Give up at most `max_count` URLs of a queue. Return their flags.
 
-    Stored pages that wait for their next fetch are excluded by no budget.
+    Stored pages that wait for their next fetch are excluded by no budget, nor are requisites that wait.
     """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
     spared = REVISIT if state is UrlState.EXCLUDED else 0
+    spared |= IS_REQUISITE if reason == HOST_BUDGET else 0
     ended: list[list[int]] = []
     for best, statement in enumerate(_GIVE_UP[connection.dialect.name]):
         some = keys | {"reason": reason, "state": int(state), "max_count": max_count - sum(map(len, ended))}

@@ -24,13 +24,13 @@ from shared.adapters.sql.frontier.exclude import exclude
 from shared.adapters.sql.frontier.recrawl_schedule import schedule
 from shared.adapters.sql.frontier.rescope import rescope
 from shared.adapters.sql.frontier.seed_deletion import delete_seeds
-from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, RANK_NOW
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.commands import GREATEST, CommandKind, check_command
-from shared.domain.frontier.states import LEVEL_MS, Fence, Position
+from shared.domain.frontier.states import IS_REQUISITE, Fence, Position
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, Partition
 
@@ -68,11 +68,12 @@ def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]
     """Return two statements on the next URLs of a host. The first counts them by the reason of their failure (None: not
     in `which`). The second queues those in `which`."""
     return text(
-        f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n FROM (SELECT state, reason,"
+        f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"
+        f" (WHERE flags & {IS_REQUISITE} <> 0 AND {which}) AS requisites FROM (SELECT state, reason, flags,"
         f" after_command FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w GROUP BY 1"
     ), text(
         f"UPDATE urls SET state = 0, attempts = 0, reason = NULL, flags = {NOT_QUEUED_AGAIN},"
-        f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS}"
+        f" rank = {RANK_NOW}"
         f" WHERE {_OF_HOST} AND {which} AND {AMONG[dialect].format(_SOME.format('urls'))}"
     )
 
@@ -262,6 +263,7 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
     chunk = Chunk()
     retried: set[int] = set()
     reasons: dict[str, int] = defaultdict(int)
+    requisites = 0
     # Each iteration is one step of a host. The next host begins at its first URL.
     places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
     while places:
@@ -269,7 +271,9 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
         step = chunk.step
         keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host_id, "after": after, "step": step}
         keys |= {"number": command.number, "now_ms": now_ms, "others": step - 1}
-        counts = {row.reason: row.n for row in connection.execute(count, keys)}
+        rows = connection.execute(count, keys).all()
+        counts = {row.reason: row.n for row in rows}
+        requisites += sum(row.requisites for row in rows)
         read = sum(counts.values())
         chunk.take(read)
         n = read - counts.pop(None, 0)
@@ -291,7 +295,8 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
         add_tallies(
             connection, command.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
         )
-        add_counters(connection, command.crawl_id, command.partition, {"queued": total, "failed": -total})
+        deltas = {"queued": total, "failed": -total, "requisites": requisites}
+        add_counters(connection, command.crawl_id, command.partition, deltas)
     return rest
 
 

@@ -3,7 +3,7 @@
 A letter of kind `url` is a URL that was given up. Any other letter is a whole message, which its owner publishes again.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, bindparam, text
 
 from shared.adapters.sql.engine.chunks import UNMARKED
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
-from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
-from shared.domain.frontier.states import LEVEL_MS
+from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, RANK_NOW
+from shared.domain.frontier.states import queued_as
 from shared.domain.frontier.store_model import CommandRun, MessageDeadLetter
 from shared.domain.ids import CrawlId
 from shared.domain.web.url import locate
@@ -43,10 +43,10 @@ _FORGET = text("DELETE FROM dead_letters WHERE id IN :ids").bindparams(bindparam
 
 _HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :partition")
 _PLACE = f"crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint AND state = 4 AND {UNMARKED}"
-_FAILED = text(f"SELECT coalesce(reason, '') FROM urls WHERE {_PLACE}")
+_FAILED = text(f"SELECT coalesce(reason, '') AS reason, {NOT_QUEUED_AGAIN} AS flags FROM urls WHERE {_PLACE}")
 _QUEUE_AGAIN = text(
     f"UPDATE urls SET state = 0, attempts = 0, reason = NULL, flags = {NOT_QUEUED_AGAIN},"
-    f" rank = :now_ms + CAST(depth - priority AS BIGINT) * {LEVEL_MS} WHERE {_PLACE}"
+    f" rank = {RANK_NOW} WHERE {_PLACE}"
 )
 _QUEUE = text("UPDATE queues SET queued = queued + 1 WHERE crawl_id = :crawl_id AND host_id = :host_id")
 _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since_ms = 0 WHERE host_id = :host_id")
@@ -61,7 +61,7 @@ def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upt
     """
     rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
-    queued: dict[CrawlId, int] = defaultdict(int)
+    queued: dict[CrawlId, Counter[str]] = defaultdict(Counter)
     for row in rows:
         location = None if row.url is None or row.crawl_id is None else locate(row.url)
         if location is None:
@@ -70,17 +70,17 @@ def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upt
         host_id = connection.execute(_HOST, {"host": location.host, "partition": command.partition}).scalar()
         place = {"crawl_id": crawl_id, "host_id": host_id, "fingerprint": location.fingerprint}
         place["number"] = command.number
-        reason = connection.execute(_FAILED, place).scalar()
-        if reason is None:
+        failed = connection.execute(_FAILED, place).first()
+        if failed is None:
             continue
         connection.execute(_QUEUE_AGAIN, place | {"now_ms": now_ms})
         connection.execute(_QUEUE, {"crawl_id": crawl_id, "host_id": host_id})
         connection.execute(_FRESH_HOST, {"host_id": host_id})
-        tallies[crawl_id, "failed", reason] -= 1
-        queued[crawl_id] += 1
+        tallies[crawl_id, "failed", failed.reason] -= 1
+        queued[crawl_id].update(filter(None, ("queued", queued_as(failed.flags))))
     add_tallies(connection, command.partition, tallies)
-    for crawl_id, n in queued.items():
-        add_counters(connection, crawl_id, command.partition, {"queued": n, "failed": -n})
+    for crawl_id, counts in queued.items():
+        add_counters(connection, crawl_id, command.partition, {**counts, "failed": -counts["queued"]})
     _forget(connection, [*sent, *(row.id for row in rows)])
     last = rows[-1].id if len(rows) == _LETTERS_A_CHUNK else upto
     return last if last < command.through else None

@@ -10,13 +10,17 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
+from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
 from shared.adapters.sql.frontier.url_compression import shortened
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER
+from shared.domain.crawl.requisites_spec import MAX_REQUISITES
 from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.states import (
+    ALSO_PAGE,
     FOUND_NEARER,
+    IS_REQUISITE,
     REVISIT,
     Fence,
     Merge,
@@ -27,6 +31,7 @@ from shared.domain.frontier.states import (
     merge_link,
     queued_as,
     rank_of,
+    requisite_rank,
 )
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
@@ -121,12 +126,13 @@ def apply_found(
     max_depth: dict[CrawlId, int | None],
     now_ms: int,
     marks: Mapping[CrawlId, int] = NO_MARKS,
+    max_requisites: Mapping[CrawlId, int] = NO_MARKS,
 ) -> DiscoveryResult:
     """Insert a batch's new URLs, merge its known ones, and move the position. Return what changed (Store.apply_found).
 
     `next_host`: the next free number of a host. `max_depth`: each crawl's limit of depth, None without one. `marks`:
     per crawl, the newest command in progress that was accepted before the batch. Such a command skips the URLs that the
-    batch inserts or changes.
+    batch inserts or changes. `max_requisites`: the budgets of requisites of the crawls that have one.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -135,18 +141,28 @@ def apply_found(
     host_ids = _host_ids(connection, fence.partition, {link.host for link in links}, result)
 
     least: dict[_Key, DiscoveredLink] = {}
+    required: dict[_Key, DiscoveredLink] = {}
     for link in links:
         key = (link.crawl_id, host_ids[link.host], link.fingerprint)
-        other = least.get(key)
-        if other is None:
+        requisite = link.kind == UrlKind.REQUISITE
+        other = required.get(key) if requisite else least.get(key)
+        if requisite:
+            counters[link.crawl_id]["known"] += other is not None or key in least
+            if other is None or (other.outside and not link.outside):
+                required[key] = link
+        elif other is None:
+            counters[link.crawl_id]["known"] += key in required
             least[key] = link
         else:
             counters[link.crawl_id]["known"] += 1
             if (bool(link.outside), link.depth, bool(link.via)) < (bool(other.outside), other.depth, bool(other.via)):
                 least[key] = link
-    unchanged = _merge(connection, fence.partition, least, batch.excluded, result, counters, max_depth, now_ms)
+    room = remaining(connection, max_requisites, required)
+    unchanged = _merge(
+        connection, fence.partition, least, required, room, batch.excluded, result, counters, max_depth, now_ms
+    )
     if marks:
-        written = least.keys() - unchanged
+        written = (least.keys() | required.keys()) - unchanged
         MARK.run(connection, [(marks[key[0]], *key) for key in sorted(written) if key[0] in marks])
 
     for crawl_id, deltas in counters.items():
@@ -238,6 +254,8 @@ def _merge(
     connection: Connection,
     partition: Partition,
     least: dict[_Key, DiscoveredLink],
+    required: dict[_Key, DiscoveredLink],
+    room: dict[CrawlId, int],
     excluded: frozenset[Fingerprint],
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
@@ -247,9 +265,10 @@ def _merge(
     """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
 
     Their link changed nothing that a command reads: a retry applies to failed URLs, a deletion of seeds to URLs that a
-    page links. A seed that is given again gets a mark. So does a URL that nothing excludes any more.
+    page links. `required`: the links to requisites; `room`: how many more of them a crawl with such a budget may queue.
+    A seed that is given again gets a mark. So does a URL that nothing excludes any more.
     """
-    keys = sorted(least)
+    keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()
     known = _known(connection, keys)
     new: list[Row] = []
@@ -257,20 +276,26 @@ def _merge(
     again: list[Row] = []
     back: list[Row] = []
     refused: list[Row] = []
+    relinks: list[Relinked] = []
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
     waited: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
     for i, key in enumerate(keys):
-        link, (crawl_id, host_id, fingerprint) = least[key], key
+        (crawl_id, host_id, fingerprint), page, need = key, least.get(key), required.get(key)
+        if page is not None and page.outside and need is not None and not need.outside:
+            page = None  # The scope admits it as a requisite only.
+        requisite = need is not None and not need.outside and room.get(crawl_id, 1) > 0
+        link = page or required[key]
         deltas = counters[crawl_id]
         via = (link.via_host or None, link.via or None)
-        rank = rank_of(now_ms, link.depth, link.priority)
+        rank = requisite_rank(now_ms) if requisite else rank_of(now_ms, link.depth, link.priority)
         before = known.get(i)
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
-            kept_out = OWNER if fingerprint in excluded else link.outside
-            if kept_out:
+            flags = kind_flags(link.kind)
+            beyond = "" if page or requisite else MAX_REQUISITES
+            if kept_out := OWNER if fingerprint in excluded else link.outside or beyond:
                 deltas["excluded"] += 1
                 tallies[crawl_id, "excluded", kept_out] += 1
                 queued[crawl_id, host_id] += 0
@@ -278,6 +303,13 @@ def _merge(
             else:
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
+                if requisite:
+                    flags |= IS_REQUISITE | (ALSO_PAGE if page else 0)
+                    deltas["requisites"] += 1
+                    result.requisites.add((crawl_id, host_id))
+                    tallies[crawl_id, "discover", "requisites"] += 1
+                    if crawl_id in room:
+                        room[crawl_id] -= 1
             new.append(
                 (
                     *key,
@@ -288,10 +320,10 @@ def _merge(
                     rank,
                     *via,
                     *_FRESH,
-                    kind_flags(link.kind),
+                    flags,
                 )
             )
-            if link.kind == UrlKind.LISTED:
+            if link.kind == UrlKind.LISTED and kept_out != MAX_REQUISITES:
                 tallies[crawl_id, "discover", "listed"] += 1
             continue
         deltas["known"] += 1
@@ -301,6 +333,17 @@ def _merge(
             unchanged.add(key)
         if fingerprint in excluded or link.outside:
             continue
+        if requisite or flags & IS_REQUISITE:
+            change = relinked(key, state, depth, reason, flags, page, requisite=requisite, now_ms=now_ms)
+            if change is not None:
+                relinks.append(change)
+                unchanged.discard(key)
+                change.count(deltas, tallies, queued, room)
+                result.requisites.add((crawl_id, host_id))
+                if change.leased:
+                    result.also_pages.append((lease_id, fingerprint))
+            if page is None or flags & IS_REQUISITE or change is not None:
+                continue
         by_scope = reason in BY_SCOPE
         if state is UrlState.EXCLUDED and (by_scope or reason == OWNER or (reason == SEED_DELETED and not link.via)):
             deltas["excluded"] -= 1
@@ -335,6 +378,7 @@ def _merge(
     _AGAIN.run(connection, again)
     _BACK.run(connection, back)
     _EXCLUDE.run(connection, refused)
+    relink(connection, relinks)
     add_tallies(connection, partition, tallies)
     QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
     for (crawl_id, host_id), n in sorted(waited.items()):

@@ -14,9 +14,10 @@ from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.commands import in_progress
 from shared.adapters.sql.frontier.revisits import read_last_fetches, take_due
 from shared.adapters.sql.frontier.url_compression import whole
+from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import OwnershipLost
-from shared.domain.frontier.states import FOUND_NEARER, RETRY, REVISIT, Fence, Position, UrlState
+from shared.domain.frontier.states import FOUND_NEARER, OUTSIDE_BUDGET, Fence, Position, UrlState, queued_as
 from shared.domain.frontier.store_model import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
 from shared.ports.store import NO_BUDGETS
@@ -31,13 +32,20 @@ _LEASED_URLS = text(
 
 _BEST = (
     "SELECT fingerprint FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0"
-    " ORDER BY rank LIMIT :max_count"
+    " {} ORDER BY rank LIMIT :max_count"
 )
 _TAKEN = "RETURNING urls.lease_id, urls.fingerprint, url, depth, attempts, hops, priority, flags, rank"
 TAKE_SQLITE: Final = text(
     "UPDATE urls SET state = 2, lease_id = :lease_id"
-    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN ({_BEST}) {_TAKEN}"
+    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN ({_BEST.format('')}) {_TAKEN}"
 )
+_TAKE_REQUISITES: Final = {
+    dialect: text(
+        "UPDATE urls SET state = 2, lease_id = :lease_id WHERE crawl_id = :crawl_id AND host_id = :host_id"
+        f" AND {among.format(_BEST.format('AND rank < 0'))} {_TAKEN}"
+    )
+    for dialect, among in AMONG.items()
+}
 # All hosts in one statement, each a step of a loop over two indexes. The outer condition has no state, so that only the
 # primary key can find these rows, whatever PostgreSQL's statistics of a host's size are.
 TAKE_POSTGRESQL: Final = Arrays(
@@ -65,7 +73,8 @@ LEASE_QUEUE: Final = updating(
 )
 _LEASE_COUNTERS = text(
     "UPDATE crawl_counters SET queued = queued - :n, leased = leased + :n, retries = retries - :retries,"
-    " revisits = revisits - :revisits, revisiting = revisiting + :revisiting, version = version + 1,"
+    " revisits = revisits - :revisits, requisites = requisites - :requisites,"
+    " revisiting = revisiting + :revisiting, version = version + 1,"
     f" changed = {FENCE_VERSION} WHERE crawl_id = :crawl_id AND partition = :partition"
 )
 _LOCK_CRAWL = text("SELECT 1 FROM crawls WHERE crawl_id = :crawl_id FOR NO KEY UPDATE")
@@ -111,7 +120,8 @@ _DUE = (
 )
 _PROMOTE = {
     dialect: text(
-        f"UPDATE urls SET state = 0 WHERE crawl_id = :crawl_id AND host_id = :host_id AND {among.format(_DUE)}"
+        f"UPDATE urls SET state = 0, rank = {RANK_DUE}"
+        f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND {among.format(_DUE)}"
     )
     for dialect, among in AMONG.items()
 }
@@ -167,10 +177,10 @@ def dispatch(
     left = {crawl_id: _left(connection, crawl_id, budgets[crawl_id]) for crawl_id in sorted(budgets)}
     rows: list[LeaseRow] = []
     for request in requests:
-        if request.max_revisits:
-            row = _take_with_revisits(connection, request, left, now_ms)
+        if request.apart:
+            row = _take_apart(connection, request, left, now_ms)
             rows += () if row is None else (row,)
-    for some in _together(connection, [request for request in requests if not request.max_revisits], left):
+    for some in _together(connection, [request for request in requests if not request.apart], left):
         max_count = [min(request.max_urls, left.get(request.crawl_id, request.max_urls)) for request in some]
         taken = _take(connection, [(request, n) for request, n in zip(some, max_count, strict=True) if n > 0], now_ms)
         for row in taken:
@@ -185,11 +195,18 @@ def dispatch(
     return rows
 
 
-def _take_with_revisits(
+def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease pages that are due, then other URLs of the queue within the crawl's budget. Return None without any."""
-    taken = [*take_due(connection, request, now_ms)]
+    """Lease pages that are due, then requisites, then other URLs of the queue within the crawl's budget.
+
+    Return None without any.
+    """
+    taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
+    if request.requisites and len(taken) < request.max_together:
+        keys = {"lease_id": request.lease_id, "crawl_id": request.crawl_id, "host_id": request.host_id}
+        keys["max_count"] = request.max_together - len(taken)
+        taken += connection.execute(_TAKE_REQUISITES[connection.dialect.name], keys).all()
     max_count = min(request.max_urls, request.max_together - len(taken), left.get(request.crawl_id, request.max_urls))
     if max_count > 0:
         new = list(_taken(connection, [(request, max_count)]))
@@ -292,12 +309,12 @@ def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_
     LEASE_QUEUE.run(connection, [(n, now_ms, *key) for key, n in sorted(out.items())])
     counts: dict[CrawlId, Counter[str]] = {}
     for row in rows:
-        count = counts.setdefault(row.crawl_id, Counter(n=0, retries=0, revisits=0, revisiting=0))
+        count = counts.setdefault(row.crawl_id, Counter(n=0, retries=0, revisits=0, requisites=0, revisiting=0))
         count["n"] += len(row.order)
         for url in row.urls.values():
-            if url.flags & (RETRY | REVISIT):
-                count["retries" if url.flags & RETRY else "revisits"] += 1
-                count["revisiting"] += url.flags & REVISIT != 0
+            if part := queued_as(url.flags):
+                count[part] += 1
+                count["revisiting"] += url.flags & OUTSIDE_BUDGET != 0
     connection.execute(
         _LEASE_COUNTERS,
         [{"crawl_id": crawl_id, "partition": fence.partition, **count} for crawl_id, count in counts.items()],

@@ -23,7 +23,15 @@ from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.errors import Unusable
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
-from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlState, kind_of, rank_of
+from shared.domain.frontier.states import (
+    COUNTED_AS_PAGE,
+    IS_REQUISITE,
+    RETRY,
+    REVISIT,
+    UrlState,
+    rank_of,
+    requisite_rank,
+)
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 
@@ -105,7 +113,7 @@ def _step(
             host.host,
             depth=row.depth,
             hops=row.hops,
-            kind=kind_of(row.flags),
+            flags=row.flags,
             via_host=via_host,
         )
         if rule is None and row.state == UrlState.EXCLUDED:
@@ -134,20 +142,23 @@ def _queue_again(
         return
     crawl_id = command.crawl_id
     values: list[tuple[Any, ...]] = []
-    waiting = 0
+    waiting = requisites = 0
     for row in back:
         place, flags = (crawl_id, host_id, bytes(row.fingerprint)), row.flags & ~(RETRY | REVISIT)
         if changed.revisits and row.flags & COUNTED_AS_PAGE:
             waiting += 1
             values.append((int(UrlState.WAITING), now_ms, flags | REVISIT, *place))
         else:
-            rank = rank_of(now_ms, row.depth, row.priority)
+            requisite = bool(flags & IS_REQUISITE)
+            requisites += requisite
+            rank = requisite_rank(now_ms) if requisite else rank_of(now_ms, row.depth, row.priority)
             values.append((int(UrlState.QUEUED), rank, flags, *place))
     _BACK.run(connection, values)
     n = len(back)
     counts = {"queued": n - waiting, "waiting": waiting}
     connection.execute(_ADD_TO_QUEUE, {"crawl_id": crawl_id, "host_id": host_id} | counts)
-    add_counters(connection, crawl_id, command.partition, {"queued": n, "excluded": -n, "revisits": waiting})
+    deltas = {"queued": n, "excluded": -n, "revisits": waiting, "requisites": requisites}
+    add_counters(connection, crawl_id, command.partition, deltas)
     reasons = Counter(str(row.reason) for row in back)
     tallies = {(crawl_id, "excluded", reason): -count for reason, count in reasons.items()}
     add_tallies(connection, command.partition, tallies)

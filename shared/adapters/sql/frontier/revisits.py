@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Bulk, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION
+from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.frontier.page_history import decoded, packed
 from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.revisits import LastFetch
@@ -26,7 +27,7 @@ _DUE: Final = (
     f" AND (rank <= :until_ms OR flags & {RETRY} <> 0) ORDER BY rank LIMIT :max_count"
 )
 _PROMOTE: Final = {
-    dialect: text(f"UPDATE urls SET state = 0 WHERE {_OF_HOST} AND {among.format(_DUE.format('='))}")
+    dialect: text(f"UPDATE urls SET state = 0, rank = {RANK_DUE} WHERE {_OF_HOST} AND {among.format(_DUE.format('='))}")
     for dialect, among in AMONG.items()
 }
 _TAKE: Final = {

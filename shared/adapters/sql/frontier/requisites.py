@@ -1,0 +1,169 @@
+"""Requisites in the transaction of discoveries: their budget, and URLs that are both a requisite and a page."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from shared.adapters.sql.engine.bulk import Bulk
+from shared.domain.crawl.exclusions import OWNER
+from shared.domain.crawl.requisites_spec import MAX_REQUISITES
+from shared.domain.crawl.scope_change import BY_SCOPE
+from shared.domain.frontier.states import (
+    ALSO_PAGE,
+    HTML_REQUISITE,
+    IS_REQUISITE,
+    RETRY,
+    REVISIT,
+    UrlKind,
+    UrlState,
+    as_page,
+    kind_flags,
+    kind_of,
+    queued_as,
+    rank_of,
+    requisite_rank,
+)
+from shared.domain.frontier.store_model import DiscoveredLink
+from shared.domain.ids import CrawlId, Fingerprint, HostId
+
+Key = tuple[CrawlId, HostId, Fingerprint]
+
+_LOCK_CRAWL = text("SELECT 1 FROM crawls WHERE crawl_id = :crawl_id FOR NO KEY UPDATE")
+_QUEUED = text(
+    "SELECT coalesce(sum(n), 0) FROM crawl_tallies"
+    " WHERE crawl_id = :crawl_id AND kind = 'discover' AND key = 'requisites'"
+)
+_OF_URL = "WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+_STATE = ("flags", "rank", "crawl_id", "host_id", "fingerprint")
+_CHANGE: Final = Bulk(
+    "UPDATE urls SET flags = :flags, rank = CASE WHEN state IN (0, 3, 5) THEN :rank ELSE rank END,"
+    " attempts = CASE WHEN state IN (3, 5) THEN 0 ELSE attempts END,"
+    " reason = CASE WHEN state IN (3, 5) THEN NULL ELSE reason END,"
+    f" state = CASE WHEN state IN (3, 5) THEN 0 ELSE state END {_OF_URL}",
+    _STATE,
+)
+_PLACE: Final = Bulk(
+    f"UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via {_OF_URL}",
+    ("depth", "hops", "via_host", "via", "crawl_id", "host_id", "fingerprint"),
+)
+
+
+def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: Collection[Key]) -> dict[CrawlId, int]:
+    """Return how many more requisites each crawl may queue that has such a budget and links in `required`.
+
+    Requisites of all partitions count. On PostgreSQL the crawl's row stays locked until the commit, so that owners of
+    several partitions take turns (decision 0010).
+    """
+    left = {}
+    for crawl_id in sorted({key[0] for key in required} & budgets.keys()) if budgets else ():
+        if connection.dialect.name == "postgresql":
+            connection.execute(_LOCK_CRAWL, {"crawl_id": crawl_id})
+        left[crawl_id] = budgets[crawl_id] - int(connection.execute(_QUEUED, {"crawl_id": crawl_id}).scalar_one())
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class Relinked:
+    """The change of a known URL that was found as a requisite, or of a requisite that was found as a page.
+
+    `before`, `flags`: its flags before and after. `link`: the link to the page, whose place it takes; None keeps the
+    place.
+    """
+
+    key: Key
+    state: UrlState
+    reason: str | None
+    before: int
+    flags: int
+    rank: int
+    link: DiscoveredLink | None = None
+
+    @property
+    def leased(self) -> bool:
+        """True if a worker has the URL now."""
+        return self.state is UrlState.LEASED
+
+    def count(
+        self,
+        deltas: dict[str, int],
+        tallies: dict[tuple[CrawlId, str, str], int],
+        queued: dict[tuple[CrawlId, HostId], int],
+        room: dict[CrawlId, int],
+    ) -> None:
+        """Add what the change means to the counters of the crawl, and to what its queue has."""
+        crawl_id, host_id, _ = self.key
+        if self.flags & ~self.before & IS_REQUISITE or (self.flags & IS_REQUISITE and self.state is UrlState.EXCLUDED):
+            tallies[crawl_id, "discover", "requisites"] += 1
+            if crawl_id in room:
+                room[crawl_id] -= 1
+        if self.leased:
+            return
+        if part := queued_as(self.flags):
+            deltas[part] += 1
+        if self.state in (UrlState.QUEUED, UrlState.WAITING):
+            if part := queued_as(self.before):
+                deltas[part] -= 1
+            return
+        deltas["queued"] += 1
+        deltas[self.state.name.lower()] -= 1
+        queued[crawl_id, host_id] += 1
+        if self.state is UrlState.EXCLUDED:
+            tallies[crawl_id, "excluded", str(self.reason)] -= 1
+
+
+def relinked(
+    key: Key,
+    state: UrlState,
+    depth: int,
+    reason: str | None,
+    flags: int,
+    page: DiscoveredLink | None,
+    *,
+    requisite: bool,
+    now_ms: int,
+) -> Relinked | None:
+    """Return the change of a known URL, None if it stays as it is. It or its links are those of a requisite.
+
+    `page`: the link to it as a page, if there is one. `requisite`: it was found as a requisite, within the budget.
+
+    - A page that waits to be fetched becomes a requisite that is linked as a page, too. Seeds stay pages.
+    - A requisite that is linked as a page is marked. It is fetched again as a page if it turned out to be HTML.
+    - A URL that was left out because the budget of requisites was spent is queued if there is budget, or as a page.
+    """
+    if not flags & IS_REQUISITE:
+        waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)
+        if waits and depth > 0 and not kind_of(flags).listing:
+            return Relinked(key, state, reason, flags, flags | IS_REQUISITE | ALSO_PAGE, requisite_rank(now_ms))
+        return None
+    if state is UrlState.EXCLUDED and (reason in (MAX_REQUISITES, OWNER) or reason in BY_SCOPE):
+        if requisite:
+            marked = flags | (ALSO_PAGE if page else 0)
+            return Relinked(key, state, reason, flags, marked & ~RETRY, requisite_rank(now_ms), page)
+        return None if page is None else _page(key, state, reason, flags, page, now_ms)
+    if page is None or flags & ALSO_PAGE:
+        return None
+    if state is UrlState.DONE:
+        return _page(key, state, reason, flags, page, now_ms) if flags & HTML_REQUISITE else None
+    if state in (UrlState.QUEUED, UrlState.WAITING, UrlState.LEASED):
+        marked = flags | ALSO_PAGE | kind_flags(page.kind)
+        return Relinked(key, state, reason, flags, marked, requisite_rank(now_ms), page)
+    return None
+
+
+def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: DiscoveredLink, now_ms: int) -> Relinked:
+    """Return the change that queues a requisite as a page."""
+    changed = as_page(flags) & ~(RETRY | REVISIT) | kind_flags(page.kind)
+    return Relinked(key, state, reason, flags, changed, rank_of(now_ms, page.depth, page.priority), page)
+
+
+def relink(connection: Connection, changes: Sequence[Relinked]) -> None:
+    """Write the changes of known URLs."""
+    _CHANGE.run(connection, [(each.flags, each.rank, *each.key) for each in changes])
+    places = [(each.link, each.key) for each in changes if each.link is not None]
+    rows = [(link.depth, link.hops, link.via_host or None, link.via or None, *key) for link, key in places]
+    _PLACE.run(connection, rows)
+
+
+assert UrlKind.REQUISITE.value == kind_of(IS_REQUISITE), "the flag is the kind's own bit"

@@ -1,0 +1,20 @@
+"""Which requisites of a page are fetched: what it needs to be replayed, such as its images and stylesheets."""
+
+from enum import StrEnum
+from typing import Final
+
+MAX_REQUISITES: Final = "max_requisites"
+REQUISITE_HOST: Final = "requisite_host"
+REQUISITES_PER_PAGE: Final = "max_requisites_per_page"
+"""Reasons why a requisite is left out, besides those of the scope."""
+
+MAX_REQUISITE_HOPS: Final = 5
+"""The stylesheets and redirects between a page and a requisite of it. So endless imports end."""
+
+
+class Requisites(StrEnum):
+    """Which requisites of a page are fetched."""
+
+    NONE = "none"
+    SAME_HOST = "same-host"
+    ALL = "all"
