@@ -10,7 +10,9 @@ from typing import Final
 import httpx
 import pytest
 
+from tests.support.api.cluster_clients import asking
 from tests.support.engines.ports import free_ports
+from tests.support.processes.cluster import cluster
 from tests.support.processes.orb_command import command_line, orb
 from tests.support.web.chromium import browser, chromium_program
 from tests.support.web.file_site import FileTree
@@ -134,6 +136,31 @@ def test_requisites_stay_on_the_host_and_within_their_budget(site: Web, tmp_path
     assert summary["state"] == "finished"
     assert summary["excluded"]["max_requisites"] > 0
     assert summary["left_out"]["requisite_host"] > 0
+
+
+def test_cluster_fetches_requisites_beyond_the_pages_of_a_host(site: Web, tmp_path: Path) -> None:
+    spec = {
+        "seeds": [f"{site.origins[0]}/"],
+        "scope": {"requisites": "all"},
+        "budget": {"max_pages": 10, "max_pages_per_host": 1},
+        "politeness": {"delay_s": 0.01},
+        "egress": {"allow": ["127.0.0.0/8"]},
+    }
+    with cluster(tmp_path) as members:
+        members.master("m1")
+        members.worker("w1")
+        members.wait_working("w1")
+        with asking(members, "m1") as api:
+            assert api.post("/v1/crawls", json={"name": "docs", "spec": spec}).status_code == 201
+            members.wait_until(
+                lambda: api.get("/v1/crawls/docs").json()["state"] == "finished", "the crawl is finished"
+            )
+            stats = api.get("/v1/crawls/docs/stats").json()
+            explained = api.get("/v1/crawls/docs/urls/explain", params={"url": f"{site.origins[0]}/tile.svg"}).json()
+    assert stats["counters"]["pages"] == 1
+    assert stats["tallies"]["excluded"] == {"max_pages_per_host": 1}
+    assert len(requested(site)) == 1 + stats["tallies"]["discover"]["requisites"] == len(IMAGES) + 6
+    assert f"a requisite of {site.origins[0]}/css/main.css" in json.dumps(explained)
 
 
 def test_crawl_without_the_field_requests_no_requisite(site: Web, tmp_path: Path) -> None:
