@@ -289,10 +289,12 @@ class Dispatch:
                 if crawl is not None and request.crawl_id in bounded and request.max_urls:
                     # Other masters spend the budget, too. `restore` reads what they spent before long.
                     crawl.allowance.pause_until(now + _RETRY_S)
-                if not request.apart:
+                if not (request.max_revisits or request.requisites):
                     queue.queued = 0
                 self._hosts.release(host, request.slot)
-                if request.apart:  # The queue may have pages for which no budget is left, or that are due later.
+                if (
+                    request.max_revisits or request.requisites
+                ):  # The queue may have pages for which no budget is left, or that are due later.
                     self._hosts.defer(host, queue, now + _RETRY_S)
                     continue
                 self._hosts.reschedule(host, queue)
@@ -301,7 +303,9 @@ class Dispatch:
             self._hosts.record_lease(host, queue, request.slot, taken)
             shards.append(self._leases.add(row, now))
         self._writer.committed()
-        await self._read_again([(host, queue) for request, host, queue in requests if request.apart])
+        await self._read_again(
+            [(host, queue) for request, host, queue in requests if request.max_revisits or request.requisites]
+        )
         return shards
 
     async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:

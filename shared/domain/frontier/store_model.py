@@ -180,8 +180,7 @@ class Claimed:
 class LeaseRequest:
     """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first.
 
-    `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits both.
-    `requisites`: requisites of the queue are leased before other URLs, and are not among `max_urls`.
+    `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits both, and `requisites`.
     `compared`: the last fetch of each page that is stored is needed. `due_until_ms`: pages that became due later are
     not leased, unless they are tried again; 0 leases all that are due.
     """
@@ -200,11 +199,6 @@ class LeaseRequest:
     compared: bool = False
     due_until_ms: int = 0
     requisites: bool = False
-
-    @property
-    def apart(self) -> bool:
-        """True if some of the URLs to lease are not among `max_urls`."""
-        return self.requisites or self.max_revisits > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,10 +177,12 @@ def dispatch(
     left = {crawl_id: _left(connection, crawl_id, budgets[crawl_id]) for crawl_id in sorted(budgets)}
     rows: list[LeaseRow] = []
     for request in requests:
-        if request.apart:
+        if request.max_revisits or request.requisites:
             row = _take_apart(connection, request, left, now_ms)
             rows += () if row is None else (row,)
-    for some in _together(connection, [request for request in requests if not request.apart], left):
+    for some in _together(
+        connection, [request for request in requests if not (request.max_revisits or request.requisites)], left
+    ):
         max_count = [min(request.max_urls, left.get(request.crawl_id, request.max_urls)) for request in some]
         taken = _take(connection, [(request, n) for request, n in zip(some, max_count, strict=True) if n > 0], now_ms)
         for row in taken:
