@@ -180,7 +180,7 @@ class Claimed:
 class LeaseRequest:
     """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first.
 
-    `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits both, and `requisites`.
+    `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits all.
     `compared`: the last fetch of each page that is stored is needed. `due_until_ms`: pages that became due later are
     not leased, unless they are tried again; 0 leases all that are due.
     """
