@@ -174,6 +174,7 @@ class RetentionValues(_Values):
     hosts_days: int | None = _retention(
         "hosts_days", "Days after the last visit that hosts without any crawl are kept.", 90
     )
+    changes_days: int | None = _retention("changes_days", "Days that the changes of pages are listed.", 365)
 
 
 class HotConfiguration(RequestModel):

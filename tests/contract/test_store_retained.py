@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 from sqlalchemy import Connection, text
 
+from shared.adapters.sql.admin import retention
 from shared.adapters.sql.admin.retention import ROWS, SqlRetained
 from shared.adapters.sql.catalog import access
 from shared.adapters.sql.catalog.catalog import SqlCatalog
@@ -16,13 +17,15 @@ from shared.adapters.sql.frontier import old_hosts
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.crawl.state import Verb
 from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.page_history import ChangeKind, change_of
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import CommandRun, DeadLetterRow
+from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow
 from shared.domain.ids import CrawlId
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.ops.config import HotConfig, WorkerPart
 from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention, named_for, used_until_ms, week_of
 from shared.domain.reads.declared import Actor, Declaration
+from shared.domain.web.url import fingerprint
 from tests.support.database.query_plans import accesses, recorded
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link
 
@@ -39,6 +42,7 @@ RULES = Retention(
     uploads_days=10,
     revoked_keys_days=10,
     hosts_days=10,
+    changes_days=10,
 )
 
 
@@ -110,6 +114,23 @@ def test_that_a_deleted_crawls_rows_are_removed_is_known_until_it_is_noted(on_st
         made = await catalog.create(Declaration("crawl", "{}", {}), start=False, actor=OPERATOR, now_ms=LATER_MS)
         assert made.crawl_id > t.crawl_id, "its number is not given again"
         t.crawl_id = made.crawl_id
+
+    on_store(story)
+
+
+def test_old_changes_go_in_bounded_steps_and_newer_stay(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "ROWS", 3)
+
+    async def story(t: Tables) -> None:
+        url, recent = "http://a.test/", LATER_MS - 10 * DAY_MS
+        await t.found(link(url))
+        entry = change_of(ChangeKind.CHANGED, t.host_id("a.test"), fingerprint(url), 2)
+        for at_ms in (*range(NOW_MS, NOW_MS + 7), recent, recent + 1):
+            await t.apply(Changes(page_changes={t.crawl_id: [entry]}, at_ms=at_ms))
+        assert await walked(t, RetainedKind.CHANGES, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.CHANGES) == [3, 3, 1]
+        assert t.rows("SELECT at_ms FROM page_changes ORDER BY at_ms") == [(recent,), (recent + 1,)]
+        assert t.value("SELECT count(*) FROM urls") == 1, "the page stays"
 
     on_store(story)
 

@@ -102,6 +102,7 @@ class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     uploads_days: Annotated[int, Meta(ge=2, le=36_500)] | None = None
     revoked_keys_days: Days | None = None
     hosts_days: Annotated[int, Meta(ge=7, le=36_500)] | None = None
+    changes_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
 
 
 class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -28,6 +28,7 @@ class RetainedKind(StrEnum):
     * UPLOADS: the same for senders that are used only once: for an upload of seeds, or a replayed dead letter.
     * KEYS: revoked keys.
     * HOSTS: hosts without any row of a crawl.
+    * CHANGES: the log of new, changed and gone pages.
     """
 
     AUDIT = "audit"
@@ -40,6 +41,7 @@ class RetainedKind(StrEnum):
     UPLOADS = "uploads"
     KEYS = "keys"
     HOSTS = "hosts"
+    CHANGES = "changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Retention:
     uploads_days: int = 30
     revoked_keys_days: int = 365
     hosts_days: int = 90
+    changes_days: int = 365
 
     def before_ms(self, what: RetainedKind, now_ms: int) -> int:
         """Return the time (Unix ms) before which data of this kind may be deleted. REVISIONS and CONFIG have none."""
@@ -67,6 +70,7 @@ class Retention:
             RetainedKind.UPLOADS: self.uploads_days,
             RetainedKind.KEYS: self.revoked_keys_days,
             RetainedKind.HOSTS: self.hosts_days,
+            RetainedKind.CHANGES: self.changes_days,
         }
         return now_ms - days[what] * DAY_MS
 

@@ -44,6 +44,14 @@ _FORGET_CONFIG = text(
     "DELETE FROM config_revisions WHERE revision IN (SELECT revision FROM config_revisions WHERE revision <="
     " (SELECT max(revision) FROM config_revisions) - :kept ORDER BY revision LIMIT :max_count)"
 )
+_OLD_CHANGES = text(
+    "SELECT p.crawl_id, p.at_ms, p.partition, p.number FROM crawls c JOIN page_changes p ON p.crawl_id = c.crawl_id"
+    " AND p.at_ms < :before ORDER BY p.crawl_id, p.at_ms, p.partition, p.number LIMIT :max_count"
+)
+_FORGET_CHANGES = text(
+    "DELETE FROM page_changes WHERE crawl_id = :crawl_id AND at_ms = :at_ms AND partition = :partition"
+    " AND number = :number"
+)
 _DELETED_CRAWLS = text(
     "SELECT crawl_id, state, collected_at_ms FROM crawls WHERE crawl_id > :place ORDER BY crawl_id LIMIT :max_count"
 )
@@ -134,6 +142,14 @@ def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -
     return SweepResult(rows, _ON if rows == ROWS else "")
 
 
+def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
+    """Delete the oldest rows of the log of changes, crawl by crawl. The stored pages and their versions stay."""
+    before = rules.before_ms(RetainedKind.CHANGES, now_ms)
+    rows = connection.execute(_OLD_CHANGES, {"before": before, "max_count": ROWS}).all()
+    _run(connection, _FORGET_CHANGES, rows)
+    return SweepResult(len(rows), _ON if len(rows) == ROWS else "")
+
+
 def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete crawls that were deleted and collected long enough ago. Their numbers are never reused."""
     before = rules.before_ms(RetainedKind.CRAWLS, now_ms)
@@ -212,4 +228,5 @@ _FORGET: Final = {
     RetainedKind.PRODUCERS: _producers,
     RetainedKind.UPLOADS: _uploads,
     RetainedKind.KEYS: _keys,
+    RetainedKind.CHANGES: _changes,
 }
