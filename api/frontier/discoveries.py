@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
-from shared.domain.crawl.priority_rules import CompiledPriority
+from shared.domain.crawl.priority_rules import MAX_PRIORITY, CompiledPriority
 from shared.domain.crawl.scope_change import judge_found
 from shared.domain.frontier.states import kind_flags
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
@@ -18,7 +18,6 @@ from shared.ports.broker import Delivered
 from shared.wire.messages import Discoveries, Malformed, decode_discoveries
 
 _MAX_DEPTH = 32_767
-_MAX_PRIORITY = 100
 
 
 def gather(
@@ -94,7 +93,7 @@ def _message(
                     fingerprint=location.fingerprint,
                     depth=max(0, min(link.depth, _MAX_DEPTH)),
                     hops=max(0, min(link.hops, _MAX_DEPTH)),
-                    priority=max(-_MAX_PRIORITY, min(link.priority, _MAX_PRIORITY)),
+                    priority=max(-MAX_PRIORITY, min(link.priority, MAX_PRIORITY)),
                     via_host=origin.host_id,
                     via=origin.fingerprint,
                     kind=link.kind,

@@ -4,7 +4,7 @@ A priority raises a URL in the queue of its host (shared.domain.frontier.states.
 """
 
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,9 @@ from msgspec import Meta
 from shared.domain.crawl.described import described
 from shared.domain.crawl.patterns import PatternRefused, Patterns
 
-Priority = Annotated[int, Meta(ge=-100, le=100)]
+MAX_PRIORITY: Final = 100
+MAX_RULES: Final = 100
+Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
 class PriorityRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +30,7 @@ class PriorityRule(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-PriorityRules = Annotated[tuple[PriorityRule, ...], Meta(max_length=100)]
+PriorityRules = Annotated[tuple[PriorityRule, ...], Meta(max_length=MAX_RULES)]
 
 
 class CompiledPriority:
