@@ -218,7 +218,7 @@ class Dispatch:
                 await self._prepare(plan, now)
                 if plan.requests:
                     shards = await self._lease(plan.requests)
-                    await self._writer.judge(held for held in shards if own.rescoping(held.row.crawl_id))
+                    await self._writer.judge(held for held in shards if own.rescoping(held.row.crawl_id, now))
                     if await self._writer.exclude_covered(shards, len(shards)):
                         shards = [held for held in shards if held in self._leases]
             except ResourceFull as error:

@@ -6,6 +6,7 @@ after a commit. If the fate of a transaction is unknown, the ownership is droppe
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from api.frontier.capacity import PoolCapacity
 from api.frontier.commands import Commands
@@ -22,6 +23,9 @@ from shared.domain.frontier.store_model import FIRST_HOST, Changes, Claimed, Com
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
 from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
+
+_COMMANDS_UNREAD_S: Final = 30.0
+"""How long after its claim an owner judges what it leases. A command that was sent before is read long before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ class Ownership:
         self.in_hand: dict[ReportKind, int] = {}
         self.recrawls: dict[CrawlId, RecrawlPages] = {}
         self.orphans_suspected = False
+        self._claimed_at = now
 
     def __repr__(self) -> str:
         return f"<Ownership p={self.partition} {self.position} {self.leases!r} {self.hosts!r}>"
@@ -130,10 +135,15 @@ class Ownership:
         self.moved.notify()
         self.unswept.notify()
 
-    def rescoping(self, crawl_id: CrawlId) -> bool:
-        """Return True while queued URLs of the crawl may be outside its scope, because the scope was changed."""
+    def rescoping(self, crawl_id: CrawlId, now: float) -> bool:
+        """Return True while queued URLs of the crawl may be outside its scope, because the scope was changed.
+
+        A new owner may not have read the command yet. It assumes that for a while of every crawl that was changed.
+        """
         crawl = self.crawls.get(crawl_id)
-        return self.commands.rescopes(crawl_id) or (crawl is not None and crawl.changing)
+        if self.commands.rescopes(crawl_id) or crawl is None:
+            return crawl is not None
+        return crawl.changing or (crawl.revision > 1 and now - self._claimed_at < _COMMANDS_UNREAD_S)
 
     def suspect_orphans(self) -> None:
         """Have the next sweep search the queues for shards without a lease."""
