@@ -25,12 +25,12 @@ ROWS: Final = {
     "help": ("import cli.main", 100, {"asyncio", "structlog", "msgspec", "logging", "ctypes", *SQL}),
     "crawl": (
         "import cli.local.crawl; from cli.local.fork_server import preload; preload(cli.local.crawl.IMPORTED)",
-        705,
+        720,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE,
     ),
     "show": (
         "import cli.data.show, shared.adapters.sql.catalog.crawl_reader, cli.data.summary",
-        490,
+        500,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE | {"nats", "uvloop", "pycurl", "api", "workers"},
     ),
     "worker": ("import workers.main", 490, DRAWING | EXPORTING | HTTP | CLUSTER | RARE | SQL | {"api"}),

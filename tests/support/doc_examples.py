@@ -167,6 +167,7 @@ LISTED: Final = {
     ("docs/cluster.md", "./orb ctl login"): DOCKER,
     ("docs/command.md", "orb crawl URL..."): SYNOPSIS,
     ("docs/command.md", "waits "): SHAPE,
+    ("docs/crawls.md", "priority:"): "a part of a spec; tests/e2e/test_priority.py crawls with such rules",
     ("docs/recrawl.md", "orb crawl"): "tests/e2e/test_recrawl.py runs such a crawl, on a site that changes",
     ("docs/items.md", '{"type": "items/1"'): SHAPE,
     ("docs/metrics.md", "scrape_configs:"): SHAPE,
