@@ -95,7 +95,7 @@ async def follow_changes(
     """Stream the changes of pages as Server-Sent Events, those since `since` first.
 
     Without `since` only new changes are sent. A client continues with the id of the last change that it received, at
-    any master. It misses no change, and may receive those of the ten seconds before again.
+    any master. It misses no change that is kept, and may receive those of the ten seconds before again.
     """
     crawl = await served.catalog.crawl(name)
     kinds, key = _kinds(kind), request.state.key
