@@ -37,7 +37,7 @@ from api.schemas.crawls import (
 from api.schemas.model import ANYTHING, Listing
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import same_scope
-from shared.domain.crawl.spec import decode_spec, encode_spec
+from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
 from shared.domain.frontier.recrawl_pages import RATES
@@ -220,7 +220,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
     standing = CrawlStatus(stored.state, stored.resumes_as)
     recrawl = scope = None
     spec = decode_spec(declaration.spec)
-    moved = not same_scope(decode_spec(stored.spec), spec)
+    moved = _scope_differs(stored.spec, spec)
     if spec.recrawl.used or moved:
         _, tallies, _ = await served.catalog.stats(stored.crawl_id)
         if spec.recrawl.used:
@@ -237,6 +237,14 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         recrawl=recrawl,
         scope=scope,
     )
+
+
+def _scope_differs(stored: str, wanted: CrawlSpec) -> bool:
+    """Return True if the scopes differ, or if the stored spec is of a version that this one cannot read."""
+    try:
+        return not same_scope(decode_spec(stored), wanted)
+    except msgspec.MsgspecError:
+        return True
 
 
 @router.get("/{name}/revisions", summary="List a crawl's revisions", dependencies=_READS, responses=problems(404))
