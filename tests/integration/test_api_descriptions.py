@@ -158,6 +158,8 @@ def test_examples_of_the_spec_are_accepted(client: httpx.Client) -> None:
         spec: dict[str, Any] = {"seeds": [URL], **part}
         if place == "politeness.host_slots":  # which is only valid without a delay
             spec["politeness"] = {"delay_s": 0, **part["politeness"]}
+        if "requisites" in place:
+            spec["scope"] = {"requisites": "all", **part.get("scope", {})}
         parse_spec(spec)
         answer = client.post("/v1/crawls/described/plan", json={"spec": spec})
         assert answer.status_code == 200, f"{place}: {answer.text}"
