@@ -289,12 +289,12 @@ class Dispatch:
                 if crawl is not None and request.crawl_id in bounded and request.max_urls:
                     # Other masters spend the budget, too. `restore` reads what they spent before long.
                     crawl.allowance.pause_until(now + _RETRY_S)
-                if not (request.max_revisits or request.requisites):
+                # The queue may have pages for which no budget is left, or that are due later.
+                more = request.max_revisits > 0 or request.requisites
+                if not more:
                     queue.queued = 0
                 self._hosts.release(host, request.slot)
-                if (
-                    request.max_revisits or request.requisites
-                ):  # The queue may have pages for which no budget is left, or that are due later.
+                if more:
                     self._hosts.defer(host, queue, now + _RETRY_S)
                     continue
                 self._hosts.reschedule(host, queue)

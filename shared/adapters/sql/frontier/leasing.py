@@ -17,7 +17,7 @@ from shared.adapters.sql.frontier.url_compression import whole
 from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import OwnershipLost
-from shared.domain.frontier.states import FOUND_NEARER, OUTSIDE_BUDGET, Fence, Position, UrlState, queued_as
+from shared.domain.frontier.states import FOUND_NEARER, OUTSIDE_BUDGET, RETRY, Fence, Position, UrlState, queued_as
 from shared.domain.frontier.store_model import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
 from shared.ports.store import NO_BUDGETS
@@ -77,6 +77,7 @@ _LEASE_COUNTERS = text(
     " revisiting = revisiting + :revisiting, version = version + 1,"
     f" changed = {FENCE_VERSION} WHERE crawl_id = :crawl_id AND partition = :partition"
 )
+_COUNTED_APART: Final = RETRY | OUTSIDE_BUDGET
 _LOCK_CRAWL = text("SELECT 1 FROM crawls WHERE crawl_id = :crawl_id FOR NO KEY UPDATE")
 _SPENT = text(
     "SELECT coalesce(sum(pages + leased - revisiting), 0) AS pages, coalesce(sum(bytes), 0) AS bytes"
@@ -314,7 +315,7 @@ def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_
         count = counts.setdefault(row.crawl_id, Counter(n=0, retries=0, revisits=0, requisites=0, revisiting=0))
         count["n"] += len(row.order)
         for url in row.urls.values():
-            if part := queued_as(url.flags):
+            if url.flags & _COUNTED_APART and (part := queued_as(url.flags)):
                 count[part] += 1
                 count["revisiting"] += url.flags & OUTSIDE_BUDGET != 0
     connection.execute(
