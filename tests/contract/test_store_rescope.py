@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shared.adapters.sql.engine import chunks
+from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed, encode_spec
@@ -100,6 +101,30 @@ def test_sitemap_is_judged_as_one_and_its_pages_as_links(on_store: OnStore) -> N
         await rescoped(t, Scope(), id="s3")
         assert states(t, sitemap, listed) == [QUEUED, QUEUED]
         await balanced(t, queued=3)
+
+    on_store(story)
+
+
+def test_requisites_leave_and_come_back_first_and_a_page_among_them_stays(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(link(f"http://{HOST}/"))
+        page = via(t, HOST)
+        at = (f"{HOST}/s", f"{HOST}/b", f"{OTHER}/f")
+        style, both, far = (link(f"http://{place}", 1, hops=1, via=page) for place in at)
+        await t.found(*(replace(each, kind=UrlKind.REQUISITE) for each in (style, both, far)), replace(both, hops=0))
+
+        async def after(scope: Requisites, id: str) -> list[tuple[int, str | None]]:
+            await rescoped(t, Scope(requisites=scope), id=id)
+            assert (await t.store.counters(t.crawl_id)).requisites == states(t, style, both, far).count(QUEUED)
+            return states(t, style, both, far)
+
+        assert await after(Requisites.ALL, "s1") == [QUEUED, QUEUED, QUEUED]
+        assert await after(Requisites.SAME_HOST, "s2") == [QUEUED, QUEUED, out("requisite_host")]
+        assert await after(Requisites.NONE, "s3") == [out("requisite_host"), QUEUED, out("requisite_host")]
+        await balanced(t, queued=2, requisite_host=2)
+        assert await after(Requisites.ALL, "s4") == [QUEUED, QUEUED, QUEUED]
+        assert all(int(str(t.url(each)["rank"])) < 0 for each in (style, both, far))
+        await balanced(t, queued=4)
 
     on_store(story)
 
@@ -241,8 +266,8 @@ def test_scope_revision_is_the_last_that_changed_the_scope(on_store: OnStore) ->
             given = tuple(Seed(url=f"http://{HOST}/{seed}") for seed in seeds)
             return encode_spec(CrawlSpec(name=name, seeds=given, scope=scope)).decode()
 
-        async def put(*args: object) -> tuple[int, int]:
-            row, _ = await t.store.put_crawl("scoped", spec(*args), NOW_MS)  # type: ignore[arg-type]
+        async def put(scope: Scope, *seeds: str) -> tuple[int, int]:
+            row, _ = await t.store.put_crawl("scoped", spec(scope, *seeds), NOW_MS)
             return row.revision, await t.store.scope_revision(row.crawl_id)
 
         assert await put(Scope(), "a") == (1, 1)

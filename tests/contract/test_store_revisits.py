@@ -8,7 +8,7 @@ from shared.domain.frontier.page_history import ChangeKind, PageHistory, change_
 from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
 from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlState, queued_as
 from shared.domain.frontier.store_model import Changes, FetchRow, LeaseRequest, LeaseRow, UrlChange
-from shared.domain.ids import LeaseId, Revision, numbered
+from shared.domain.ids import CrawlId, LeaseId, Revision, numbered
 from tests.support.database.store_tables import NOW_MS, Tables, link, links
 
 OnStore = Callable[..., None]
@@ -21,7 +21,7 @@ COUNTS = "SELECT queued, leased, done, pages, retries, revisits, revisiting FROM
 
 
 async def again(
-    t: Tables, revisits: int, new: int = 0, *, now_ms: int = LATER_MS, budgets: dict[object, Budget] | None = None
+    t: Tables, revisits: int, new: int = 0, *, now_ms: int = LATER_MS, budgets: dict[CrawlId, Budget] | None = None
 ) -> LeaseRow | None:
     """Lease up to so many stored pages that are due, and new URLs."""
     lease_id = LeaseId(numbered(t.next_lease, t.fence.partition))
@@ -29,7 +29,7 @@ async def again(
     request = LeaseRequest(
         lease_id, t.crawl_id, Revision(1), t.host_id(HOST), HOST, 0, "default", 0, new, revisits, revisits + new, True
     )
-    rows = await t.store.dispatch(t.fence, t.next_lease, [request], now_ms, budgets or {})  # type: ignore[arg-type]
+    rows = await t.store.dispatch(t.fence, t.next_lease, [request], now_ms, budgets or {})
     t.fence = t.fence.next()
     return rows[0] if rows else None
 
@@ -116,10 +116,10 @@ def test_pages_that_are_fetched_again_use_up_no_budget(on_store: OnStore) -> Non
         await pages(t)
         await t.found(*links(HOST, range(10, 20), depth=1))
         budgets = {t.crawl_id: Budget(max_pages=5)}
-        row = await again(t, 3, 9, budgets=budgets)  # type: ignore[arg-type]
+        row = await again(t, 3, 9, budgets=budgets)
         assert row is not None
         assert len(row.order) == 5, "three revisits, and two new pages up to the limit"
-        assert await again(t, 3, 9, budgets=budgets) is None  # type: ignore[arg-type]
+        assert await again(t, 3, 9, budgets=budgets) is None
 
     on_store(story)
 

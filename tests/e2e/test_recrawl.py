@@ -25,6 +25,7 @@ from tests.support.processes.orb_command import ROOT, command_line, export
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 INTERVAL_S = 1.0
+"""The least time between two fetches of a page. A test sleeps so long where pages must be due: no event tells it."""
 MODIFIED = formatdate(1_700_000_000, usegmt=True)
 
 
