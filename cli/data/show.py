@@ -90,7 +90,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | 
         view.url,
         _field("state", view.state.name.lower() + (f" ({view.reason})" if view.reason else "")),
         *(_field("why" if number == 0 else "", reason) for number, reason in enumerate(reasons)),
-        _field("depth", f"{view.depth}" + (f", after {counted(view.hops, 'redirect')}" if view.hops else "")),
+        _field("depth", f"{view.depth}{_hops(view)}"),
         _field("found on", view.chain[0] if view.chain else "nothing: it is a seed"),
         *([_field("found as", KINDS[view.kind])] if view.kind in KINDS else []),
         *(_field("", f"found on {page}") for page in view.chain[1:8]),
@@ -147,6 +147,13 @@ def _outlinks(fetch: FetchView) -> str:
     return f"{count(fetch.links)} taken of {count(fetch.links_found)} found" + (
         f"; left out: {left_out}" if left_out else ""
     )
+
+
+def _hops(view: UrlView) -> str:
+    """Return how many redirects led to a page. For a sitemap or requisite, files that name it count, too."""
+    if not view.hops or view.kind in KINDS:
+        return ""
+    return f", after {counted(view.hops, 'redirect')}"
 
 
 def _because(reason: str) -> str:

@@ -46,6 +46,9 @@ def test_summary_counts_a_sitemap_that_is_cut(web: Callable[..., Web], tmp_path:
         summary = run.finish()
     assert summary["discover"] == {"sitemaps": 2, "partly_read": 1, "listed": 2 * PAGES}
     assert b"2 sitemaps read, 1 not to the end" in orb("show", run.out)
+    assert b"redirect" not in orb("show", run.out, "--url", f"{served.origins[0]}/maps/a.xml"), (
+        "only sitemaps lead to it"
+    )
 
 
 def test_sitemaps_do_not_use_up_the_page_budget(web: Callable[..., Web], tmp_path: Path) -> None:
