@@ -89,6 +89,15 @@ class Browser:
             time.sleep(_LOOK_S)
         return found
 
+    def until_asked(self, ending: str, within_s: float = PATIENCE_S) -> None:
+        """Wait until the page requested a URL whose path ends so: a document is complete before its late images."""
+        deadline = time.monotonic() + within_s
+        while not any(url.partition("#")[0].endswith(ending) for url in self.asked):
+            if time.monotonic() > deadline:
+                raise BrowserError(f"waited {within_s:g} s for a request of {ending}; requested: {self.asked}")
+            time.sleep(_LOOK_S)
+            self.value("0")  # reads the events that came
+
     def click(self, selector: str) -> None:
         """Click what a selector finds, in its middle, as soon as it is seen there and stays."""
         x, y = self.until(_PLACE.replace("SELECTOR", json.dumps(selector)))
