@@ -124,7 +124,10 @@ def test_page_with_requisites_replays_in_a_browser(programs: Path, program: str,
         shown.until(SHOWN)
         for path in ("css/more.css", "lazy.svg", "tile.svg", "list.svg", "wide.svg", "sprite.svg", "font.woff2"):
             shown.until_asked(path)
-        assert shown.errors == []
+        missing = [
+            error for error in shown.errors if not error.endswith("/favicon.ico")
+        ]  # the frame of pywb asks for it
+        assert missing == []
         loaded = [url for url in shown.asked if not url.startswith(("data:", "blob:", "about:"))]
         assert all(url.startswith(replay.address) for url in loaded), loaded
 
