@@ -38,7 +38,7 @@ class OwnerClient:
         lease is gone or taken over.
         """
         sent = self._clock.elapsed()
-        answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder))
+        answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder), ANSWER_S)
         if not isinstance(answer, Go):
             return answer
         if any(not 0 <= position < len(shard.urls) for position in answer.remaining):
@@ -75,7 +75,7 @@ class OwnerClient:
             case never:
                 assert_never(never)
 
-    async def _ask(self, lease: LeaseId, question: Begin | Extend, wait_s: float = ANSWER_S) -> Answer:
+    async def _ask(self, lease: LeaseId, question: Begin | Extend, wait_s: float) -> Answer:
         try:
             return decode_answer(await self._broker.ask(partition_of_id(lease), encode(question), wait_s))
         except Malformed as error:

@@ -13,7 +13,7 @@ from tests.support.engines.nats_server import server as server
 from tests.support.web.fetchers import run
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
-from workers import drain
+from workers import drain, owner_client
 
 Serve = Callable[..., Web]
 
@@ -24,7 +24,9 @@ ACK_WAIT_S = 5.0
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the last reports more time, since a loaded machine may need more than ten seconds for 2,000 of them."""
+    """Give the owner's answers and the last reports more time: a loaded machine may need more than three seconds for
+    2,000 answers, and more than ten for 2,000 reports."""
+    monkeypatch.setattr(owner_client, "ANSWER_S", 60.0)
     monkeypatch.setattr(drain, "LAST_REPORTS_S", 60.0)
 
 
