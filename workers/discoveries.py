@@ -22,7 +22,10 @@ _ORIGIN_BYTES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The links of one page that are to be reported, all at one depth and of one `kind`."""
+    """The links of one page that are to be reported, all at one depth and of one `kind`.
+
+    `extra`: how many hops beyond the scope they are.
+    """
 
     crawl: VisitCrawl
     host_id: int
@@ -32,6 +35,7 @@ class PageLinks:
     depth: int
     hops: int
     kind: UrlKind = UrlKind.PAGE
+    extra: int = 0
 
 
 def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
@@ -48,6 +52,20 @@ def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReadi
                 reading.depth,
                 reading.hops,
                 reading.kind,
+            )
+        )
+    if reading.beyond:
+        links.append(
+            PageLinks(
+                crawl,
+                host_id,
+                page.host,
+                page.fingerprint,
+                reading.beyond,
+                reading.depth,
+                reading.hops,
+                reading.kind,
+                reading.extra,
             )
         )
     if reading.feeds is not None and reading.feeds.fresh:
@@ -112,7 +130,7 @@ class _Filling:
 
     def __init__(self) -> None:
         self._done: list[DiscoveryBatch] = []
-        self._nearest: dict[tuple[str, bool], tuple[int, int]] = {}
+        self._nearest: dict[tuple[str, bool, int], tuple[int, int]] = {}
         self._page: PageLinks | None = None
         self._spec = Revision(0)
         self._begin()
@@ -123,7 +141,7 @@ class _Filling:
         self._links = self._bytes = 0
 
     def add(self, page: PageLinks, url: str) -> None:
-        place, link = (page.depth, page.hops), (url, page.kind is UrlKind.REQUISITE)
+        place, link = (page.depth, page.hops), (url, page.kind is UrlKind.REQUISITE, page.extra)
         if page.crawl.revision == self._spec:
             nearest = self._nearest.get(link)
             if nearest is not None and nearest <= place:
@@ -140,7 +158,7 @@ class _Filling:
             self._page, self._spec, self._origin = page, page.crawl.revision, []
             self._origins.append(Origin(page.host_id, page.page, self._origin))
             self._bytes += _ORIGIN_BYTES
-        self._origin.append(Link(url, page.depth, page.hops, kind=page.kind))
+        self._origin.append(Link(url, page.depth, page.hops, kind=page.kind, extra=page.extra))
         self._links += 1
         self._bytes += size
 

@@ -56,19 +56,21 @@ class KnownLinks:
         self._fingerprints: Final = bytearray(16 * slots)
         # generation << _DEPTH_BITS | least depth reported. Generation 0 marks an empty slot.
         self._tags: Final = array("Q", bytes(8 * slots))
-        self._generations: Final[dict[tuple[CrawlId, Revision, bool], int]] = {}
+        self._generations: Final[dict[tuple[CrawlId, Revision, bool, int], int]] = {}
         self._next_generation = 1
 
-    def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False) -> int:
+    def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
         """Return the number that tags the links of this crawl at this revision, or its `requisites`, in the cache.
+
+        Links that are `extra` hops beyond the scope have a number of their own: they may be in scope from another page.
 
         After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
         """
-        generation = self._generations.get((crawl_id, revision, requisites))
+        generation = self._generations.get((crawl_id, revision, requisites, extra))
         if generation is None:
             if len(self._generations) >= _MAX_GENERATIONS:
                 self._generations.clear()
-            generation = self._generations[crawl_id, revision, requisites] = self._next_generation
+            generation = self._generations[crawl_id, revision, requisites, extra] = self._next_generation
             self._next_generation += 1
         return generation
 
@@ -104,7 +106,7 @@ class KnownLinks:
 class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """The links of a page, sorted by what becomes of them. `found` is the number of distinct references as written:
 
-    found = len(fresh) + known + sum(excluded) + nofollow + repeated.
+    found = len(fresh) + len(beyond) + known + sum(excluded) + nofollow + repeated.
     """
 
     fresh: tuple[Location, ...]
@@ -136,6 +138,11 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     urls_left_out: int = 0
     requisites: bool = False
     """True if the links are the requisites of a page."""
+
+    beyond: tuple[Location, ...] = ()
+    """As `fresh`, but out of scope: links that are `extra` hops beyond it."""
+
+    extra: int = 0
 
     def left_out(self) -> dict[str, int]:
         """Return the number of links that were left out, by reason."""
@@ -176,7 +183,7 @@ class OutlinkResolver:
     a link that another page has, too, is reported twice, which is harmless.
     """
 
-    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_origins", "_requisites", "_scope")
+    __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_origins", "_place", "_requisites", "_scope")
 
     def __init__(
         self, crawl_id: CrawlId, revision: Revision, scope: CompiledScope, extract: Extract, known: KnownLinks
@@ -186,13 +193,17 @@ class OutlinkResolver:
         self._known = known
         self._examples_sent: dict[str, int] = {}
         self._origins: set[str] = set()
+        self._place = crawl_id, revision
         self._generation = known.generation(crawl_id, revision)
         self._requisites = known.generation(crawl_id, revision, requisites=True)
 
-    def outlinks(self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False) -> Outlinks:
+    def outlinks(
+        self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False, extra: int = 0
+    ) -> Outlinks:
         """Return the links of the parsed `page`, which was fetched at `depth`, sorted by what becomes of them.
 
         `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
+        `extra`: how many hops beyond the scope the page is.
         """
         references, unfollowed = self._references(parsed, nofollow)
         base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
@@ -203,6 +214,10 @@ class OutlinkResolver:
         resolve, judge, contains = Resolver(base).resolve, self._scope.judge, self._known.contains
         generation, via_host, below = self._generation, page.host, depth + 1
         fresh: list[Location] = []
+        beyond: list[Location] = []
+        hop = extra + 1
+        hopping = extra > 0 or self._scope.extra_hops > 0
+        hop_generation = self._known.generation(*self._place, extra=hop) if hopping else 0
         excluded: dict[str, int] = {}
         examples = _Examples(self._examples_sent)
         seen = {page.url: None}
@@ -230,6 +245,18 @@ class OutlinkResolver:
             seen[url] = None
             if contains(generation, location.fingerprint, below):
                 known += 1
+            elif hopping:
+                place = self._scope.hops_beyond(url, location.host, depth=below, via_host=via_host, extra=extra)
+                if not isinstance(place, int):
+                    n = excluded[place.name] = excluded.get(place.name, 0) + 1
+                    if n <= MAX_EXAMPLES:
+                        examples.add(place.name, url)
+                elif not place:
+                    fresh.append(location)
+                elif contains(hop_generation, location.fingerprint, below):
+                    known += 1
+                else:
+                    beyond.append(location)
             elif (rule := judge(url, location.host, depth=below, via_host=via_host)) is None:
                 fresh.append(location)
             else:
@@ -254,6 +281,8 @@ class OutlinkResolver:
             examples=examples.gathered,
             urls=urls[:named],
             urls_left_out=len(urls) - named,
+            beyond=tuple(beyond),
+            extra=hop,
         )
 
     def listed(
@@ -339,6 +368,10 @@ class OutlinkResolver:
             self._known.remember(self._requisites, fingerprints, 0)
         else:
             self._known.remember(self._generation, fingerprints, outlinks.depth)
+        if outlinks.beyond:
+            generation = self._known.generation(*self._place, extra=outlinks.extra)
+            beyond = (location.fingerprint for location in outlinks.beyond)
+            self._known.remember(generation, beyond, outlinks.depth)
 
     def example(self, reason: str, url: str) -> Mapping[str, Sequence[str]]:
         """Return `{reason: [url]}`, an example of a link left out. Return `{}` if enough examples were sent."""

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from shared.domain.crawl.requisites_spec import Requisites
+from shared.domain.crawl.scope import ScopeRule
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
 from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
@@ -78,6 +79,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from an answer.
 
     - `found`: the links to report, at `depth` and `hops`.
+    - `beyond`: further links to report, which are `extra` hops beyond the scope.
     - `outlinks`: set for a page, to be acknowledged after the report of its links was.
     - `links`: the number of outlinks in scope.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
@@ -115,6 +117,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     left_out: Mapping[str, int] = msgspec.field(default_factory=dict)
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     not_indexed: NotIndexed | None = None
+    beyond: tuple[Location, ...] = ()
+    extra: int = 0
 
 
 def read(
@@ -125,12 +129,14 @@ def read(
     answer: Answer,
     at_ms: int,
     kind: UrlKind = UrlKind.PAGE,
+    extra: int = 0,
 ) -> PageReading:
     """Read the type, title and links of an `answer` that was requested at `at_ms` (Unix ms).
 
-    Its URL is `page`, at `depth`, and was reached by `hops` redirects. It was found as `kind`.
+    Its URL is `page`, at `depth`, and was reached by `hops` redirects. It was found as `kind`, `extra` hops beyond the
+    scope.
     """
-    reading = _read(crawl, page, depth, hops, answer, at_ms, kind)
+    reading = _read(crawl, page, depth, hops, answer, at_ms, kind, extra)
     return (
         reading
         if crawl.obeys_robots(page.host)
@@ -139,12 +145,12 @@ def read(
 
 
 def _read(
-    crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, at_ms: int, kind: UrlKind
+    crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, at_ms: int, kind: UrlKind, extra: int
 ) -> PageReading:
     content_type = answer.joined("content-type")
     body = answer.decoded
     if answer.status in REDIRECTS and not (answer.status == 300 and answer.header("location") is None):
-        return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type), kind)
+        return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type), kind, extra)
     if not 200 <= answer.status < 300:
         return PageReading(_mime(body, content_type))
     media = classify(body, content_type)
@@ -167,14 +173,15 @@ def _read(
     if obeys_robots:
         directives |= parsed.robots
     not_indexed = directives.not_indexed(at_ms)
-    outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=directives.nofollow)
-    feeds = _feeds(crawl, page, parsed, depth) if crawl.spec.discover.feeds and not directives.nofollow else None
+    outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=directives.nofollow, extra=extra)
+    follows_feeds = crawl.spec.discover.feeds and not directives.nofollow and not extra
+    feeds = _feeds(crawl, page, parsed, depth) if follows_feeds else None
     reading = PageReading(
         mime=mime,
         title=parsed.title[:_TITLE] or None,
         found=outlinks.fresh,
         depth=outlinks.depth,
-        links=len(outlinks.fresh) + outlinks.known,
+        links=len(outlinks.fresh) + len(outlinks.beyond) + outlinks.known,
         outlinks=outlinks,
         archived={"L a/@href": outlinks.urls},
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
@@ -185,6 +192,8 @@ def _read(
         left_out=outlinks.left_out() if feeds is None else added(outlinks.left_out(), feeds.left_out()),
         examples=outlinks.examples if feeds is None else {**feeds.examples, **outlinks.examples},
         not_indexed=not_indexed,
+        beyond=outlinks.beyond,
+        extra=outlinks.extra,
     )
     if crawl.spec.scope.requisites is Requisites.NONE:
         return reading
@@ -299,7 +308,7 @@ def _scripts_alone(body: bytes) -> bool:
 
 
 def _redirect(
-    crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str, kind: UrlKind
+    crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str, kind: UrlKind, extra: int
 ) -> PageReading:
     """Read a redirect: its target is a discovery at the same depth. So depth 0 has only seeds and their redirects."""
     location = answer.header("location")
@@ -312,19 +321,24 @@ def _redirect(
         reason = without_url(named)
         examples = crawl.outlinks.example(reason, named)
         return PageReading(mime, location=named, links_found=1, left_out={str(reason): 1}, examples=examples)
+    verdict: ScopeRule | int | None
     if kind is UrlKind.REQUISITE:
-        rule = crawl.scope.judge_requisite(to.url, to.host, via_host=page.host, hops=hops + 1)
+        verdict = crawl.scope.judge_requisite(to.url, to.host, via_host=page.host, hops=hops + 1)
     elif kind.listing:
-        rule = crawl.scope.judge_listing(to.url, to.host, depth=depth, via_host=page.host, hops=hops + 1)
+        verdict = crawl.scope.judge_listing(to.url, to.host, depth=depth, via_host=page.host, hops=hops + 1)
     else:
-        rule = crawl.scope.judge(
-            to.url, to.host, depth=depth, via_host=page.host, via_seed_redirect=depth == 0, hops=hops + 1
+        verdict = crawl.scope.hops_beyond(
+            to.url, to.host, depth=depth, via_host=page.host, via_seed_redirect=depth == 0, hops=hops + 1, extra=extra
         )
+    rule = verdict if isinstance(verdict, ScopeRule) else None
+    beyond = verdict if isinstance(verdict, int) else 0
     found = (to,) if rule is None and to.url != page.url else ()
     return PageReading(
         mime=mime,
         location=named,
-        found=found,
+        found=() if beyond else found,
+        beyond=found if beyond else (),
+        extra=beyond,
         depth=depth,
         hops=hops + 1,
         kind=kind,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.priority_rules import MAX_PRIORITY, CompiledPriority
-from shared.domain.crawl.scope_change import judge_found
-from shared.domain.frontier.states import kind_flags
+from shared.domain.crawl.scope_change import found_beyond
+from shared.domain.frontier.states import MAX_EXTRA_HOPS, kind_flags, with_extra_hops
 from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import Location, locate, partition_of
@@ -97,6 +97,7 @@ def _message(
                     via_host=origin.host_id,
                     via=origin.fingerprint,
                     kind=link.kind,
+                    extra=max(0, min(link.extra, MAX_EXTRA_HOPS)),
                 )
             )
     mark = ProducerMark(crawl_id, message.producer, message.n, message.total, message.spec)
@@ -135,13 +136,15 @@ def judged(
 
 def _judged(link: DiscoveredLink, crawl: DispatchCrawl, names: Mapping[int, str]) -> DiscoveredLink:
     via_host = names.get(link.via_host, link.host) if link.via_host else None
-    rule = judge_found(
+    found = found_beyond(
         crawl.scope,
         link.url,
         link.host,
         depth=link.depth,
         hops=link.hops,
-        flags=kind_flags(link.kind),
+        flags=with_extra_hops(kind_flags(link.kind), link.extra),
         via_host=via_host,
     )
-    return link if rule is None else replace(link, outside=rule.name.value)
+    if isinstance(found, int):
+        return link if found == link.extra else replace(link, extra=found)
+    return replace(link, outside=found.name.value)

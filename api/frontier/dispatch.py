@@ -385,9 +385,11 @@ def shard_url(url: LeasedUrl) -> ShardUrl:
     """Return a leased URL as it is sent to a worker, with what its stored page is compared with."""
     last, kind = url.last, kind_of(url.flags)
     if last is None:
-        return ShardUrl(url.url, url.depth, url.attempt, url.hops, kind=kind)
+        return ShardUrl(url.url, url.depth, url.attempt, url.hops, kind=kind, extra=url.extra)
     etag, last_modified = (last.etag, last.last_modified) if conditional(url) else (None, None)
-    return ShardUrl(url.url, url.depth, url.attempt, url.hops, etag, last_modified, last.at_ms, last.digest, kind)
+    return ShardUrl(
+        url.url, url.depth, url.attempt, url.hops, etag, last_modified, last.at_ms, last.digest, kind, url.extra
+    )
 
 
 def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:

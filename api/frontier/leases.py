@@ -13,7 +13,7 @@ from typing import Final
 from shared.domain.crawl.exclusions import OWNER, Exclusions
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import judge_found
-from shared.domain.frontier.states import ALSO_PAGE, ANSWER_S
+from shared.domain.frontier.states import ALSO_PAGE, ANSWER_S, with_extra_hops
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRow
 from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.ports.broker import QueuedVisit
@@ -272,6 +272,13 @@ class Leases:
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:
             url.least = min(url.least, depth)
+
+    def at_hops(self, lease_id: LeaseId, fingerprint: Fingerprint, extra: int) -> None:
+        """Record how many hops beyond the scope a leased URL is now known to be."""
+        held = self._held.get(lease_id)
+        url = held.row.urls.get(fingerprint) if held else None
+        if url is not None:
+            url.flags = with_extra_hops(url.flags, extra)
 
     def also_page(self, lease_id: LeaseId, fingerprint: Fingerprint) -> None:
         """Record that a leased requisite was discovered as a page, too."""

@@ -32,7 +32,7 @@ from api.frontier.outcome_facts import (
 )
 from api.frontier.ownership import FrontierSettings
 from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, policy_for
-from shared.domain.frontier.page_visits import Finding
+from shared.domain.frontier.page_visits import Finding, links_again
 from shared.domain.frontier.politeness import HostHealth
 from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages
 from shared.domain.frontier.requisites import requisite_done
@@ -43,10 +43,8 @@ from shared.domain.frontier.states import (
     OUTSIDE_BUDGET,
     RETRY,
     REVISIT,
-    Merge,
     UrlEnd,
     UrlState,
-    merge_link,
     queued_as,
 )
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, LeasedUrl, UrlChange
@@ -280,7 +278,7 @@ class OutcomeBatch:
                 if page and not flags & COUNTED_AS_PAGE:
                     flags |= COUNTED_AS_PAGE
                     self._stored(held, result.size)
-                if merge_link(UrlState.DONE, url.depth, url.least, crawl.max_depth) is Merge.QUEUE_AGAIN:
+                if links_again(url, crawl.max_depth):
                     self._settle_url(held, fingerprint, url, UrlState.QUEUED, url.rank, 0, "depth", flags)
                 else:
                     self._settle_url(held, fingerprint, url, UrlState.DONE, 0, attempts, None, flags)

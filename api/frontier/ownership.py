@@ -213,6 +213,8 @@ class Ownership:
         self.next_host = result.next_host
         for lease_id, fingerprint, depth in result.lowered:
             self.leases.lower(lease_id, fingerprint, depth)
+        for lease_id, fingerprint, extra in result.hops:
+            self.leases.at_hops(lease_id, fingerprint, extra)
         for lease_id, fingerprint in result.also_pages:
             self.leases.also_page(lease_id, fingerprint)
         for key in result.requisites:

@@ -150,10 +150,12 @@ def _outlinks(fetch: FetchView) -> str:
 
 
 def _hops(view: UrlView) -> str:
-    """Return how many redirects led to a page. For a sitemap or requisite, files that name it count, too."""
-    if not view.hops or view.kind in KINDS:
-        return ""
-    return f", after {counted(view.hops, 'redirect')}"
+    """Return how many redirects led to a page, and how far beyond the scope it is.
+
+    For a sitemap or requisite, files that name it count as redirects, too.
+    """
+    redirects = f", after {counted(view.hops, 'redirect')}" if view.hops and view.kind not in KINDS else ""
+    return redirects + (f", {counted(view.extra_hops, 'hop')} beyond the scope" if view.extra_hops else "")
 
 
 def _because(reason: str) -> str:
@@ -170,6 +172,7 @@ def _known_json(view: UrlView, reasons: list[str], priority: str | None) -> dict
         "fingerprint": view.fingerprint.hex(),
         "depth": view.depth,
         "hops": view.hops,
+        "extra_hops": view.extra_hops,
         "priority": view.priority,
         "priority_rule": priority,
         "attempts": view.attempts,

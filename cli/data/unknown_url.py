@@ -69,6 +69,7 @@ def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Loca
         depth=depth if redirect else depth + 1,
         via_host=place.host,
         via_seed_redirect=redirect and depth == 0,
+        extra=0 if view is None else view.extra_hops,
     )
     refused = next((verdict.rule.value for verdict in verdicts if not verdict.allowed), None)
     if reason is None and refused is None and view is not None and view.fetch is not None:

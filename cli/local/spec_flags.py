@@ -77,6 +77,7 @@ FLAGS: Final = (
     Flag("--scope", "scope.mode", "MODE", "links to follow: host (default), domain, prefix (below a seed's path), any"),
     Flag("--include", "scope.include", "REGEX", "follow only URLs that match; repeatable", many=True),
     Flag("--exclude", "scope.exclude", "REGEX", "never fetch URLs that match; repeatable", many=True),
+    Flag("--extra-hops", "scope.extra_hops", "N", "follow links that lead out of scope for N hops (0 to 3, default 0)"),
     Flag("--recrawl", "recrawl.min_s", "TIME", "fetch each page again this long after its last fetch: 6h, 1d",
          hint=", and written as 6h, 1d or 7d"),
     Flag("--requisites", "scope.requisites", "MODE",

@@ -26,7 +26,7 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     A stored page has the sha1 of its payload (`digest`), and when its fetch began (`stored_ms`, Unix ms). An equal
     payload is not stored again. With `etag` or `last_modified` the request is conditional.
-    `kind`: a shared.domain.frontier.states.UrlKind value.
+    `kind`: a shared.domain.frontier.states.UrlKind value. `extra`: how many hops beyond the scope it is.
     """
 
     url: str
@@ -38,6 +38,7 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stored_ms: int = 0
     digest: bytes = b""
     kind: int = 0
+    extra: int = 0
 
 
 class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
@@ -207,7 +208,8 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A discovered URL. `hops`: how many redirects in a row led to it (0: an ordinary link or a seed).
 
-    `kind`: what it was found as, a shared.domain.frontier.states.UrlKind value.
+    `kind`: what it was found as, a shared.domain.frontier.states.UrlKind value. `extra`: how many hops beyond the scope
+    it is.
     """
 
     url: str
@@ -215,6 +217,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     hops: int = 0
     priority: int = 0
     kind: int = 0
+    extra: int = 0
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):

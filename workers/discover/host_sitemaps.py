@@ -43,7 +43,7 @@ class HostSitemaps:
         robots: Mapping[str, Robots],
     ) -> SettledUrl:
         """Return `settled`, the outcome of `entry`, with the sitemaps of its origin that are to be reported."""
-        if crawl is None or crawl.spec.discover.sitemaps is Sitemaps.NONE:
+        if crawl is None or entry.extra or crawl.spec.discover.sitemaps is Sitemaps.NONE:
             return settled
         origin = origin_of(entry.url)
         if self._depths.get(origin, inf) <= entry.depth or (crawl.obeys_robots(host) and origin not in robots):

@@ -45,10 +45,10 @@ async def read_answer(
     `robots`: the robots rules that the visit has, by origin. Those of other origins are looked up in `cache`.
     """
     kind = UrlKind(entry.kind)
-    if not _may_list(crawl, kind, answer):
+    if entry.extra or not _may_list(crawl, kind, answer):
         if len(answer.decoded) * crawl.scope.weight > READ_ON_LOOP:
-            return await asyncio.to_thread(read, crawl, page, entry.depth, entry.hops, answer, at_ms, kind)
-        return read(crawl, page, entry.depth, entry.hops, answer, at_ms, kind)
+            return await asyncio.to_thread(read, crawl, page, entry.depth, entry.hops, answer, at_ms, kind, entry.extra)
+        return read(crawl, page, entry.depth, entry.hops, answer, at_ms, kind, entry.extra)
     named = {origin: page in rules.sitemaps(origin) for origin, rules in robots.items()}
     named.setdefault(origin_of(page.url), False)
     while True:
@@ -58,7 +58,7 @@ async def read_answer(
         else:
             result = reading.read()
         if result is None:
-            return read(crawl, page, entry.depth, entry.hops, answer, at_ms, kind)
+            return read(crawl, page, entry.depth, entry.hops, answer, at_ms, kind, entry.extra)
         if not reading.unknown:
             return result
         for origin in reading.unknown:

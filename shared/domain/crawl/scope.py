@@ -7,6 +7,9 @@ million), and a worker needs only the page. A seed is in scope by definition; on
 The target of a seed's redirect takes the seed's place. It may be on another host of the same registrable domain
 (example.org -> www.example.org); in mode prefix it must lie below a seed's path. Neither `include` nor the traps apply
 to it. Mode prefix uses only the seeds of the spec.
+
+With `extra_hops`, links that only `mode` or `include` excludes are followed for that many hops. There a link is in
+scope only where a seed of the spec has its host, domain or prefix.
 """
 
 import re
@@ -34,6 +37,9 @@ _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
 
 _REQUISITES_WEIGHT: Final = 2
 """What the search for requisites adds to the cost of a page."""
+
+_BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "include_pattern"))
+"""The rules that `extra_hops` passes over."""
 
 _CACHE: Final = 8192
 """Entries of each scope's two caches (about 200 bytes each)."""
@@ -106,6 +112,8 @@ class CompiledScope:
         """The cost of reading the links of a page, relative to a scope without patterns and requisites."""
         self._prefixes: Final = prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
         self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})
+        self.extra_hops: Final = scope.extra_hops
+        self._home: Final = home(spec) if scope.extra_hops else frozenset()
         self._alone: Final = lru_cache(_CACHE)(self._judge_alone)
         self._elsewhere: Final = lru_cache(_CACHE)(self._judge_host)
 
@@ -137,6 +145,60 @@ class CompiledScope:
             elif rule := self._judge_prefix(url, host, via_host, via_seed_redirect):
                 return rule
         return self._alone(url, via_seed_redirect)
+
+    def hops_beyond(
+        self,
+        url: str,
+        host: str,
+        *,
+        depth: int,
+        via_host: str | None,
+        via_seed_redirect: bool = False,
+        hops: int = 0,
+        extra: int = 0,
+    ) -> ScopeRule | int:
+        """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
+
+        `extra`: how many hops beyond the scope the page or redirect is that led to it. A redirect is a hop only where
+        it leads out of the scope. The other arguments are those of `judge`.
+        """
+        rule: ScopeRule | None
+        if not extra:
+            rule = self.judge(url, host, depth=depth, via_host=via_host, via_seed_redirect=via_seed_redirect, hops=hops)
+            if rule is None or via_host is None or not self.extra_hops or rule.name not in _BEYOND:
+                return 0 if rule is None else rule
+        elif hops > MAX_HOPS or depth > self._max_depth:
+            rule = self.judge(url, host, depth=depth, via_host=via_host, hops=hops)
+            assert rule is not None, "a limit was exceeded"
+            return rule
+        elif not self._at_home(url, host):
+            rule = None
+        elif (rule := self._alone(url, False)) is None or rule.name not in _BEYOND:
+            return 0 if rule is None else rule
+        beyond = extra if extra and hops else extra + 1
+        if beyond > self.extra_hops:
+            detail = f"{beyond} hops beyond the scope, limit {self.extra_hops}"
+            return rule or ScopeRule(self._place_rule, detail)
+        if self.problem is not None:
+            raise PatternRefused(self.problem)
+        for name, why in self._alone_rules(url, False):
+            if why is not None and name is not ExclusionReason.INCLUDE:
+                return ScopeRule(name, why)
+        return beyond
+
+    def _at_home(self, url: str, host: str) -> bool:
+        """Return True if the mode admits `url` whatever page links to it: a seed of the spec lies where it does."""
+        match self._scope.mode:
+            case ScopeMode.HOST:
+                return host in self._home
+            case ScopeMode.DOMAIN:
+                return registrable_domain(host) in self._home
+            case ScopeMode.PREFIX:
+                return host in self._prefixes and self._judge_prefix(url, host, host, False) is None
+            case ScopeMode.ANY:
+                return True
+            case never:
+                assert_never(never)
 
     def judge_listing(self, url: str, host: str, *, depth: int, via_host: str, hops: int) -> ScopeRule | None:
         """Return the first rule that excludes a sitemap or feed, or None if it may be fetched.
@@ -175,22 +237,45 @@ class CompiledScope:
         via_host: str | None,
         via_seed_redirect: bool = False,
         hops: int = 0,
+        extra: int = 0,
     ) -> list[Verdict]:
         """Return the result of every rule for `url`, in the order in which `judge` checks them.
 
-        The first that is not allowed is the one that `judge` returns. The arguments are those of `judge`.
+        The first that is not allowed is the one that `hops_beyond` returns. The arguments are those of `hops_beyond`.
         """
         verdicts = []
+        beyond = 0
+        if via_host is not None and self.problem is None and (self.extra_hops or extra):
+            redirect = via_seed_redirect
+            of = self.hops_beyond(
+                url, host, depth=depth, via_host=via_host, via_seed_redirect=redirect, hops=hops, extra=extra
+            )
+            beyond = of if isinstance(of, int) else 0
         if via_host is not None:
             verdicts.append(Verdict(ExclusionReason.HOPS, hops <= MAX_HOPS, f"{hops} of {MAX_HOPS} redirects in a row"))
             limit = "no limit" if self._scope.max_depth is None else f"limit {self._max_depth}"
             verdicts.append(Verdict(ExclusionReason.DEPTH, depth <= self._max_depth, f"depth {depth}, {limit}"))
-            place = self._judge_place(url, host, via_host, via_seed_redirect)
+            place = self._place_of_hop(url, host, via_host, via_seed_redirect, hops, extra)
             detail = f"in scope from {via_host} in mode {self._scope.mode}" if place is None else place.detail
-            verdicts.append(Verdict(self._place_rule if place is None else place.name, place is None, detail))
+            passed = beyond > 0 and (place is None or place.name in _BEYOND)
+            if passed:
+                unit = "hop" if beyond == 1 else "hops"
+                detail = f"{beyond} {unit} beyond the scope, limit {self.extra_hops} (scope.extra_hops)"
+            verdicts.append(Verdict(self._place_rule if place is None else place.name, place is None or passed, detail))
         seed_like = via_host is None or via_seed_redirect
-        verdicts += [Verdict(name, why is None, why or "allowed") for name, why in self._alone_rules(url, seed_like)]
+        for name, why in self._alone_rules(url, seed_like and not beyond):
+            if not (beyond and name is ExclusionReason.INCLUDE):
+                verdicts.append(Verdict(name, why is None, why or "allowed"))
         return verdicts
+
+    def _place_of_hop(
+        self, url: str, host: str, via_host: str, redirect: bool, hops: int, extra: int
+    ) -> ScopeRule | None:
+        if not extra:
+            return self._judge_place(url, host, via_host, redirect)
+        beyond = extra if hops else extra + 1
+        detail = f"{beyond} hops beyond the scope, limit {self.extra_hops}"
+        return None if self._at_home(url, host) else ScopeRule(self._place_rule, detail)
 
     def _judge_place(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         match self._scope.mode:
@@ -260,6 +345,12 @@ def _other(host: str, via_host: str, rule: ExclusionReason) -> ExclusionReason:
 def _name(host: str) -> str:
     """Return the host without its port."""
     return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+def home(spec: CrawlSpec) -> frozenset[str]:
+    """Return the hosts of the spec's seeds, in mode domain their registrable domains."""
+    hosts = {host_of(seed.url) for seed in spec.seeds if seed.url}
+    return frozenset(map(registrable_domain, hosts) if spec.scope.mode is ScopeMode.DOMAIN else hosts)
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shared.domain.crawl.scope import CompiledScope, ExclusionReason, ScopeRule, prefixes
+from shared.domain.crawl.scope import CompiledScope, ExclusionReason, ScopeRule, home, prefixes
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
-from shared.domain.frontier.states import ALSO_PAGE, UrlKind, kind_of
+from shared.domain.frontier.states import ALSO_PAGE, UrlKind, extra_hops_of, kind_of
 from shared.domain.ids import CrawlId, Revision
 
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
@@ -18,8 +18,8 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs admit the same URLs. In mode prefix the seeds decide, too."""
-    if before.scope != after.scope:
+    """Return True if both specs admit the same URLs. In mode prefix, and with `extra_hops`, the seeds decide, too."""
+    if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
     return after.scope.mode is not ScopeMode.PREFIX or prefixes(before) == prefixes(after)
 
@@ -37,15 +37,43 @@ def judge_found(
     `flags`: those of its row. A requisite that is linked as a page, too, is admitted as either. `via_host`: the host of
     the page that led to it, None for a seed.
     """
-    kind = kind_of(flags)
+    found = found_beyond(scope, url, host, depth=depth, hops=hops, flags=flags, via_host=via_host)
+    return None if isinstance(found, int) else found
+
+
+def found_beyond(
+    scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
+) -> ScopeRule | int:
+    """Return how many hops beyond the present scope a URL is that was found earlier, or the rule that excludes it.
+
+    The arguments are those of `judge_found`. Only links to pages may lead beyond the scope.
+    """
+    kind, extra = kind_of(flags), extra_hops_of(flags)
     if kind.listing:
-        return scope.judge_listing(url, host, depth=depth, via_host=via_host or host, hops=hops)
+        return scope.judge_listing(url, host, depth=depth, via_host=via_host or host, hops=hops) or 0
     if kind is UrlKind.REQUISITE:
         rule = scope.judge_requisite(url, host, via_host=via_host or host, hops=hops)
-        if rule is None or not flags & ALSO_PAGE:
-            return rule
+        if not flags & ALSO_PAGE:
+            return rule or 0
+        if rule is None:
+            return extra
     redirected = depth == 0 and hops > 0
-    return scope.judge(url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops)
+    if kind is UrlKind.LISTED:
+        return scope.judge(url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops) or 0
+    return scope.hops_beyond(
+        url,
+        host,
+        depth=depth,
+        via_host=via_host,
+        via_seed_redirect=redirected,
+        hops=hops,
+        extra=extra_of_page(extra, hops),
+    )
+
+
+def extra_of_page(extra: int, hops: int) -> int:
+    """Return how many hops beyond the scope the page was that led to a URL. A redirect has those of its target."""
+    return extra if hops else max(0, extra - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from shared.domain.crawl.priority_rules import Priority, PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.robots_spec import Robots
+from shared.domain.frontier.states import MAX_EXTRA_HOPS
 from shared.domain.web.fetch import FetchLimits
 
 DAY_S: Final = 86_400.0
@@ -131,6 +132,14 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
             "own and count in `budget.max_requisites`, not in `budget.max_pages`."
         ),
     ] = Requisites.NONE
+    extra_hops: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_EXTRA_HOPS)],
+        described(
+            "How many links beyond `mode` and `include` are followed. 1: also the pages that pages in scope link to. "
+            "All other rules and limits apply to them, too.",
+            1,
+        ),
+    ] = 0
 
 
 class Politeness(msgspec.Struct, frozen=True, kw_only=True):

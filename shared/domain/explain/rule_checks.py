@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from shared.domain.crawl.scope import CompiledScope
-from shared.domain.crawl.scope_change import judge_found
+from shared.domain.crawl.scope_change import extra_of_page, judge_found
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.state import COMPLETE, CrawlStatus
@@ -129,7 +129,9 @@ def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: Ex
         yield from checks
         return
     found = found_on(view)
-    yield RuleCheck("scope", True, f"it was in scope when it was found: {found}, at depth {view.depth}")
+    unit = "hop" if view.extra_hops == 1 else "hops"
+    place = f"{view.extra_hops} {unit} beyond the scope (scope.extra_hops)" if view.extra_hops else "in scope"
+    yield RuleCheck("scope", True, f"it was {place} when it was found: {found}, at depth {view.depth}")
 
 
 _IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
@@ -158,7 +160,13 @@ def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: i
         return [RuleCheck("scope", True, f"it is {KINDS[view.kind]}, which no pattern of the scope applies to")]
     redirected = view.depth == 0 and view.hops > 0
     verdicts = scope.explain(
-        location.url, location.host, depth=view.depth, via_host=via, via_seed_redirect=redirected, hops=view.hops
+        location.url,
+        location.host,
+        depth=view.depth,
+        via_host=via,
+        via_seed_redirect=redirected,
+        hops=view.hops,
+        extra=extra_of_page(view.extra_hops, view.hops),
     )
     return [
         RuleCheck(each.rule.value, each.allowed, each.detail if each.allowed else each.detail + of) for each in verdicts

@@ -15,7 +15,7 @@ from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.failure import Decision
 from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, MARK_BYTES, MISSES_TO_GONE, PageHistory
 from shared.domain.frontier.recrawl_pages import first_rate, rate_after
-from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, Merge, UrlState, merge_link
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, Merge, UrlState, extra_hops_of, merge_link
 from shared.domain.frontier.store_model import LeasedUrl
 
 AdaptiveWait = Callable[[int, PageInterval], int]
@@ -72,7 +72,17 @@ def conditional(url: LeasedUrl) -> bool:
 
     A page that is fetched for its links is requested without them, and so is one whose depth became less meanwhile.
     """
-    return url.last is not None and bool(url.flags & REVISIT) and url.least >= url.depth
+    nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
+    return url.last is not None and bool(url.flags & REVISIT) and not nearer
+
+
+def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
+    """Return True if a page must be fetched again for its links: it was found nearer than it was sent to its worker.
+
+    The limit of depth may now admit its links, or they are fewer hops beyond the scope.
+    """
+    nearer = merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN
+    return nearer or extra_hops_of(url.flags) < url.extra
 
 
 def is_unchanged(url: LeasedUrl, visited: Visited) -> bool:
@@ -122,7 +132,7 @@ def judge_page(
     interval = recrawl.of(url.url)
     history = _with_rate(history, known, finding, interval, now_ms)
     read = visited.page or unchanged
-    if read and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
+    if read and links_again(url, max_depth):
         return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
     if interval.policy is RecrawlPolicy.NEVER:
         return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)

@@ -118,6 +118,16 @@ ALSO_PAGE: Final = 512
 HTML_REQUISITE: Final = 1024
 """Flag of a fetched requisite whose answer is HTML, so that a link to it queues it as a page."""
 
+MAX_EXTRA_HOPS: Final = 3
+"""The greatest `scope.extra_hops`. Two bits of a URL's flags have its number of hops beyond the scope."""
+
+_EXTRA_SHIFT: Final = 11
+EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
+"""The bits of the flags that have the number of hops beyond the scope, 0 for a URL in scope."""
+
+FOUND_FEWER_HOPS: Final = 8192
+"""Flag of a leased URL that was found with fewer hops beyond the scope than it was sent with. Like FOUND_NEARER."""
+
 OUTSIDE_BUDGET: Final = REVISIT | IS_REQUISITE
 """Flags of a leased URL that uses no page of the budget. It counts in the counter `revisiting`."""
 
@@ -152,6 +162,16 @@ def requisite_rank(queued_at_ms: int) -> int:
 def as_page(flags: int) -> int:
     """Return the flags of a requisite that becomes a page, or of a page that stays one."""
     return flags & ~(IS_REQUISITE | ALSO_PAGE | HTML_REQUISITE)
+
+
+def extra_hops_of(flags: int) -> int:
+    """Return how many hops beyond the scope a URL with these flags is, 0 for one in scope."""
+    return (flags & EXTRA_BITS) >> _EXTRA_SHIFT
+
+
+def with_extra_hops(flags: int, extra: int) -> int:
+    """Return the flags of a URL that is `extra` hops beyond the scope."""
+    return flags & ~EXTRA_BITS | extra << _EXTRA_SHIFT
 
 
 @dataclass(frozen=True, slots=True)

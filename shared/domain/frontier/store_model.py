@@ -4,96 +4,28 @@ Times are Unix ms unless a name has another unit.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from shared.domain.explain.excluded_links import ExcludedLink
 from shared.domain.frontier.counters import Counters as Counters
+from shared.domain.frontier.crawl_rows import ChangeMark as ChangeMark
+from shared.domain.frontier.crawl_rows import CrawlChanges as CrawlChanges
+from shared.domain.frontier.crawl_rows import CrawlRow as CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlVersion as CrawlVersion
 from shared.domain.frontier.page_history import PageChange
 from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
-from shared.domain.frontier.states import CrawlState, Fence, Position, UrlState
+from shared.domain.frontier.states import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlRow:
-    """A crawl as stored. `spec` is its active revision's JSON; `active_ms` the time it was worked on, when it was read.
-
-    While the crawl is worked on and not paused, that time is the clock of `active_pool` less `active_zero_ms`.
-    """
-
-    crawl_id: CrawlId
-    name: str
-    revision: Revision
-    state: CrawlState
-    spec: str
-    finished_reason: str | None = None
-    created_at_ms: int = 0
-    started_at_ms: int | None = None
-    finished_at_ms: int | None = None
-    active_ms: int = 0
-    active_pool: str | None = None
-    active_zero_ms: int = 0
-    change: int = 0
-
-    @property
-    def version(self) -> "CrawlVersion":
-        """A value that changes with the crawl's revision and state."""
-        return CrawlVersion(self.change, self.revision, self.state)
-
-
-class CrawlVersion(NamedTuple):
-    """A value that differs after each change of a crawl's revision or state.
-
-    `change` is the number of the last change, counted over all crawls.
-    """
-
-    change: int
-    revision: Revision
-    state: CrawlState
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeMark:
-    """Up to where a reader has read the changes of crawls. The default is for the first read.
-
-    - `change`: the greatest number of a change that was read.
-    - `versions`: the version of each partition. If it is unchanged, so are the counters there.
-    - `compared`: the last crawl that was compared without regard to its number.
-    """
-
-    change: int = 0
-    versions: Mapping[Partition, int] = field(default_factory=dict)
-    compared: CrawlId = CrawlId(0)  # noqa: RUF009  a NewType returns its argument
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlChanges:
-    """What changed in crawls since a mark, in one snapshot. Pass `mark` to the next read.
-
-    - `rows`: crawls whose version differs from the known one, None for deleted ones.
-    - `recent`: the versions of the crawls that changed last.
-    - `compared`: crawls that were compared without regard to their numbers.
-    - `counted`: crawls whose counters changed.
-    - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
-    - `positions`: up to where each partition's reports are applied.
-    """
-
-    mark: ChangeMark
-    rows: Mapping[CrawlId, CrawlRow | None]
-    recent: Mapping[CrawlId, CrawlVersion]
-    compared: Collection[CrawlId]
-    counted: Collection[CrawlId]
-    clocks: Mapping[str, int]
-    positions: Mapping[Partition, Position]
 
 
 @dataclass(slots=True)
 class LeasedUrl:
     """A URL in a shard that was sent out. `least` is the least depth found since it was sent.
 
-    `depth` is the depth that it was sent with. After a takeover it is only known to be at least `least`.
+    `depth` is the depth that it was sent with. After a takeover it is only known to be at least `least`. `extra` is the
+    number of hops beyond the scope that it was sent with; `flags` have the least number found since.
     """
 
     url: str
@@ -105,6 +37,7 @@ class LeasedUrl:
     flags: int
     rank: int
     last: LastFetch | None = None
+    extra: int = 0
 
 
 @dataclass(slots=True)
@@ -364,7 +297,7 @@ class DiscoveredLink:
     """A link or seed to insert, whose host is known by name only. `via_host` and `via` name the page that has the link.
 
     A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind). `outside`: the rule of the
-    crawl's present scope that excludes the link, empty if none does.
+    crawl's present scope that excludes the link, empty if none does. `extra`: how many hops beyond the scope it leads.
     """
 
     crawl_id: CrawlId
@@ -378,6 +311,7 @@ class DiscoveredLink:
     via: bytes
     kind: int = 0
     outside: str = ""
+    extra: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +346,7 @@ class DiscoveryResult:
     """What applying a DiscoveryTransaction changed.
 
     `queues`: how many URLs were added to each queue. `lowered`: leased URLs that were found at a lesser depth, with it.
+    `hops`: leased URLs whose number of hops beyond the scope changed, with it.
     `also_pages`: leased requisites that are linked as pages. `requisites`: the queues that have further requisites.
     `new`, `known`, `refused`: what to add to these counters. `repeats`, `gaps`: messages that came twice, or are
     missing.
@@ -420,6 +355,7 @@ class DiscoveryResult:
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
     host_names: dict[HostId, str] = field(default_factory=dict)
     lowered: list[tuple[LeaseId, Fingerprint, int]] = field(default_factory=list)
+    hops: list[tuple[LeaseId, Fingerprint, int]] = field(default_factory=list)
     also_pages: list[tuple[LeaseId, Fingerprint]] = field(default_factory=list)
     requisites: set[tuple[CrawlId, HostId]] = field(default_factory=set)
     new: int = 0

@@ -131,7 +131,8 @@ class SeedView:
 class UrlView:
     """Everything known of one URL. `chain` leads from the page where it was found back towards the seed.
 
-    `history`: that of its stored page, if the page is fetched again. `kind`: what the URL was found as.
+    `history`: that of its stored page, if the page is fetched again. `kind`: what the URL was found as. `extra_hops`:
+    how many hops beyond the scope it is.
     """
 
     url: str
@@ -150,3 +151,4 @@ class UrlView:
     evidence: tuple[str, ...]
     history: PageHistory | None = None
     kind: UrlKind = UrlKind.PAGE
+    extra_hops: int = 0

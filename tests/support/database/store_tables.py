@@ -265,11 +265,13 @@ def link(
     crawl_id: CrawlId = FIRST_CRAWL,
     hops: int = 0,
     via: tuple[int, bytes] = (0, b""),
+    extra: int = 0,
 ) -> DiscoveredLink:
     """A link as the owner finds it in a message."""
     at = locate(url)
     assert at is not None
-    return DiscoveredLink(crawl_id, at.url, at.host, Fingerprint(at.fingerprint), depth, hops, priority, *via)
+    key = Fingerprint(at.fingerprint)
+    return DiscoveredLink(crawl_id, at.url, at.host, key, depth, hops, priority, *via, extra=extra)
 
 
 def links(host: str, paths: Iterable[object], depth: int = 0) -> list[DiscoveredLink]:

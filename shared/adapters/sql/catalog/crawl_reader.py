@@ -28,7 +28,7 @@ from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
 from shared.domain.frontier.page_history import GONE, ChangeKind, decoded
-from shared.domain.frontier.states import REVISIT, UrlState, kind_of
+from shared.domain.frontier.states import REVISIT, UrlState, extra_hops_of, kind_of
 from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.changes import ChangePlace, PageChangeView
@@ -256,6 +256,7 @@ def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> U
         evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": url})),
         history=decoded(fetch.recrawl, fetch.at_ms) if fetch is not None and row.flags & REVISIT else None,
         kind=kind_of(row.flags),
+        extra_hops=extra_hops_of(row.flags),
     )
 
 

@@ -10,6 +10,7 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
+from shared.adapters.sql.frontier.extra_hops import HopChanges, nearer_link
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
 from shared.adapters.sql.frontier.url_compression import shortened
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
@@ -27,11 +28,13 @@ from shared.domain.frontier.states import (
     Position,
     UrlKind,
     UrlState,
+    extra_hops_of,
     kind_flags,
     merge_link,
     queued_as,
     rank_of,
     requisite_rank,
+    with_extra_hops,
 )
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
@@ -155,8 +158,7 @@ def apply_found(
             least[key] = link
         else:
             counters[link.crawl_id]["known"] += 1
-            if (bool(link.outside), link.depth, bool(link.via)) < (bool(other.outside), other.depth, bool(other.via)):
-                least[key] = link
+            least[key] = nearer_link(link, other)
     room = remaining(connection, max_requisites, required)
     unchanged = _merge(
         connection, fence.partition, least, required, room, batch.excluded, result, counters, max_depth, now_ms
@@ -277,6 +279,7 @@ def _merge(
     back: list[Row] = []
     refused: list[Row] = []
     relinks: list[Relinked] = []
+    hops = HopChanges()
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
     waited: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
@@ -293,7 +296,7 @@ def _merge(
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
-            flags = kind_flags(link.kind)
+            flags = with_extra_hops(kind_flags(link.kind), link.extra)
             beyond = "" if page or requisite else MAX_REQUISITES
             if kept_out := OWNER if fingerprint in excluded else link.outside or beyond:
                 deltas["excluded"] += 1
@@ -342,9 +345,11 @@ def _merge(
                 result.requisites.add((crawl_id, host_id))
                 if change.leased:
                     result.also_pages.append((lease_id, fingerprint))
+                    if change.link is not None and change.link.extra != extra_hops_of(flags):
+                        result.hops.append((lease_id, fingerprint, change.link.extra))
             if page is None or flags & IS_REQUISITE or change is not None:
                 continue
-        by_scope = reason in BY_SCOPE
+        by_scope, extra = reason in BY_SCOPE, extra_hops_of(flags)
         if state is UrlState.EXCLUDED and (by_scope or reason == OWNER or (reason == SEED_DELETED and not link.via)):
             deltas["excluded"] -= 1
             deltas["queued"] += 1
@@ -352,8 +357,21 @@ def _merge(
             queued[crawl_id, host_id] += 1
             unchanged.discard(key)
             back.append((rank, link.priority, *key))
-            if by_scope or link.depth < depth:  # The scope admits this way to the URL, and not the one before.
+            if link.extra != extra and (by_scope or link.extra < extra):
+                hops.place(key, link, link.depth if by_scope else min(depth, link.depth), flags)
+            elif by_scope or link.depth < depth:  # The scope admits this way to the URL, and not the one before.
                 lower.append((link.depth, link.hops, *via, *key))
+            continue
+        if link.extra != extra:
+            if hops.merge(key, link, before, max_depth.get(crawl_id), result):
+                if stored:
+                    deltas[queued_as(flags) or "revisits"] -= 1
+                    waited[crawl_id, host_id] += 1
+                else:
+                    deltas["done"] -= 1
+                    deltas["queued"] += 1
+                queued[crawl_id, host_id] += 1
+                back.append((rank, link.priority, *key))
             continue
         nearer = (link.depth, link.hops, *via, *key)
         match merge_link(UrlState.DONE if stored else state, depth, link.depth, max_depth.get(crawl_id)):
@@ -375,6 +393,7 @@ def _merge(
                 again.append((rank, link.priority, *nearer))
     INSERT_URL.run(connection, new)
     _LOWER.run(connection, lower)
+    hops.write(connection)
     _AGAIN.run(connection, again)
     _BACK.run(connection, back)
     _EXCLUDE.run(connection, refused)

@@ -17,7 +17,17 @@ from shared.adapters.sql.frontier.url_compression import whole
 from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import OwnershipLost
-from shared.domain.frontier.states import FOUND_NEARER, OUTSIDE_BUDGET, RETRY, Fence, Position, UrlState, queued_as
+from shared.domain.frontier.states import (
+    FOUND_FEWER_HOPS,
+    FOUND_NEARER,
+    OUTSIDE_BUDGET,
+    RETRY,
+    Fence,
+    Position,
+    UrlState,
+    extra_hops_of,
+    queued_as,
+)
 from shared.domain.frontier.store_model import Claimed, LeasedUrl, LeaseRequest, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term
 from shared.ports.store import NO_BUDGETS
@@ -410,8 +420,9 @@ def _leased_url(row: Any, host: str) -> LeasedUrl:
         attempt=row.attempts + 1,
         hops=row.hops,
         priority=row.priority,
-        flags=row.flags & ~FOUND_NEARER,
+        flags=row.flags & ~(FOUND_NEARER | FOUND_FEWER_HOPS),
         rank=row.rank,
+        extra=extra_hops_of(row.flags) + (row.flags & FOUND_FEWER_HOPS != 0),
     )
 
 

@@ -24,6 +24,7 @@ from shared.domain.frontier.states import (
     queued_as,
     rank_of,
     requisite_rank,
+    with_extra_hops,
 )
 from shared.domain.frontier.store_model import DiscoveredLink
 from shared.domain.ids import CrawlId, Fingerprint, HostId
@@ -139,7 +140,7 @@ def relinked(
         return None
     if state is UrlState.EXCLUDED and (reason in (MAX_REQUISITES, OWNER) or reason in BY_SCOPE):
         if requisite:
-            marked = flags | (ALSO_PAGE if page else 0)
+            marked = with_extra_hops(flags | ALSO_PAGE, page.extra) if page else flags
             return Relinked(key, state, reason, flags, marked & ~RETRY, requisite_rank(now_ms), page)
         return None if page is None else _page(key, state, reason, flags, page, now_ms)
     if page is None or flags & ALSO_PAGE:
@@ -147,14 +148,14 @@ def relinked(
     if state is UrlState.DONE:
         return _page(key, state, reason, flags, page, now_ms) if flags & HTML_REQUISITE else None
     if state in (UrlState.QUEUED, UrlState.WAITING, UrlState.LEASED):
-        marked = flags | ALSO_PAGE | kind_flags(page.kind)
+        marked = with_extra_hops(flags | ALSO_PAGE | kind_flags(page.kind), page.extra)
         return Relinked(key, state, reason, flags, marked, requisite_rank(now_ms), page)
     return None
 
 
 def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: DiscoveredLink, now_ms: int) -> Relinked:
     """Return the change that queues a requisite as a page."""
-    changed = as_page(flags) & ~(RETRY | REVISIT) | kind_flags(page.kind)
+    changed = with_extra_hops(as_page(flags) & ~(RETRY | REVISIT) | kind_flags(page.kind), page.extra)
     return Relinked(key, state, reason, flags, changed, rank_of(now_ms, page.depth, page.priority), page)
 
 

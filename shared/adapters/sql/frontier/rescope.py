@@ -18,7 +18,7 @@ from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, Chunk
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.exclude import IN_QUEUE, end_queued
 from shared.adapters.sql.frontier.url_compression import whole
-from shared.domain.crawl.scope_change import BY_SCOPE, ChangedScope, judge_found, same_scope
+from shared.domain.crawl.scope_change import BY_SCOPE, ChangedScope, found_beyond, same_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.errors import Unusable
 from shared.domain.frontier import command_progress
@@ -29,8 +29,10 @@ from shared.domain.frontier.states import (
     RETRY,
     REVISIT,
     UrlState,
+    extra_hops_of,
     rank_of,
     requisite_rank,
+    with_extra_hops,
 )
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
@@ -47,6 +49,7 @@ _BACK: Final = updating(
     ("state", "rank", "flags"),
     "state = {v}state, rank = {v}rank, flags = {v}flags, attempts = 0, reason = NULL",
 )
+_FLAGS: Final = updating(schema.urls, _KEYS, ("flags",), "flags = {v}flags")
 _ADD_TO_QUEUE: Final = text(
     "UPDATE queues SET queued = queued + :queued, waiting = waiting + :waiting, next_due_ms = coalesce((SELECT"
     f" min(rank) FROM urls WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
@@ -104,10 +107,11 @@ def _step(
     judged = [row for row in rows if row.state in _OPEN_STATES or _by_scope(row)]
     _read_names(connection, names, (row.via_host for row in judged))
     ended: list[tuple[Any, str]] = []
-    back: list[Any] = []
+    back: list[tuple[Any, int]] = []
+    hops: list[tuple[Any, ...]] = []
     for row in judged:
         via_host = None if row.via_host is None else names.get(row.via_host, host.host)
-        rule = judge_found(
+        found = found_beyond(
             changed.scope,
             whole(row.url, host.host),
             host.host,
@@ -116,10 +120,16 @@ def _step(
             flags=row.flags,
             via_host=via_host,
         )
-        if rule is None and row.state == UrlState.EXCLUDED:
-            back.append(row)
-        elif rule is not None and row.state != UrlState.EXCLUDED:
-            ended.append((row, rule.name.value))
+        if not isinstance(found, int):
+            if row.state != UrlState.EXCLUDED:
+                ended.append((row, found.name.value))
+            continue
+        flags = row.flags if found == extra_hops_of(row.flags) else with_extra_hops(row.flags, found)
+        if row.state == UrlState.EXCLUDED:
+            back.append((row, flags))
+        elif flags != row.flags:
+            hops.append((flags, crawl_id, host.host_id, bytes(row.fingerprint)))
+    _FLAGS.run(connection, hops)
     end_queued(connection, command.partition, crawl_id, host.host_id, ended)
     _queue_again(connection, command, HostId(host.host_id), back, changed, now_ms)
     return bytes(rows[-1].fingerprint) if len(rows) == step else None
@@ -133,18 +143,21 @@ def _queue_again(
     connection: Connection,
     command: CommandRun,
     host_id: HostId,
-    back: Sequence[Any],
+    back: Sequence[tuple[Any, int]],
     changed: ChangedScope,
     now_ms: int,
 ) -> None:
-    """Queue excluded URLs again. A stored page that is fetched again waits, and is due at once."""
+    """Queue excluded URLs again, with their new flags.
+
+    A stored page that is fetched again waits, and is due at once.
+    """
     if not back:
         return
     crawl_id = command.crawl_id
     values: list[tuple[Any, ...]] = []
     waiting = requisites = 0
-    for row in back:
-        place, flags = (crawl_id, host_id, bytes(row.fingerprint)), row.flags & ~(RETRY | REVISIT)
+    for row, of_scope in back:
+        place, flags = (crawl_id, host_id, bytes(row.fingerprint)), of_scope & ~(RETRY | REVISIT)
         if changed.revisits and row.flags & COUNTED_AS_PAGE:
             waiting += 1
             values.append((int(UrlState.WAITING), now_ms, flags | REVISIT, *place))
@@ -159,7 +172,7 @@ def _queue_again(
     connection.execute(_ADD_TO_QUEUE, {"crawl_id": crawl_id, "host_id": host_id} | counts)
     deltas = {"queued": n, "excluded": -n, "revisits": waiting, "requisites": requisites}
     add_counters(connection, crawl_id, command.partition, deltas)
-    reasons = Counter(str(row.reason) for row in back)
+    reasons = Counter(str(row.reason) for row, _ in back)
     tallies = {(crawl_id, "excluded", reason): -count for reason, count in reasons.items()}
     add_tallies(connection, command.partition, tallies)
 

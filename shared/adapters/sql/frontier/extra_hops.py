@@ -1,0 +1,94 @@
+"""Links that lead beyond the scope, in the transaction of discoveries: the least hops and the least depth are kept."""
+
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy import Connection
+
+from shared.adapters.sql.engine.bulk import Bulk, Row
+from shared.domain.frontier.states import (
+    FOUND_FEWER_HOPS,
+    FOUND_NEARER,
+    REVISIT,
+    Merge,
+    UrlState,
+    extra_hops_of,
+    merge_link,
+    with_extra_hops,
+)
+from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
+
+_OF_URL = "WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+_KEY = ("crawl_id", "host_id", "fingerprint")
+_PLACE: Final = Bulk(
+    f"UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, flags = :flags {_OF_URL}",
+    ("depth", "hops", "via_host", "via", "flags", *_KEY),
+)
+_DEPTH: Final = Bulk(f"UPDATE urls SET depth = :depth, flags = :flags {_OF_URL}", ("depth", "flags", *_KEY))
+
+_Key = tuple[CrawlId, HostId, Fingerprint]
+
+
+def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
+    """Return the link of two to one URL that counts: one that is admitted, and of these the least in hops and depth.
+
+    If one has fewer hops beyond the scope and the other the lesser depth, both least numbers count.
+    """
+    if link.extra == other.extra or link.outside or other.outside:
+        of_link = bool(link.outside), link.extra, link.depth, bool(link.via)
+        return link if of_link < (bool(other.outside), other.extra, other.depth, bool(other.via)) else other
+    fewer = link if link.extra < other.extra else other
+    depth = min(link.depth, other.depth)
+    return fewer if fewer.depth == depth else replace(fewer, depth=depth)
+
+
+class HopChanges:
+    """Changes of known URLs that a link with another number of hops beyond the scope leads to."""
+
+    __slots__ = ("_depths", "_places")
+
+    def __init__(self) -> None:
+        self._places: list[Row] = []
+        self._depths: list[Row] = []
+
+    def place(self, key: _Key, link: DiscoveredLink, depth: int, flags: int) -> None:
+        """Give the URL the place of the link, and `depth`. `flags`: its new ones, but for the hops."""
+        via = link.via_host or None, link.via or None
+        self._places.append((depth, link.hops, *via, with_extra_hops(flags, link.extra), *key))
+
+    def merge(
+        self,
+        key: _Key,
+        link: DiscoveredLink,
+        known: tuple[UrlState, int, LeaseId, str | None, int],
+        max_depth: int | None,
+        result: DiscoveryResult,
+    ) -> bool:
+        """Keep the least hops and the least depth of a `known` URL and a link. Return True if it is queued again.
+
+        That is so for a stored page whose links now are less far from the scope, or within the limit of depth.
+        """
+        state, depth, lease_id, _, flags = known
+        extra, leased = extra_hops_of(flags), state is UrlState.LEASED
+        stored = state is UrlState.DONE or (state is UrlState.WAITING and bool(flags & REVISIT))
+        fewer, least = link.extra < extra, min(depth, link.depth)
+        if not fewer and least == depth:
+            return False
+        if leased and least < depth:
+            flags |= FOUND_NEARER
+            result.lowered.append((lease_id, key[2], least))
+        if fewer and leased:
+            flags |= FOUND_FEWER_HOPS
+            result.hops.append((lease_id, key[2], link.extra))
+        if fewer:
+            self.place(key, link, least, flags)
+        else:
+            self._depths.append((least, flags, *key))
+        merge = merge_link(UrlState.DONE if stored else state, depth, link.depth, max_depth)
+        return merge is Merge.QUEUE_AGAIN or (fewer and stored)
+
+    def write(self, connection: Connection) -> None:
+        """Write the changes."""
+        _PLACE.run(connection, self._places)
+        _DEPTH.run(connection, self._depths)
