@@ -17,7 +17,7 @@ from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, h
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import WORKED_ON, CrawlState
-from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.frontier.store_model import CrawlRow, LeasedUrl
 from shared.domain.ids import CrawlId, Revision
 
 log = structlog.get_logger("orb.frontier")
@@ -92,6 +92,13 @@ class DispatchCrawl:
     def recrawl(self) -> CompiledRecrawl | None:
         """When stored pages are fetched again; None if each page is fetched once."""
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
+
+    def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
+        """Return what decides on an outcome of this URL as on a page that is fetched again; None if nothing does.
+
+        A page that was leased to be fetched again keeps its versions, although no page is fetched again any more.
+        """
+        return self.recrawl if url.last is None else compiled(self.spec.recrawl)
 
 
 class DispatchCrawls:

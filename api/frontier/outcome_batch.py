@@ -254,7 +254,7 @@ class OutcomeBatch:
             self.changes.tallies[crawl_id, "status", str(result.status)] += 1
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
         page = page and result.entries < 0 and not url.flags & IS_REQUISITE
-        recrawl, place = crawl.recrawl, (crawl_id, host_id, fingerprint)
+        recrawl, place = crawl.recrawl_of(url), (crawl_id, host_id, fingerprint)
         if recrawl is not None and (page or url.last is not None):
             of = (crawl, recrawl, place, url, result, decision)
             adaptive = adaptive_wait(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)

@@ -97,3 +97,17 @@ def test_adaptive_policy_waits_by_the_counts_and_moves_the_page_between_them() -
     changed = next(row for row in draft.changes.fetches if row.fingerprint == fingerprint(1, 1))
     quiet = next(row for row in draft.changes.revisited if row.fingerprint == fingerprint(1, 2))
     assert decoded(changed.recrawl, 0).rate > decoded(quiet.recrawl, 0).rate
+
+
+def test_outcome_after_recrawl_was_removed_keeps_the_versions_of_the_page() -> None:
+    """The page was leased before. Else its newest version would have the number 1."""
+    made = desk()
+    made.crawl.spec = parse_spec({"seeds": ["http://a.test/"]})
+    changes = settled(made, result(0, 200, OTHER), result(1, 200, OTHER), *(result(n, 304, SAME) for n in (2, 3)))
+    assert {change.state for change in changes.urls} == {UrlState.DONE}
+    assert [(each.kind, each.version) for each in changes.page_changes[CRAWL]] == [(ChangeKind.CHANGED, 2)]
+    assert [each.version for each in changes.superseded] == [1]
+    rows = {row.fingerprint: row.recrawl for row in changes.fetches}
+    assert rows[fingerprint(1, 0)] is None, "a page that is fetched once has no history"
+    assert decoded(rows[fingerprint(1, 1)], 0).version == 2
+    assert [each.fingerprint for each in changes.revisited] == [fingerprint(1, n) for n in (2, 3)]
