@@ -8,6 +8,7 @@ The default run is small and always the same. `ORB_MODEL_EXAMPLES=2000 ORB_MODEL
 """
 
 import os
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from hypothesis.stateful import (
 
 from shared.domain.frontier.commands import CommandKind
 from tests.support.simulation.cluster import Cluster, Site
+from tests.support.simulation.recrawl_invariants import RecrawlOperator
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import Kind, Node
 from tests.support.simulation.world import EPOCH_MS, Fault
@@ -33,7 +35,10 @@ _MAX_OWNERS = 3
 _MAX_WORKERS = 3
 _EXAMPLES = 220
 _SHORT = 50
+_RECRAWLS = 24
 _STEPS = 25
+_INTERVAL_S = 60.0
+"""Between two fetches of a page, where pages are fetched again."""
 
 
 @cache
@@ -302,6 +307,74 @@ class Protocol(RuleBasedStateMachine):
             self.cluster.close()
 
 
+class RecrawlProtocol(Protocol):
+    """The same rules over a crawl whose pages are fetched again, and operators who exclude hosts and change its scope.
+
+    It never finishes. In the end all that is excluded is taken back, and every stored page must be fetched again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operator: RecrawlOperator | None = None
+
+    @property
+    def by(self) -> RecrawlOperator:
+        assert self.operator is not None
+        return self.operator
+
+    @initialize(site=sites(), workers=st.integers(1, 2), batch=st.sampled_from([1, 3, 100]))
+    def begin(self, site: Site, workers: int, batch: int) -> None:
+        self.cluster = Cluster(_database(), replace(site, recrawl_s=_INTERVAL_S, max_depth=None))
+        self.operator = RecrawlOperator(self.cluster)
+        self.cluster.start_owner()
+        for _ in range(workers):
+            self.cluster.start_worker(batch=batch)
+        self.cluster.create_crawl()
+        self.cluster.world.run_for(0.5)
+
+    @rule(host=st.integers(0, 2))
+    def exclude(self, host: int) -> None:
+        self.by.exclude(f"h{host}.test")
+
+    @rule()
+    def lift(self) -> None:
+        self.by.lift()
+
+    @rule(hosts=st.sets(st.integers(0, 2), max_size=2))
+    def rescope(self, hosts: set[int]) -> None:
+        self.by.rescope(*(f"h{host}.test" for host in sorted(hosts)))
+
+    @rule()
+    def pass_an_interval(self) -> None:
+        """Pages fall due, and are fetched again."""
+        self.at.world.run_for(_INTERVAL_S * 1.5)
+
+    @rule()
+    def falls_due_unseen(self) -> None:
+        """Pages fall due while nobody works, and another owner takes over."""
+        self.at.world.advance(_INTERVAL_S)
+        if sum(not sim.process.dead for sim in self.at.owners) < _MAX_OWNERS:
+            self.at.start_owner()
+
+    @invariant()
+    def excluded_urls_are_not_leased(self) -> None:
+        if self.operator is not None:
+            self.failed = True
+            self.operator.look()
+            self.at.assert_kept()
+            self.failed = False
+
+    def teardown(self) -> None:
+        if self.cluster is None:
+            return
+        try:
+            if not self.failed:
+                self.by.settle()
+                self.cluster.assert_kept()
+        finally:
+            self.cluster.close()
+
+
 def profile(examples: int, **more: Any) -> settings:
     return settings(
         max_examples=examples,
@@ -318,6 +391,12 @@ def profile(examples: int, **more: Any) -> settings:
 @pytest.mark.timeout(600)
 def test_every_promise_is_kept_whatever_fails(short: bool) -> None:
     run_state_machine_as_test(Protocol, settings=profile(_SHORT if short else _EXAMPLES, derandomize=True))
+
+
+@pytest.mark.timeout(600)
+def test_recrawl_keeps_every_promise_whatever_fails(short: bool) -> None:
+    examples = _RECRAWLS // 4 if short else _RECRAWLS
+    run_state_machine_as_test(RecrawlProtocol, settings=profile(examples, derandomize=True))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
 from shared.adapters.sql.frontier import crawl_rows as crawl_rows
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState
@@ -32,17 +33,21 @@ from tests.support.simulation.world import EPOCH_MS, Process, SimClock, World
 SETTINGS: Final = FrontierSettings(partitions=1, linger_s=0.0, ack_wait_s=ACK_WAIT_S)
 PARTITION: Final = Partition(0)
 LONGEST_S: Final = 1500.0
+REQUESTS_A_VERSION: Final = 2
+"""After so many requests of it a page is another one, where pages are fetched again."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What is crawled, and how. `delays`: robots.txt's crawl-delay by host."""
+    """What is crawled, and how. `delays`: robots.txt's crawl-delay by host. `recrawl_s`: the interval after
+    which stored pages are fetched again (0: never); they change after some requests."""
 
     nodes: tuple[Node, ...]
     seeds: tuple[int, ...] = (0,)
     max_depth: int | None = None
     delay_s: float = 1.0
     delays: tuple[tuple[int, float], ...] = ()
+    recrawl_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -68,6 +73,7 @@ class Cluster:
         self.world = World()
         self.broker = SimBroker(self.world)
         self.web = SimWeb(self.world, site.nodes, dict(site.delays), database.rules)
+        self.web.versions = REQUESTS_A_VERSION if site.recrawl_s else 0
         self.watch = Watch(self.world)
         self.judge = Judge(self.world, database, self.web, self.broker.items)
         self.owners: list[SimOwner] = []
@@ -172,6 +178,9 @@ class Cluster:
             politeness=Politeness(delay_s=site.delay_s),
             retry=Retry(attempts=3, base_s=1.0),
             pool=self.pool,
+            recrawl=Recrawl(policy=RecrawlPolicy.FIXED, min_s=site.recrawl_s, keep_versions=1000)
+            if site.recrawl_s
+            else Recrawl(),
         )
 
     def create_crawl(self, name: str = "crawl") -> CrawlId:
@@ -187,7 +196,7 @@ class Cluster:
         self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
         return row.crawl_id
 
-    def change_scope(self, scope: Scope) -> None:
+    def change_scope(self, scope: Scope) -> Revision:
         """Declare another revision with this scope, and tell every owner; workers learn nothing of it."""
         self.scope = scope
         spec = encode_spec(self.spec()).decode()
@@ -198,6 +207,7 @@ class Cluster:
                 sim.crawls.put(self._active(row))
                 if sim.owner.ownership is not None:
                     sim.owner.ownership.moved.notify()
+        return row.revision
 
     def delete_crawl(self) -> None:
         """Mark it deleted, tell everybody, send the command that removes its rows."""
@@ -315,8 +325,8 @@ class Cluster:
         for number in range(more):
             self.broker.publish(report(PARTITION, "discovery"), NOISE, f"more{self.broker.incarnation}.{number}")
 
-    def settle(self) -> None:
-        """Let everything run without faults until the crawl is finished; it must be."""
+    def heal(self) -> None:
+        """End every fault, and let there be an owner and a worker."""
         self.database.full = False
         for process in self.world.processes:
             process.fault = None
@@ -330,6 +340,10 @@ class Cluster:
             self.start_owner()
         if not any(not worker.process.dead for worker in self.workers):
             self.start_worker()
+
+    def settle(self) -> None:
+        """Let everything run without faults until the crawl is finished; it must be."""
+        self.heal()
         self.until_finished()
         if self.database.rows("SELECT 1 FROM urls WHERE reason = 'poison'"):
             self.command(CommandKind.RETRY_FAILED)
@@ -351,11 +365,11 @@ class Cluster:
             self.judge.look()
             self.ask_finished()
             self.world.run_for(0.1)
-            until = max(until, self._left_alone_until() + LONGEST_S)
+            until = max(until, self.left_alone_until() + LONGEST_S)
         if not self.verdicts and not self.world.violations:
             self.world.blame(f"stalled: not finished after {LONGEST_S} s without faults; {self.judge.summary()}")
 
-    def _left_alone_until(self) -> float:
+    def left_alone_until(self) -> float:
         """Until when hosts that have something queued are blocked: by their own failures, or by an operator."""
         blocked = (
             "SELECT max(h.blocked_until_ms) FROM hosts h JOIN queues q USING (host_id) WHERE q.queued + q.waiting > 0"

@@ -5,12 +5,18 @@ from dataclasses import dataclass, field
 
 from shared.adapters.sql.engine.schema import COUNTERS
 from shared.domain.frontier.commands import SEED_DELETED
-from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.states import RETRY, REVISIT, UrlState
 from shared.domain.ids import CrawlId
 from tests.support.database.url_rows import URLS
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import SimWeb
 from tests.support.simulation.world import World
+
+_REVISITS = (
+    f"SELECT coalesce(sum(state < 2 AND flags & {REVISIT | RETRY} = {REVISIT}), 0),"
+    f" coalesce(sum(state = 2 AND flags & {REVISIT} <> 0), 0) FROM urls WHERE crawl_id = :c"
+)
+"""How many stored pages wait for their next fetch, and how many are leased for it."""
 
 
 @dataclass(eq=False)
@@ -74,6 +80,7 @@ class Judge:
             if row[0] in removing:
                 continue
             stored = dict(zip(COUNTERS, row[1:], strict=True))
+            revisits = self.database.rows(_REVISITS, c=row[0])[0]
             states = recount.pop(row[0], {})
             found = {
                 "queued": states.get(UrlState.QUEUED, 0) + states.get(UrlState.WAITING, 0),
@@ -83,6 +90,8 @@ class Judge:
                 "excluded": states.get(UrlState.EXCLUDED, 0),
                 "discovered": sum(states.values()),
                 "pages": pages.get(row[0], 0) or 0,
+                "revisits": revisits[0],
+                "revisiting": revisits[1],
             }
             for name, n in found.items():
                 if stored[name] != n:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -38,6 +38,7 @@ class Answer:
     status: int
     links: tuple[str, ...]
     redirect: str | None
+    digest: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,11 @@ class Request:
 
 @dataclass(eq=False)
 class SimWeb:
-    """`delays`: robots.txt's crawl-delay by host index. Breaches of politeness go to `world.violations`."""
+    """`delays`: robots.txt's crawl-delay by host index. Breaches of politeness go to `world.violations`.
+
+    `versions`: a page is another one after so many requests of it by a crawl; 0: its answers have no digest.
+    `excluded`: whether an applied exclusion covers a URL, so that a request of it is a breach.
+    """
 
     world: World
     nodes: Sequence[Node]
@@ -62,6 +67,8 @@ class SimWeb:
     rules: HostRules = field(default_factory=HostRules)
     seen: dict[str, list[Request]] = field(default_factory=dict)
     served: dict[tuple[int, str], int] = field(default_factory=dict)
+    versions: int = 0
+    excluded: Callable[[str], bool] = lambda url: False
 
     def __post_init__(self) -> None:
         self._at = {self.url(i): node for i, node in enumerate(self.nodes)}
@@ -86,6 +93,8 @@ class SimWeb:
         rest_s = max(delay_s, self.crawl_delay_s(host), self.rules.delay_s(host, asked))
         if (why := self.rules.breach(host, now, asked)) is not None:
             self.world.blame(f"impolite: {who} asks {url}, though {why}")
+        if self.excluded(url):
+            self.world.blame(f"{who} asks {url}, which an applied exclusion covers")
         request = Request(url, crawl, who, rest_s, now, now + LATENCY_S)
         for other in self.seen.setdefault(host, []):
             rest = max(rest_s, other.rest_s)
@@ -114,7 +123,7 @@ class SimWeb:
             case Kind.BUSY if times == 1:
                 return Answer(503, (), None)
             case _:
-                return Answer(200, links, None)
+                return Answer(200, links, None, digest_of(times // self.versions) if self.versions else b"")
 
     def expected(
         self, seeds: Sequence[int], max_depth: int | None, excluded: Collection[str] = ()
@@ -143,6 +152,11 @@ class SimWeb:
     def pages(self, ends: dict[str, UrlState]) -> set[str]:
         """Of these, the URLs that are pages."""
         return {url for url, end in ends.items() if end is UrlState.DONE and self._at[url].kind is not Kind.REDIRECT}
+
+
+def digest_of(version: int) -> bytes:
+    """The digest of a version of a page, as long as a sha1. Later versions are greater."""
+    return version.to_bytes(20, "big")
 
 
 def _arrive(answer: "asyncio.Future[Answer]", said: Answer) -> None:

@@ -379,9 +379,11 @@ class SimWorker:
 
     def _answered(self, key: bytes, url: ShardUrl, answer: Answer) -> UrlOutcome:
         record = Record(f"{self.process.name}.warc", self.n, 1) if answer.status == 200 else None
+        same = bool(url.etag) and url.digest == answer.digest
         return UrlOutcome(
-            key, UrlEnd.ANSWERED, self._ms(), answer.status, latency_ms=400, size=10, record=record,
-            location=answer.redirect,
+            key, UrlEnd.ANSWERED, self._ms(), 304 if same else answer.status, latency_ms=400, size=10,
+            record=None if same else record, location=answer.redirect, digest=answer.digest,
+            etag=answer.digest.hex() or None,
         )  # fmt: skip
 
     def _ms(self) -> int:
