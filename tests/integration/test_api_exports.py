@@ -196,7 +196,7 @@ def test_an_export_of_eight_times_the_rows_needs_no_more_memory(large: Path, wha
             many, much = await peak(us, "large")
             assert many > 5 * few
             a_row = (much - little) / ((ROWS - FEW) / of)
-            assert a_row < 40, f"{little:,} bytes held for {few:,} sent, {much:,} for {many:,}: {a_row:.1f} a row"
+            assert a_row < 12, f"{little:,} bytes held for {few:,} sent, {much:,} for {many:,}: {a_row:.1f} a row"
 
     assert GROUP_ROWS < FEW
     asyncio.run(story())
