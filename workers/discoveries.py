@@ -41,40 +41,28 @@ class PageLinks:
 def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
     """Return the links to report that were read from a page, the feeds that it names, and its requisites."""
     links: list[PageLinks] = []
-    if reading.found:
-        links.append(
-            PageLinks(
-                crawl,
-                host_id,
-                page.host,
-                page.fingerprint,
-                reading.found,
-                reading.depth,
-                reading.hops,
-                reading.kind,
+    for some, extra in ((reading.found, 0), (reading.beyond, reading.extra)):
+        if some:
+            links.append(
+                PageLinks(
+                    crawl,
+                    host_id,
+                    page.host,
+                    page.fingerprint,
+                    some,
+                    reading.depth,
+                    reading.hops,
+                    reading.kind,
+                    extra,
+                )
             )
-        )
-    if reading.beyond:
-        links.append(
-            PageLinks(
-                crawl,
-                host_id,
-                page.host,
-                page.fingerprint,
-                reading.beyond,
-                reading.depth,
-                reading.hops,
-                reading.kind,
-                reading.extra,
-            )
-        )
     if reading.feeds is not None and reading.feeds.fresh:
         feeds = reading.feeds
         links.append(PageLinks(crawl, host_id, page.host, page.fingerprint, feeds.fresh, feeds.depth, 1, UrlKind.FEED))
     if reading.requisites is not None and reading.requisites.fresh:
-        some, hops = reading.requisites, reading.requisite_hops
+        needed, hops = reading.requisites, reading.requisite_hops
         links.append(
-            PageLinks(crawl, host_id, page.host, page.fingerprint, some.fresh, some.depth, hops, UrlKind.REQUISITE)
+            PageLinks(crawl, host_id, page.host, page.fingerprint, needed.fresh, needed.depth, hops, UrlKind.REQUISITE)
         )
     return tuple(links)
 
