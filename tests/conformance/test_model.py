@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from api.crawls.finished_check import SubjectEnds
 from api.frontier import grants as granting
+from api.frontier import outcome_facts
+from api.frontier.command_runner import CommandRunner
 from api.frontier.grants import GrantTerms, terms_of
 from api.frontier.host_queues import HostQueues
 from api.frontier.leases import Leases, TrackedLease
@@ -18,9 +21,11 @@ from api.frontier.outcome_batch import OutcomeBatch
 from shared.adapters.sql.engine import fence
 from shared.adapters.sql.frontier import apply, commands, leasing
 from shared.adapters.sql.frontier import discoveries as found
+from shared.domain.frontier.page_visits import Finding, PageVerdict, judge_page
+from shared.domain.frontier.states import UrlState
 from shared.domain.ids import HostId
 from shared.ports.broker import QueuedVisit
-from tests.conformance.test_protocol import Protocol, profile
+from tests.conformance.test_protocol import Protocol, RecrawlProtocol, profile
 from tests.support.simulation.cluster import LONGEST_S, Cluster, Site
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import Kind, Node
@@ -102,7 +107,7 @@ def _no_search_for_strays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has begun them goes on fetching."""
+    """A worker that has begun them goes on fetching."""
 
     def unreadable(self: OutcomeBatch, message: Any, partition: Any, at_ms: int) -> None:
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -110,6 +115,59 @@ def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
             self._free(held, self._left_of(held), self.now)
 
     patch.setattr(OutcomeBatch, "unreadable", unreadable)
+
+
+def _exclusions_applied_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Workers that have begun a visit go on fetching."""
+    patch.setattr(CommandRunner, "_out_of_reach", lambda self, run: True)
+
+
+def _scopes_applied_at_once(patch: pytest.MonkeyPatch) -> None:
+    async def in_force(self: CommandRunner, run: Any) -> bool:
+        return True
+
+    patch.setattr(CommandRunner, "_scope_in_force", in_force)
+
+
+def _verdicts(patch: pytest.MonkeyPatch, changed: Callable[[PageVerdict], PageVerdict]) -> None:
+    patch.setattr(outcome_facts, "judge_page", lambda *args: changed(judge_page(*args)))
+
+
+def _unchanged_pages_done(patch: pytest.MonkeyPatch) -> None:
+    """A page that did not change has no due time any more."""
+
+    def done(verdict: PageVerdict) -> PageVerdict:
+        if verdict.finding is not Finding.UNCHANGED:
+            return verdict
+        return replace(verdict, state=UrlState.DONE, rank=0)
+
+    _verdicts(patch, done)
+
+
+def _changes_taken_for_new(patch: pytest.MonkeyPatch) -> None:
+    def new(verdict: PageVerdict) -> PageVerdict:
+        return replace(verdict, finding=Finding.NEW) if verdict.finding is Finding.CHANGED else verdict
+
+    _verdicts(patch, new)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        # One or two minutes of walks: test_exclusions and test_rescopes bring about both moments in any run.
+        pytest.param(_exclusions_applied_at_once, marks=pytest.mark.slow),
+        pytest.param(_scopes_applied_at_once, marks=pytest.mark.slow),
+        _unchanged_pages_done,
+        _changes_taken_for_new,
+    ],
+)
+def test_recrawl_without_one_of_its_rules_is_caught(
+    monkeypatch: pytest.MonkeyPatch, break_rule: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    break_rule(monkeypatch)
+    with pytest.raises(AssertionError, match=r"t=\d"):
+        run_state_machine_as_test(RecrawlProtocol, settings=profile(_FEW, derandomize=True, phases=(Phase.generate,)))
 
 
 @pytest.mark.timeout(600)

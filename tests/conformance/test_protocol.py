@@ -293,15 +293,23 @@ class Protocol(RuleBasedStateMachine):
     def promises(self) -> None:
         if self.cluster is not None:
             self.failed = True
-            self.cluster.assert_kept()
+            self.look()
             self.failed = False
+
+    def look(self) -> None:
+        """Fail if a promise is broken."""
+        self.at.assert_kept()
+
+    def settle(self) -> None:
+        """Let the crawl come to its end without faults."""
+        self.at.settle()
 
     def teardown(self) -> None:
         if self.cluster is None:
             return
         try:
             if not self.failed:
-                self.cluster.settle()
+                self.settle()
                 self.cluster.assert_kept()
         finally:
             self.cluster.close()
@@ -346,33 +354,22 @@ class RecrawlProtocol(Protocol):
 
     @rule()
     def pass_an_interval(self) -> None:
-        """Pages fall due, and are fetched again."""
+        """Let pages fall due and be fetched again."""
         self.at.world.run_for(_INTERVAL_S * 1.5)
 
     @rule()
     def falls_due_unseen(self) -> None:
-        """Pages fall due while nobody works, and another owner takes over."""
+        """Let pages fall due while no process runs, and start another owner."""
         self.at.world.advance(_INTERVAL_S)
         if sum(not sim.process.dead for sim in self.at.owners) < _MAX_OWNERS:
             self.at.start_owner()
 
-    @invariant()
-    def excluded_urls_are_not_leased(self) -> None:
-        if self.operator is not None:
-            self.failed = True
-            self.operator.look()
-            self.at.assert_kept()
-            self.failed = False
+    def look(self) -> None:
+        self.by.look()
+        super().look()
 
-    def teardown(self) -> None:
-        if self.cluster is None:
-            return
-        try:
-            if not self.failed:
-                self.by.settle()
-                self.cluster.assert_kept()
-        finally:
-            self.cluster.close()
+    def settle(self) -> None:
+        self.by.settle()
 
 
 def profile(examples: int, **more: Any) -> settings:

@@ -16,8 +16,8 @@ from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
 from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.web.url import fingerprint, host_of
 from shared.ports.store import Store

@@ -79,7 +79,7 @@ class RecrawlOperator:
         self._changes()
 
     def _rests(self) -> bool:
-        """Whether all new URLs and retries are done, and the scope is applied."""
+        """Return True if all new URLs and retries are done, and the scope is applied."""
         rows = self.cluster.database.rows(
             f"SELECT 1 FROM urls WHERE crawl_id = :c AND state < 3 AND (flags & {REVISIT} = 0 OR flags & {RETRY} <> 0)"
             " LIMIT 1",
@@ -88,7 +88,7 @@ class RecrawlOperator:
         return not rows and (self.cluster.lossy or self.applied(self.out["scope"][0]))
 
     def _not_fetched_since(self, begun: float) -> set[str]:
-        """The stored pages without a request since then, of those that are to be fetched again.
+        """Return the stored pages without a request since `begun`, of those that are to be fetched again.
 
         What failed, is excluded or gone is not, nor is a seed that was deleted after it had been fetched.
         """
@@ -102,7 +102,7 @@ class RecrawlOperator:
         return {url for (url,) in waiting} - asked - taken_back
 
     def _changes(self) -> None:
-        """Each version is in the log of changes once, and differs from the one before."""
+        """Blame a version that is not in the log of changes once, or equals the one before."""
         cluster, logged = self.cluster, Counter[tuple[bytes, str, int]]()
         for (entries,) in cluster.database.rows("SELECT entries FROM page_changes WHERE crawl_id = :c",
                                                 c=cluster.crawl_id):  # fmt: skip

@@ -155,7 +155,7 @@ class SimWeb:
 
 
 def digest_of(version: int) -> bytes:
-    """The digest of a version of a page, as long as a sha1. Later versions are greater."""
+    """Return the digest of a version of a page, as long as a sha1. Later versions are greater."""
     return version.to_bytes(20, "big")
 
 
