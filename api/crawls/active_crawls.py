@@ -14,7 +14,7 @@ from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls, spec_of
 from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_rules import refused_pattern
-from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.store import Store
 

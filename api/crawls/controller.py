@@ -50,8 +50,9 @@ from api.frontier.stats import OwnerStats
 from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.errors import Permanent, ResourceFull, Transient
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock

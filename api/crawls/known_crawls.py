@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Final
 
 from api.crawls.reconcile import LoadedCrawl
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.frontier.states import WORKED_ON, CrawlState
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.ids import CrawlId
 
 COMPARED: Final = 10

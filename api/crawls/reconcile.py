@@ -7,8 +7,8 @@ action that fails, or that a crash interrupts, is repeated.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import USES_TIME, WORKED_ON, CrawlState
-from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Revision
 
 

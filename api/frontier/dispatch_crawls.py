@@ -15,9 +15,10 @@ from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.crawl.spec_rules import refused_pattern
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import WORKED_ON, CrawlState
-from shared.domain.frontier.store_model import CrawlRow, LeasedUrl
+from shared.domain.frontier.store_model import LeasedUrl
 from shared.domain.ids import CrawlId, Revision
 
 log = structlog.get_logger("orb.frontier")

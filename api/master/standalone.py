@@ -23,8 +23,8 @@ from api.members.pressure import MasterPressure, log_only
 from shared.domain.crawl.spec import CrawlSpec, encode_spec
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.explain.waits import Waits
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ops.watermarks import Resource, Watermarks, reason_of
 from shared.ports.broker import Broker

@@ -16,8 +16,8 @@ from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Permanent, Transient
 from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW
 from shared.domain.explain.sentences import counted, meaning, why_unknown
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.web.url import Location, locate
 
 MAX_PAGES_READ: Final = 5_000

@@ -14,7 +14,7 @@ from shared.domain.archive.stored_body import NotARecord, StoredBody
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Permanent
 from shared.domain.explain.sentences import meaning
-from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.reads.views import UrlView
 from shared.domain.web.url import Location, locate, scheme_of
 from shared.ports.archive import ArchiveUnavailable

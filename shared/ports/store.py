@@ -17,16 +17,13 @@ from typing import Final, Protocol
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
-    ChangeMark,
     Changes,
     Claimed,
     CommandRun,
     Counters,
-    CrawlChanges,
-    CrawlRow,
-    CrawlVersion,
     DiscoveryResult,
     DiscoveryTransaction,
     LeaseRequest,

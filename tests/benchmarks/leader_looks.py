@@ -19,7 +19,7 @@ from typing import Any, Final
 from shared.adapters.sql.catalog.overview import SqlOverview
 from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
-from shared.domain.frontier.store_model import ChangeMark
+from shared.domain.frontier.crawl_rows import ChangeMark
 from shared.domain.ids import CrawlId
 from tests.support.database.ended_crawls import ending
 from tests.support.engines.postgres import postgres, server_programs

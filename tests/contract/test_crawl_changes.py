@@ -10,8 +10,8 @@ from sqlalchemy import text
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.frontier.crawl_changes import COMPARED, OVERLAP
 from shared.domain.crawl.state import COMPLETE, Verb
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.ids import CrawlId
 from shared.domain.reads.declared import Actor, Declaration
 from tests.support.database.statement_log import executor_of

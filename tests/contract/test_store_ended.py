@@ -11,8 +11,8 @@ from sqlalchemy import text
 from shared.adapters.sql.catalog.overview import SqlOverview
 from shared.domain.crawl.state import CANCELLED, COMPLETE
 from shared.domain.frontier.commands import collection_of
+from shared.domain.frontier.crawl_rows import ChangeMark
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import ChangeMark
 from shared.domain.ids import CrawlId, Partition
 from tests.support.database.ended_crawls import ending
 from tests.support.database.query_plans import accesses, recorded

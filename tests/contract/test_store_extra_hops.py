@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -91,8 +92,8 @@ def test_link_that_lowers_only_the_depth_keeps_the_hops(on_store: OnStore) -> No
 
 
 def test_changed_scope_sets_the_hops_of_what_waits(on_store: OnStore) -> None:
-    async def scope(t: Tables, id: str, **of: object) -> None:
-        spec = CrawlSpec(seeds=(Seed(url=A),), scope=Scope(**of))  # type: ignore[arg-type]
+    async def scope(t: Tables, id: str, **of: Any) -> None:
+        spec = CrawlSpec(seeds=(Seed(url=A),), scope=Scope(**of))
         t.changed = ChangedScope(CompiledScope(spec), revisits=False)
         await t.command("rescope", id=id, revision=2)
 

@@ -14,7 +14,7 @@ from shared.adapters.sql.frontier import purge_holds as holds
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient
-from shared.domain.frontier.store_model import CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.ids import CrawlId, HostId, Partition, numbered
 from shared.domain.ops.watermarks import FillLevel, Resource
 from shared.domain.web.url import public_suffix_snapshot

@@ -20,8 +20,9 @@ from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import ResourceFull, Transient
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.web.url import public_suffix_snapshot
 from shared.ports.specs import PublishedSpec

@@ -1,5 +1,7 @@
 """Links that lead out of the scope: how many hops beyond it they are, and what bounds them."""
 
+from typing import Any
+
 import pytest
 
 from shared.domain.crawl.requisites_spec import Requisites
@@ -26,8 +28,8 @@ from workers.page_reading import PageReading, read
 A, B = "http://a.example/dir/", "http://b.example/"
 
 
-def spec(extra_hops: int, **scope: object) -> CrawlSpec:
-    return CrawlSpec(seeds=(Seed(url=A),), scope=Scope(extra_hops=extra_hops, **scope))  # type: ignore[arg-type]
+def spec(extra_hops: int, **scope: Any) -> CrawlSpec:
+    return CrawlSpec(seeds=(Seed(url=A),), scope=Scope(extra_hops=extra_hops, **scope))
 
 
 def beyond(of: CrawlSpec, url: str, via: str, *, extra: int = 0, depth: int = 1, hops: int = 0) -> int | str:
@@ -146,13 +148,13 @@ def reading(crawl: Crawl, url: str, extra: int, body: bytes = HTML) -> PageReadi
     page = locate(url)
     assert page is not None
     answer = Answer(url, 200, (("content-type", "text/html"),), b"", b"", body, body, "127.0.0.1", Timings())
-    return read(crawl, page, 0, 0, answer, 0, UrlKind.PAGE, extra)  # type: ignore[arg-type]
+    return read(crawl, page, 0, 0, answer, 0, UrlKind.PAGE, extra)  # type: ignore[arg-type]  # Crawl has what is read of it
 
 
 def sent(crawl: Crawl, page: PageReading) -> list[tuple[str, int, int]]:
     at = locate(A)
     assert at is not None
-    links = links_of(crawl, 1, at, page)  # type: ignore[arg-type]
+    links = links_of(crawl, 1, at, page)  # type: ignore[arg-type]  # as above
     batches = batches_by_stream(links)
     return sorted(
         (link.url, link.depth, link.extra)

@@ -26,8 +26,8 @@ from api.crawls.reconcile import (
     reconcile,
     time_is_up,
 )
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow
 from shared.domain.frontier.states import USES_TIME, WORKED_ON, CrawlState
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges, CrawlRow
 from shared.domain.ids import CrawlId, Revision
 
 Rows = Mapping[CrawlId, CrawlRow | None]

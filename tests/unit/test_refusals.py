@@ -10,8 +10,8 @@ from api.frontier.dispatch_crawls import DispatchCrawls
 from api.observe.sampler import StatsSampler
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Permanent
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges
 from shared.domain.frontier.states import Position
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.counts import CrawlCounts
 from shared.ports.broker import Broker

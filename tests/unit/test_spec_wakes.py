@@ -5,7 +5,7 @@ import asyncio
 from api.crawls.controller import PublishedSpecs
 from api.crawls.reconcile import ForgetSpec
 from shared.adapters.local.clock import SystemClock
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges
 from shared.domain.ids import CrawlId
 from shared.runtime.supervise import Tasks
 from tests.support.crawl_controller import controlling

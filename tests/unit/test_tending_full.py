@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from api.crawls.retention_sweeper import RetentionSweeper
 from shared.domain.errors import ResourceFull, Transient
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges
 from shared.domain.frontier.states import Position
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.retention import KEPT_BY_DEFAULT, RetainedKind, Retention
 from shared.ports.clock import Clock

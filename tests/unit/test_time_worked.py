@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from api.crawls.reconcile import active_ms
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.frontier.states import CrawlState, Position
-from shared.domain.frontier.store_model import ChangeMark, Counters, CrawlChanges, CrawlRow, CrawlVersion
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.runtime.supervise import Tasks
 from tests.support.crawl_controller import controlling, lead

@@ -10,10 +10,6 @@ from typing import Final
 
 from shared.domain.explain.excluded_links import ExcludedLink
 from shared.domain.frontier.counters import Counters as Counters
-from shared.domain.frontier.crawl_rows import ChangeMark as ChangeMark
-from shared.domain.frontier.crawl_rows import CrawlChanges as CrawlChanges
-from shared.domain.frontier.crawl_rows import CrawlRow as CrawlRow
-from shared.domain.frontier.crawl_rows import CrawlVersion as CrawlVersion
 from shared.domain.frontier.page_history import PageChange
 from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
 from shared.domain.frontier.states import Fence, Position, UrlState

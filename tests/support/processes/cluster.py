@@ -21,8 +21,8 @@ from shared.adapters.sql.engine.postgres import PostgresStore
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
 from shared.domain.crawl.spec import encode_spec
 from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId
 from shared.runtime.supervise import dying_with
 from shared.wire.keys import CrawlRecord, Keys, LeaderRecord, PartitionRecord, decode_record

@@ -27,9 +27,9 @@ from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.page_history import GONE, ChangeKind, decoded
 from shared.domain.frontier.states import REVISIT, UrlState, extra_hops_of, kind_of
-from shared.domain.frontier.store_model import CrawlRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.changes import ChangePlace, PageChangeView
 from shared.domain.reads.items import ItemFilter, StoredItem

@@ -10,8 +10,8 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE
 from shared.adapters.sql.frontier.crawl_rows import chunked, rows_of, worked_on
 from shared.adapters.sql.frontier.leader_state import positions_and_versions
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.frontier.states import USES_TIME, CrawlState
-from shared.domain.frontier.store_model import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32

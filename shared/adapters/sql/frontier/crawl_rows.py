@@ -8,8 +8,9 @@ from sqlalchemy import Connection, Row, func, insert, select, text, true, update
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import RETRY, REVISIT, USES_TIME, CrawlState
-from shared.domain.frontier.store_model import Counters, CrawlRow
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision, Term
 
 CRAWLS_A_QUERY: Final = 1_000

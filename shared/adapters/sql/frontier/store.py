@@ -26,7 +26,8 @@ from shared.adapters.sql.frontier import (
 )
 from shared.adapters.sql.frontier import crawl_changes as changes
 from shared.adapters.sql.frontier import crawl_rows as crawls
-from shared.domain.frontier.store_model import Claimed, CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlRow
+from shared.domain.frontier.store_model import Claimed
 from shared.domain.ids import CrawlId, Partition, Term
 
 
