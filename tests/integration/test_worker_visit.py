@@ -291,10 +291,10 @@ def test_a_large_page_is_read_outside_the_loop(
     read = pages.read
 
     def noted(
-        crawl: VisitCrawl, at: Location, depth: int, hops: int, answer: Answer, at_ms: int, kind: UrlKind
+        crawl: VisitCrawl, at: Location, depth: int, hops: int, answer: Answer, at_ms: int, kind: UrlKind, extra: int
     ) -> PageReading:
         read_on_loop.append((len(answer.decoded), threading.current_thread() is threading.main_thread()))
-        return read(crawl, at, depth, hops, answer, at_ms, kind)
+        return read(crawl, at, depth, hops, answer, at_ms, kind, extra)
 
     monkeypatch.setattr("workers.discover.reading.read", noted)
     large = b"<svg>" * (READ_ON_LOOP // 4) + b"<a href=/found>"
