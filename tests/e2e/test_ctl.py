@@ -28,6 +28,11 @@ def ctl(*arguments: str | Path, code: int = 0) -> str:
     return orb("ctl", *arguments, code=code).decode()
 
 
+def evidence(origin: str) -> str:
+    """What became of the crawl and its seed, for a failure that is rare."""
+    return "\n".join((ctl("stats", "docs"), ctl("explain", "docs", f"{origin}/"), ctl("logs", "docs")))
+
+
 @pytest.mark.smoke
 def test_a_crawl_is_run_read_and_changed_by_ctl_alone_while_its_leader_dies(
     web: Callable[..., Web], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,7 +48,7 @@ def test_a_crawl_is_run_read_and_changed_by_ctl_alone_while_its_leader_dies(
         assert ctl("apply", "-f", file) == "crawl/docs created\n"
         assert ctl("wait", "crawl", "docs", "--timeout", "120") == "crawl/docs finished\n"
         names = ctl("get", "pages", "-c", "docs", "-o", "name").splitlines()
-        assert sorted(name.removeprefix("page/") for name in names) == expected
+        assert sorted(name.removeprefix("page/") for name in names) == expected, evidence(served.origins[0])
         rows = [json.loads(line) for line in ctl("export", "pages", "docs").splitlines()]
         assert sorted(row["url"] for row in rows) == expected
         table = tmp_path / "pages.parquet"
