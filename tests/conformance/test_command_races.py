@@ -25,13 +25,14 @@ def url(i: int) -> str:
 
 def letters(cluster: Cluster) -> list[tuple[str, CrawlId | None]]:
     rows = cluster.database.rows("SELECT kind, crawl_id FROM dead_letters ORDER BY id")
-    return [(row.kind, row.crawl_id) for row in rows]
+    return [(kind, crawl_id) for kind, crawl_id in rows]
 
 
 def links(cluster: Cluster) -> dict[str, int]:
     """The second identity's numbers."""
-    row = cluster.database.rows("SELECT accepted, new, known, refused FROM crawl_counters")[0]
-    return dict(row._mapping)
+    names = ("accepted", "new", "known", "refused")
+    row = cluster.database.rows(f"SELECT {', '.join(names)} FROM crawl_counters")[0]
+    return dict(zip(names, row, strict=True))
 
 
 @pytest.fixture

@@ -29,11 +29,11 @@ def by_fingerprint(n: int) -> list[str]:
 def progress(cluster: Cluster) -> list[tuple[str, bool]]:
     """The commands in progress, and whether a chunk of each is applied."""
     rows = cluster.database.rows("SELECT kind, after FROM commands_in_progress ORDER BY number")
-    return [(row.kind, row.after != "0") for row in rows]
+    return [(kind, after != "0") for kind, after in rows]
 
 
 def applied(cluster: Cluster) -> list[str]:
-    return [row.kind for row in cluster.database.rows("SELECT kind FROM commands ORDER BY kind")]
+    return [kind for (kind,) in cluster.database.rows("SELECT kind FROM commands ORDER BY kind")]
 
 
 def step_until(cluster: Cluster, done: Callable[[], bool]) -> list[str]:

@@ -18,11 +18,13 @@ _Url = tuple[int, bytes]
 _RETRIES: Final = (CommandKind.RETRY_FAILED, CommandKind.RETRY_UNANSWERED)
 _QUEUEING: Final = (*_RETRIES, CommandKind.REPLAY)
 _DELETING: Final = (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN)
-_OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
-_URLS: Final = (
+_JUDGED: Final = (
     "SELECT u.crawl_id, u.fingerprint, u.state, u.reason, coalesce(l.grants, 0) FROM urls u"
     " LEFT JOIN leases l ON l.lease_id = u.lease_id"
+    f" WHERE u.state = {UrlState.FAILED:d} OR u.reason = '{SEED_DELETED}' OR l.grants > 0"
 )
+"""The URLs that commands are judged by: a web has thousands, and few of them are failed, deleted or with a worker."""
+_OPEN: Final = f"SELECT crawl_id, fingerprint FROM urls WHERE state IN ({UrlState.QUEUED:d}, {UrlState.WAITING:d})"
 _IN_PROGRESS: Final = "SELECT id, crawl_id, kind, sequence FROM commands_in_progress ORDER BY number"
 _DELETED: Final = (
     "SELECT crawl_id FROM commands WHERE kind = 'delete'"
@@ -59,26 +61,27 @@ class CommandOrder:
     def written(self, rows: Rows, blame: Callable[[str], None]) -> None:
         """Judge a transaction of an owner, which is in."""
         self._at += 1
-        urls = {(row[0], bytes(row[1])): (UrlState(row[2]), row[3], row[4]) for row in rows(_URLS)}
-        failed = {url: reason or "" for url, (state, reason, _) in urls.items() if state is UrlState.FAILED}
-        self._untouched(urls, blame)
+        judged = [((row[0], bytes(row[1])), row[2], row[3], row[4]) for row in rows(_JUDGED)]
+        failed = {url: reason or "" for url, state, reason, _ in judged if state == UrlState.FAILED}
+        deleted = {url for url, _, reason, _ in judged if reason == SEED_DELETED}
+        begun = {url for url, _, _, grants in judged if grants}
+        self._untouched(rows, failed, deleted, blame)
         for accepted in self._in_progress.values():
             accepted.meant &= failed.keys()
-            accepted.begun |= {url for url, (_, _, grants) in urls.items() if grants}
+            accepted.begun |= begun
         self._failed = {url: self._failed.get(url, self._at) for url in failed}
-        self._deleted_seeds = {url for url, (_, reason, _) in urls.items() if reason == SEED_DELETED}
-        self._commands(rows, urls, failed, blame)
+        self._deleted_seeds = deleted
+        self._commands(rows, begun, failed, blame)
 
-    def _untouched(self, urls: dict[_Url, tuple[UrlState, str | None, int]], blame: Callable[[str], None]) -> None:
+    def _untouched(self, rows: Rows, failed: dict[_Url, str], deleted: set[_Url], blame: Callable[[str], None]) -> None:
         """Blame a change of a URL that came to its state behind every command that could change it."""
-        for url, since in self._failed.items():
-            if url in urls and urls[url][0] in _OPEN and not self._may(url, _QUEUEING, lambda c, n=since: c.at > n):  # type: ignore[misc]  # bound now
-                blame(f"{url} failed behind every retry in progress, and was queued by one")
-        for url, (_, reason, _) in urls.items():
-            if reason == SEED_DELETED and url not in self._deleted_seeds:
-                given = not self._may(url, _DELETING, lambda c, url=url: url not in c.begun)  # type: ignore[misc]  # bound now
-                if given:
-                    blame(f"{url} was with a worker behind its deletion, and was deleted as a seed")
+        if changed := self._failed.keys() - failed.keys():
+            for url in changed & {(row[0], bytes(row[1])) for row in rows(_OPEN)}:
+                if not self._may(url, _QUEUEING, lambda c, n=self._failed[url]: c.at > n):  # type: ignore[misc]  # bound now
+                    blame(f"{url} failed behind every retry in progress, and was queued by one")
+        for url in deleted - self._deleted_seeds:
+            if not self._may(url, _DELETING, lambda c, url=url: url not in c.begun):  # type: ignore[misc]  # bound now
+                blame(f"{url} was with a worker behind its deletion, and was deleted as a seed")
 
     def _may(self, url: _Url, kinds: tuple[CommandKind, ...], true: Callable[[_Accepted], bool]) -> bool:
         commands = self._in_progress.values()
@@ -87,7 +90,7 @@ class CommandOrder:
     def _commands(
         self,
         rows: Rows,
-        urls: dict[_Url, tuple[UrlState, str | None, int]],
+        begun: set[_Url],
         failed: dict[_Url, str],
         blame: Callable[[str], None],
     ) -> None:
@@ -109,5 +112,4 @@ class CommandOrder:
                 for url, reason in failed.items()
                 if kind in _RETRIES and url[0] == crawl_id and not (answered and reason.startswith("http_"))
             }
-            begun = {url for url, (_, _, grants) in urls.items() if grants}
-            self._in_progress[name] = _Accepted(crawl_id, kind, self._at, meant, begun)
+            self._in_progress[name] = _Accepted(crawl_id, kind, self._at, meant, set(begun))

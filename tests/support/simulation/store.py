@@ -1,5 +1,6 @@
 """The real store on a database in memory, each of its transactions a step of a simulated world."""
 
+import sqlite3
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -32,9 +33,13 @@ class Database:
             connect_args={"isolation_level": None, "check_same_thread": False, "cached_statements": 512},
         )
 
+        @event.listens_for(self.engine, "connect")
+        def _connected(connection: sqlite3.Connection, _: object) -> None:
+            self._connection = connection
+
         @event.listens_for(self.engine, "begin")
-        def _begin(connection: Connection) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        def _begin(_: Connection) -> None:
+            self._connection.execute("BEGIN IMMEDIATE")
 
         self.version = 0
         self.full = False
@@ -57,9 +62,9 @@ class Database:
         self.version += 1
 
     def rows(self, query: str, **keys: object) -> list[Any]:
-        """What a query finds now."""
-        with self.engine.begin() as connection:
-            return list(connection.execute(text(query), keys))
+        """Return what a query finds now, as tuples. Judges read after every write, so it goes past SQLAlchemy, whose
+        calls took a third of a walk's time."""
+        return self._connection.execute(query, keys).fetchall()
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """A transaction outside of the world's steps."""
