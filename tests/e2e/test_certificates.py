@@ -75,9 +75,10 @@ def own(tmp_path: Path) -> Certificate:
 
 def test_site_of_an_own_authority_is_crawled_with_ca_and_named_without(tmp_path: Path, own: Certificate) -> None:
     async def story(sites: Mapping[str, RawServer]) -> None:
-        (site,), out = sites.values(), tmp_path / "a.crawl"
+        (site,), out, spec = sites.values(), tmp_path / "a.crawl", tmp_path / "spec.json"
         seed = site.url(scheme="https")
-        code, summary, said = await asyncio.to_thread(crawl, out, seed)
+        spec.write_text(json.dumps({"seeds": [seed], "retry": {"host_attempts": 1}}))
+        code, summary, said = await asyncio.to_thread(crawl, out, "--spec", spec)
         assert (code, summary["pages"], site.requests) == (Exit.NOTHING_FETCHED, 0, [])
         assert "certificate" in said
         assert "--ca FILE --retry-failed" in said
@@ -88,9 +89,11 @@ def test_site_of_an_own_authority_is_crawled_with_ca_and_named_without(tmp_path:
         assert (code, summary["pages"], summary["state"]) == (0, 2, "finished"), said
         assert paths(site) == ["/robots.txt", "/", "/ok"]
         # The folder keeps the authority for later commands, until it is taken away.
-        code, summary, _ = await asyncio.to_thread(crawl, tmp_path / "b.crawl", seed, "--ca", own.cert)
+        code, summary, _ = await asyncio.to_thread(crawl, tmp_path / "b.crawl", "--spec", spec, "--ca", own.cert)
         assert (code, summary["pages"]) == (0, 2)
-        code, summary, _ = await asyncio.to_thread(crawl, tmp_path / "b.crawl", seed, "--ca", "none", "--fresh")
+        code, summary, _ = await asyncio.to_thread(
+            crawl, tmp_path / "b.crawl", "--spec", spec, "--ca", "none", "--fresh"
+        )
         assert (code, summary["pages"]) == (Exit.NOTHING_FETCHED, 0)
 
     serving({"own": signed(tmp_path, own, "site")}, story)
