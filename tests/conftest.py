@@ -31,6 +31,20 @@ ConsoleRenderer.get_active().exception_formatter = plain_traceback
 loop_leaks.watch()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put long tests first where several processes run them, so that no process runs one alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_starts)
+
+
+def _starts(item: pytest.Item) -> int:
+    """Return the turn of a test: first those marked `long`, then whole clusters, then the others."""
+    if item.get_closest_marker("long"):
+        return 0
+    return 1 if item.get_closest_marker("e2e") or item.get_closest_marker("faults") else 2
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that closed an event loop with pending tasks or open connections on it."""

@@ -170,6 +170,7 @@ def test_recrawl_without_one_of_its_rules_is_caught(
         run_state_machine_as_test(RecrawlProtocol, settings=profile(_FEW, derandomize=True, phases=(Phase.generate,)))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "break_rule",

@@ -59,6 +59,7 @@ class Weighted(Cluster):
         return Counter(held.row.crawl_id for held in own.leases if held.live(self.world.now))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("weight", "part"), [(1, 0.5), (3, 0.75)])
 def test_crawl_beside_a_broad_one_gets_its_share_of_the_visits(database: Database, weight: int, part: float) -> None:
     nodes = [Node(host, Kind.PAGE) for host in range(HOSTS) for _ in range(PAGES)]

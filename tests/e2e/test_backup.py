@@ -24,7 +24,7 @@ from tests.support.web.web_server import Web
 HELD = 300
 """Pages that a site answers until the backup is there: a crawl that had ended by then would prove nothing."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300), pytest.mark.long]
 
 
 def orb_on(cluster: Cluster, command: str, *arguments: str | Path, code: int = 0) -> str:

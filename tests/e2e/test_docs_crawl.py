@@ -13,7 +13,7 @@ from tests.support.web.corpora import Corpus
 from tests.support.web.reference_walk import ReferenceWalk, reachable
 from tests.support.web.web_server import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.long]
 
 
 def walked(corpora: tuple[Corpus, ...], web: Web) -> dict[str, tuple[ReferenceWalk, Path]]:

@@ -24,7 +24,7 @@ from tests.support.processes.up_process import UpProcess, upped
 from tests.support.web.file_site import FileTree
 from tests.support.web.web_server import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.long]
 
 Served = Callable[..., Web]
 SOMETIMES: Final = ("API key:", "orb: crawl site: is running")

@@ -20,7 +20,7 @@ from tests.support.web import log_judge
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300), pytest.mark.long]
 
 DELAY_S: Final = 0.2
 GRANT_S: Final = "3"

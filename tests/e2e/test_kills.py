@@ -16,7 +16,7 @@ from tests.support.web import log_judge
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.long]
 
 DELAY_S = 0.1
 GRANT_S = "3"

@@ -56,6 +56,7 @@ def check_polite(served: Web, log: list[Exchange], site: SyntheticSite, delay_s:
     return min(gaps.values())
 
 
+@pytest.mark.long
 def test_eight_workers_keep_the_delay_on_twenty_hosts(web: Callable[..., Web], tmp_path: Path) -> None:
     site = SyntheticSite(
         pages=600, hosts=20, latency_s=(0.0, 0.02, 0.3), private=50, redirects=30, missing=20, flaky=30
@@ -106,6 +107,7 @@ def events(run: Running, role: Role, event: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines if f'"{event}"' in line]
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_the_delay_is_kept_across_deaths_and_stops_that_outlast_a_grant(
     web: Callable[..., Web], tmp_path: Path

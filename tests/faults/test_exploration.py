@@ -13,7 +13,7 @@ from tests.support.faults.report import report
 from tests.support.faults.validation import validate
 from tests.support.processes.kill_rounds import drawn_seed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600), pytest.mark.long]
 
 ROUNDS = 12
 SHORT_ROUNDS = 4

@@ -39,7 +39,8 @@ ROWS = 200_000
 FEW = 25_000
 """More than a row group of Parquet."""
 
-pytestmark = pytest.mark.timeout(600)  # a loaded machine takes its time to make so many rows, which counts, too
+# A loaded machine takes its time to make so many rows, which counts, too.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

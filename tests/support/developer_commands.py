@@ -10,7 +10,9 @@ from cli.terminal.exits import Environment, Exit, Usage
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
-_ALL_CORES: Final = ("-n", "logical", "--dist", "worksteal")
+_CORES: Final = len(os.sched_getaffinity(0))
+_ALL_CORES: Final = ("-n", str(_CORES + max(1, _CORES // 2)), "--dist", "worksteal")
+"""Half as many more processes as cores, since a test of a cluster mostly waits: for delays, elections and grants."""
 
 _NOT_SLOW: Final = ("-m", "not slow")
 _SHORT: Final = ("-m", "not slow and (smoke or not (e2e or faults))", "--hypothesis-profile", "short")

@@ -119,7 +119,8 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
 
     monkeypatch.setattr("tests.support.developer_commands._python", python)
     assert main(["test", *given]) == Exit.OK
-    assert ran == [("-m", "pytest", "-n", "logical", "--dist", "worksteal", *chosen)]
+    cores = len(os.sched_getaffinity(0))
+    assert ran == [("-m", "pytest", "-n", str(cores + max(1, cores // 2)), "--dist", "worksteal", *chosen)]
 
 
 @pytest.mark.parametrize(
