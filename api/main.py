@@ -140,7 +140,7 @@ def _read_spec(path: Path) -> CrawlSpec:
         raise Unusable(f"{path} is missing: start the crawl with `orb crawl`") from None
     except msgspec.MsgspecError as error:
         raise Unusable(f"{path} is no crawl spec ({error}): start the crawl with `orb crawl`") from error
-    if (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority)) is not None:
+    if (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)) is not None:
         raise Unusable(f"{path}: {refused}")
     return spec
 

@@ -305,7 +305,7 @@ class Visit:
         crawl = self._crawl
         if crawl is None or self._ending.is_set():
             return None
-        delay_s = crawl.spec.politeness.delay_s
+        delay_s = crawl.delay_s(self._shard.host)
         if crawl.revision != self._shard.spec and delay_s > self._delay_s and not self._slow_down(delay_s):
             return None
         return crawl

@@ -10,7 +10,9 @@ import structlog
 
 from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION
@@ -42,6 +44,7 @@ class VisitCrawl:
     revision: Revision
     partitions: int
     spec: CrawlSpec
+    host_specs: HostSpecs
     scope: CompiledScope
     outlinks: OutlinkResolver
     rules: PageRules
@@ -56,6 +59,10 @@ class VisitCrawl:
     def obeys_robots(self, host: str) -> bool:
         """Return True if the crawl obeys the robots.txt and the robots directives of `host`."""
         return self.spec.politeness.obey_robots and not self.spec.robots.ignored_for(host)
+
+    def delay_s(self, host: str) -> float:
+        """Return the delay of the spec for `host` in seconds."""
+        return self.host_specs.of(host).politeness.delay_s
 
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
         """Return the request for a URL of a shard. It is conditional if the URL's ETag or Last-Modified is known."""
@@ -150,7 +157,7 @@ class VisitCrawls:
         spec, crawl_id, revision = published.spec, published.crawl_id, published.revision
         agent = user_agent(spec, VERSION)
         token = product_token(agent)
-        scope = CompiledScope(spec)
+        scope = compiled_scope(spec)
         if scope.problem is not None:
             log.error("crawl_pattern.refused", crawl=crawl_id, revision=revision, reason=scope.problem)
         return VisitCrawl(
@@ -158,6 +165,7 @@ class VisitCrawls:
             revision=revision,
             partitions=published.partitions,
             spec=spec,
+            host_specs=HostSpecs(spec),
             scope=scope,
             outlinks=OutlinkResolver(crawl_id, revision, scope, spec.extract, self._known),
             rules=PageRules(() if scope.problem else spec.extract.items, spec.extract.item_limits()),

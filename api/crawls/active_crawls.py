@@ -170,7 +170,7 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
 
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
     """Return and log why the spec keeps the crawl from being dispatched; None if it can be dispatched."""
-    reason = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority)
+    reason = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     if reason is not None:
         log.error("crawl_pattern.refused", crawl=row.crawl_id, name=row.name, revision=row.revision, reason=reason)
     return reason

@@ -142,14 +142,14 @@ class Dispatch:
             return None
         if queue.queued and self._crawls.exclusions and self._crawls.exclusions.of_host(host.name) is not None:
             return _Preparation.OWNER
-        queue.delay_s, queue.slots = crawl.pace(host.facts)
+        queue.delay_s, queue.slots = crawl.pace(host.name, host.facts)
         due = queue.waiting > 0 and queue.next_due <= now
         recrawls = crawl.spec.recrawl.used
         if due and not promoted and not recrawls:
             return _Preparation.PROMOTE
         together = shard_limit(host, queue, queue.waiting if due and recrawls else 0)
         max_count = crawl.allowance.remaining(together if due and recrawls else min(together, queue.queued))
-        limit = crawl.spec.budget.max_pages_per_host
+        limit = crawl.max_pages_of(host.name)
         queue.without_requisites = queue.without_requisites and not due
         requisites = crawl.requisites_apart and queue.queued > 0 and not queue.without_requisites
         requisites = requisites and crawl.allowance.exhausted() != "max_bytes"

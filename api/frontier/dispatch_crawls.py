@@ -7,12 +7,14 @@ import msgspec
 import structlog
 
 from api.frontier.capacity import BudgetReservation
-from api.frontier.hosts import HostFacts
+from api.frontier.hosts import Host, HostFacts
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.priority_rules import CompiledPriority, compiled_priority
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.crawl_rows import CrawlRow
@@ -54,40 +56,58 @@ class DispatchCrawl:
     refused: str | None = None
     refresh_ms: int = 0
     compiled_scope: tuple[CrawlSpec, CompiledScope] | None = field(default=None, repr=False)
+    by_host: tuple[CrawlSpec, HostSpecs] | None = field(default=None, repr=False)
 
     @property
     def scope(self) -> CompiledScope:
         """The scope of the present spec, compiled at its first use."""
         if self.compiled_scope is None or self.compiled_scope[0] is not self.spec:
-            self.compiled_scope = (self.spec, CompiledScope(self.spec))
+            self.compiled_scope = (self.spec, compiled_scope(self.spec))
         return self.compiled_scope[1]
+
+    @property
+    def host_specs(self) -> HostSpecs:
+        """The present spec as it applies to each host, prepared at its first use."""
+        if self.by_host is None or self.by_host[0] is not self.spec:
+            self.by_host = (self.spec, HostSpecs(self.spec))
+        return self.by_host[1]
+
+    def spec_of(self, host: str) -> CrawlSpec:
+        """Return the spec as it applies to the URLs of `host`."""
+        return self.host_specs.of(host) if self.spec.overrides else self.spec
 
     @property
     def changing(self) -> bool:
         """True while the command that applies a changed scope may not have arrived yet."""
         return self.revision > 1 and self.state is CrawlState.SEEDING
 
-    def delay_s(self, facts: HostFacts) -> float:
+    def delay_s(self, host: str, facts: HostFacts) -> float:
         """Return a host's delay for this crawl in seconds: the longest of spec, robots.txt, latency and operator."""
-        return delay_of(self.spec.politeness, facts)
+        return delay_of(self.spec_of(host).politeness, facts)
 
-    def pace(self, facts: HostFacts) -> tuple[float, int]:
+    def pace(self, host: str, facts: HostFacts) -> tuple[float, int]:
         """Return a host's delay for this crawl in seconds, and how many of its shards may be out at once.
 
         The second number is 1 until the host was visited.
         """
-        delay_s = self.delay_s(facts)
+        delay_s = self.delay_s(host, facts)
         return delay_s, host_slots(self.spec.politeness, delay_s) if facts.visited else 1
 
     @property
     def max_depth(self) -> int | None:
-        return self.spec.scope.max_depth
+        """The greatest limit of depth that any of its URLs has. None if there is none."""
+        return self.host_specs.max_depth if self.spec.overrides else self.spec.scope.max_depth
+
+    def max_pages_of(self, host: str) -> int | None:
+        """Return how many pages of `host` may be fetched at most. None: there is no limit."""
+        return self.spec_of(host).budget.max_pages_per_host
 
     @property
     def requisites_apart(self) -> bool:
         """True if requisites are leased apart from pages, because pages have a budget that requisites do not use."""
-        limited = self.spec.budget.bounded or self.spec.budget.max_pages_per_host is not None
-        return limited and self.spec.scope.requisites is not Requisites.NONE
+        if self.spec.scope.requisites is Requisites.NONE:
+            return False
+        return self.spec.budget.bounded or self.host_specs.limits_pages_per_host
 
     @property
     def recrawl(self) -> CompiledRecrawl | None:
@@ -118,6 +138,7 @@ class DispatchCrawls:
         self._crawls: dict[CrawlId, DispatchCrawl] = {}
         self._looked_up: dict[CrawlId, DispatchCrawl] = {}
         self._strictest: Politeness | None = None
+        self._overriding: list[DispatchCrawl] = []
 
     def __iter__(self) -> Iterator[DispatchCrawl]:
         return iter(list(self._crawls.values()))
@@ -170,7 +191,7 @@ class DispatchCrawls:
         self._looked_up.pop(crawl_id, None)
         self._strictest = None
 
-    def longest_delay_s(self, facts: HostFacts) -> float:
+    def longest_delay_s(self, host: Host) -> float:
         """Return the longest delay, in seconds, that any loaded crawl may require for a host.
 
         The crawls are scanned only after one has changed.
@@ -186,10 +207,12 @@ class DispatchCrawls:
                 max_delay_s=max(adaptive, default=0.0),
                 obey_robots=any(politeness.obey_robots for politeness in asked),
             )
-        return delay_of(self._strictest, facts)
+            self._overriding = [crawl for crawl in self._crawls.values() if crawl.spec.overrides]
+        longest_s = delay_of(self._strictest, host.facts)
+        return max([longest_s, *(crawl.delay_s(host.name, host.facts) for crawl in self._overriding)])
 
     def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
-        """Return a mapping from crawl to its `scope.max_depth` (None: no limit), without crawls that are `unknown`."""
+        """Return a mapping from crawl to its `max_depth`, without crawls that are `unknown`."""
         crawls = map(self.find, set(crawl_ids))
         return {crawl.crawl_id: crawl.max_depth for crawl in crawls if crawl is not None}
 
@@ -225,6 +248,6 @@ def _looked_up(row: CrawlRow) -> DispatchCrawl:
     crawl = DispatchCrawl(
         row.crawl_id, row.name, row.revision, spec, row.state, BudgetReservation(None, None, {}), dispatching=False
     )
-    refused = refused_pattern(spec.scope, spec.extract, spec.recrawl)
+    refused = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     crawl.refused = refused if read is not None else "this version cannot read its spec"
     return crawl

@@ -61,7 +61,7 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
     `stop` is set if the shard was leased without a delay and the host has one now: other shards of it may be out.
     """
     leased_s = held.row.delay_ms / 1000
-    delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.facts))
+    delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
     stop = leased_s == 0 and delay_s > 0
     if host is None:
         return GrantTerms(delay_s, 0.0, 0.0, stop)

@@ -285,7 +285,7 @@ class HostQueues:
         self.drop_crawl(crawl_id)
         self._incomplete.add(crawl_id)
 
-    def evict_idle(self, now: float, delay_s: Callable[[HostFacts], float]) -> int:
+    def evict_idle(self, now: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that have no URLs, are rested and not blocked. Return the number of removed hosts.
 
         `delay_s` returns the longest delay of any crawl for a host. Only this memory has how long a host has rested, so
@@ -296,7 +296,7 @@ class HostQueues:
         self._idle = {host.host_id for host in idle}
         return self._forget([host for host in idle if host.blocked_until <= now], now, delay_s)
 
-    def make_room(self, now: float, soon: float, delay_s: Callable[[HostFacts], float]) -> int:
+    def make_room(self, now: float, soon: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that can start no shard before `soon` (`Clock.elapsed`). Return their number.
 
         A call examines at most `LOOKED_AT` hosts, those first that were examined longest ago.
@@ -309,10 +309,10 @@ class HostQueues:
         ]
         return self._forget(late, now, delay_s)
 
-    def _forget(self, hosts: list[Host], now: float, delay_s: Callable[[HostFacts], float]) -> int:
+    def _forget(self, hosts: list[Host], now: float, delay_s: Callable[[Host], float]) -> int:
         forgotten = 0
         for host in hosts:
-            rested = host.rested_from + max(host.last_delay_s, delay_s(host.facts)) <= now
+            rested = host.rested_from + max(host.last_delay_s, delay_s(host)) <= now
             if rested and not host.taken and not any(queue.leased for queue in host.queues.values()):
                 for queue in host.queues.values():
                     self._queues[queue.crawl_id] -= 1

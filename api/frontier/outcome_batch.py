@@ -14,7 +14,7 @@ from api.frontier.dead_letters import letter_of_shard
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
-from api.frontier.hosts import HostFacts
+from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
     adaptive_wait,
@@ -195,7 +195,7 @@ class OutcomeBatch:
                 # A latency changes adaptive delays only. Dispatch computes those of the other crawls.
                 if (before.crawl_delay_ms, before.visited) != (facts.crawl_delay_ms, facts.visited):
                     for other in host.queues.values():
-                        self._learn(other, facts)
+                        self._learn(other, host)
                 blocked_ms = facts.health.blocked_until_ms - self.now_ms
                 if blocked_ms > 0:
                     self.hosts.block(host, max(host.blocked_until, self.now + blocked_ms / 1000))
@@ -206,7 +206,7 @@ class OutcomeBatch:
                 continue
             host, queue = known
             if host_id in self._facts:
-                self._learn(queue, host.facts)
+                self._learn(queue, host)
             queue.queued += delta.queued
             queue.waiting += delta.waiting
             queue.leased += delta.leased
@@ -232,10 +232,10 @@ class OutcomeBatch:
             if crawl is not None:
                 crawl.allowance.settled(partition, settled.leased, settled.pages, settled.bytes)
 
-    def _learn(self, queue: CrawlQueue, facts: HostFacts) -> None:
+    def _learn(self, queue: CrawlQueue, host: Host) -> None:
         crawl = self.crawls.find(queue.crawl_id)
         if crawl is not None:
-            queue.delay_s, queue.slots = crawl.pace(facts)
+            queue.delay_s, queue.slots = crawl.pace(host.name, host.facts)
 
     # --- one URL ------------------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class OutcomeBatch:
             known = self.hosts.find(*_key(held))
             queue.shard_cap = None if known is None else grown_cap(known[1].cap)
         crawl = self.crawls.find(row.crawl_id)
-        learnt_s = crawl.delay_s(self._facts_of(row.host_id)) if crawl is not None else 0.0
+        learnt_s = crawl.delay_s(row.host, self._facts_of(row.host_id)) if crawl is not None else 0.0
         self._releases.append((row.host_id, row.slot, rested_from, max(row.delay_ms / 1000, learnt_s)))
 
     def _facts_of(self, host_id: HostId) -> HostFacts:
@@ -421,7 +421,7 @@ class OutcomeBatch:
 
     def _health(self, held: TrackedLease, crawl: DispatchCrawl, decision: Decision, result: UrlOutcome) -> None:
         facts = self._facts_of(held.row.host_id)
-        facts = facts_after(facts, decision.host, result, crawl, self.now_ms, self.rng01)
+        facts = facts_after(facts, decision.host, result, crawl, held.row.host, self.now_ms, self.rng01)
         if decision.host is not None:
             self._perhaps_give_up(held, crawl, facts.health)
         self._facts[held.row.host_id] = facts

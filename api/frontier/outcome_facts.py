@@ -194,10 +194,11 @@ def facts_after(
     effect: HostEffect | None,
     result: UrlOutcome,
     crawl: DispatchCrawl,
+    host: str,
     now_ms: int,
     rng01: Callable[[], float],
 ) -> HostFacts:
-    """Return the host's facts after the fetch `result`.
+    """Return the facts of `host` after the fetch `result`.
 
     `effect`: how the host failed or throttled, None if it did not.
     """
@@ -213,7 +214,7 @@ def facts_after(
                 now_ms,
                 effect,
                 retry=retry,
-                delay_s=crawl.delay_s(facts),
+                delay_s=crawl.delay_s(host, facts),
                 max_delay_s=crawl.spec.politeness.max_delay_s,
                 rng01=rng01(),
                 retry_after_s=retry_after_s(result),

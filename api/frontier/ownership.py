@@ -195,7 +195,7 @@ class Ownership:
         if self.commands.deletes(row.crawl_id):
             return False
         facts = facts_of(row)
-        delay_s, slots = crawl.pace(facts)
+        delay_s, slots = crawl.pace(row.host, facts)
         return self.hosts.offer(
             row,
             facts=facts,

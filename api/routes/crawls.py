@@ -35,8 +35,8 @@ from api.schemas.crawls import (
     summary_body,
 )
 from api.schemas.model import ANYTHING, Listing
-from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import same_scope
+from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
@@ -226,7 +226,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         if spec.recrawl.used:
             recrawl = await asyncio.to_thread(recrawl_plan, spec.recrawl, tallies.get(RATES, {}))
         if moved:
-            change = await served.catalog.scope_change(stored.crawl_id, CompiledScope(spec))
+            change = await served.catalog.scope_change(stored.crawl_id, compiled_scope(spec))
             scope = scope_plan_body(change, tallies.get("excluded", {}))
     return Plan(
         action="update" if differences or labels else "none",

@@ -17,6 +17,7 @@ from api.schemas.crawls import NAME
 from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body, waits_body
 from api.schemas.model import moment_of
 from api.schemas.progress import QueuedParts, Rates, rates_body
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Transient
 from shared.domain.explain.waits import HostState, rested, waits_of
@@ -82,7 +83,8 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
     )
     counters = counted.get(crawl.crawl_id, Counters())
     spec, more = decode_spec(crawl.spec), len(states) > MAX_HOSTS
-    waits = waits_of([rested(state, spec) for state in states[:MAX_HOSTS]], spec, now_ms)
+    specs = HostSpecs(spec)
+    waits = waits_of([rested(state, specs.of(state.host)) for state in states[:MAX_HOSTS]], spec, now_ms)
     known = counters.discovered - counters.excluded
     completed = counters.done + counters.failed
     active_s = crawl.active_ms / 1000

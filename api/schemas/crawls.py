@@ -327,7 +327,8 @@ class Seen:
 def needs_of(spec: str) -> Needs:
     """Return what a stored spec needs of workers."""
     read = summary_of(spec)
-    return Needs(read.pool, read.egress.allow, refused_pattern(read.scope, read.extract, read.recrawl, read.priority))
+    refused = refused_pattern(read.scope, read.extract, read.recrawl, read.priority, read.overrides)
+    return Needs(read.pool, read.egress.allow, refused)
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:

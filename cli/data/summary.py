@@ -16,6 +16,7 @@ from cli.terminal.summary_counts import ranked
 from cli.terminal.wait_messages import as_objects, sentences
 from shared.adapters.objects.local import OPEN_SUFFIX
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.explain.excluded_links import ExcludedLinkExample
 from shared.domain.explain.losses import NOT_READ_AGAIN, Losses
@@ -128,7 +129,9 @@ def _waits(reader: CrawlReader, row: CrawlRow) -> Waits:
     if row.state is CrawlState.FINISHED:
         return Waits()
     spec, now_ms = decode_spec(row.spec), time.time_ns() // 1_000_000
-    return waits_of([rested(state, spec) for state in reader.host_states(row.crawl_id, now_ms)], spec, now_ms)
+    specs = HostSpecs(spec)
+    states = [rested(state, specs.of(state.host)) for state in reader.host_states(row.crawl_id, now_ms)]
+    return waits_of(states, spec, now_ms)
 
 
 def _redirected(reader: CrawlReader, row: CrawlRow) -> str:

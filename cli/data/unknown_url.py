@@ -11,7 +11,8 @@ from cli.local.crawl_folder import CrawlFolder
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.outlinks import read_outlinks
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
-from shared.domain.crawl.scope import CompiledScope, Verdict
+from shared.domain.crawl.scope import Verdict
+from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Permanent, Transient
 from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW
@@ -63,7 +64,7 @@ def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Loca
     view = reader.url(row.crawl_id, place)
     depth = 0 if view is None else view.depth
     redirect = view is not None and view.fetch is not None and not view.fetch.page
-    verdicts = CompiledScope(spec).explain(
+    verdicts = compiled_scope(spec).explain(
         url.url,
         url.host,
         depth=depth if redirect else depth + 1,

@@ -18,7 +18,7 @@ def crawl(**politeness: float) -> DispatchCrawl:
 
 def test_host_gets_parallel_shards_only_after_robots_without_delay() -> None:
     eager = crawl(delay_s=0)
-    assert eager.pace(HostFacts(HostHealth()))[1] == 1
-    assert eager.pace(HostFacts(HostHealth(), visited=True))[1] == SLOTS_WITHOUT_DELAY
-    assert eager.pace(HostFacts(HostHealth(), crawl_delay_ms=500, visited=True))[1] == 1
-    assert crawl(delay_s=0.1).pace(HostFacts(HostHealth(), visited=True))[1] == 1
+    assert eager.pace("a.test", HostFacts(HostHealth()))[1] == 1
+    assert eager.pace("a.test", HostFacts(HostHealth(), visited=True))[1] == SLOTS_WITHOUT_DELAY
+    assert eager.pace("a.test", HostFacts(HostHealth(), crawl_delay_ms=500, visited=True))[1] == 1
+    assert crawl(delay_s=0.1).pace("a.test", HostFacts(HostHealth(), visited=True))[1] == 1

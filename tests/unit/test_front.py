@@ -23,7 +23,7 @@ HOSTS = [HostId(1), HostId(2)]
 TINY = 1e-6
 
 
-def longest(_facts: HostFacts) -> float:
+def longest(_host: Host) -> float:
     return max(DELAYS.values())
 
 
@@ -131,7 +131,7 @@ class FrontMachine(RuleBasedStateMachine):
 
     def is_idle(self, host: Host) -> bool:
         """Whether nothing is to be had of the host, and it is as polite to forget it."""
-        rested = host.rested_from + max(host.last_delay_s, longest(host.facts)) <= self.now
+        rested = host.rested_from + max(host.last_delay_s, longest(host)) <= self.now
         nothing = not host.taken and all(queue.empty and not queue.leased for queue in host.queues.values())
         return rested and nothing and host.blocked_until <= self.now
 

@@ -94,7 +94,7 @@ class CompiledScope:
     def __init__(self, spec: CrawlSpec) -> None:
         self._scope = scope = spec.scope
         self.max_url_length: Final = scope.max_url_length
-        self.problem: Final = refused_pattern(scope, spec.extract)
+        self.problem: Final = refused_pattern(scope, spec.extract, overrides=spec.overrides)
         self._place_rule: Final = {
             ScopeMode.HOST: ExclusionReason.HOST,
             ScopeMode.DOMAIN: ExclusionReason.DOMAIN,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.crawl.override_spec import SCOPE_FIELDS
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason, ScopeRule, home, prefixes
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
 from shared.domain.frontier.states import ALSO_PAGE, UrlKind, extra_hops_of, kind_of
@@ -21,7 +22,19 @@ def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if both specs admit the same URLs. In mode prefix, and with `extra_hops`, the seeds decide, too."""
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
-    return after.scope.mode is not ScopeMode.PREFIX or prefixes(before) == prefixes(after)
+    overrides = _scopes_of_hosts(after)
+    if overrides != _scopes_of_hosts(before):
+        return False
+    # An override of the mode may make other seeds matter.
+    modes = after.scope.mode is ScopeMode.PREFIX or any(each.mode is not None for each in after.overrides)
+    return not modes or prefixes(before) == prefixes(after)
+
+
+def _scopes_of_hosts(spec: CrawlSpec) -> list[tuple[object, ...]]:
+    """Return what the overrides of a spec say on its scope. The order counts, since the first that matches applies."""
+    if not any(override.changes_scope for override in spec.overrides):
+        return []
+    return [(each.hosts, *(getattr(each, name) for name in SCOPE_FIELDS)) for each in spec.overrides]
 
 
 def scope_command_of(crawl_id: CrawlId, revision: Revision) -> str:

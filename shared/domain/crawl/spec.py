@@ -14,22 +14,23 @@ from msgspec import Meta
 from shared.domain.crawl.described import described
 from shared.domain.crawl.discover_spec import Discover
 from shared.domain.crawl.item_rules import ItemLimits, ItemRules
+from shared.domain.crawl.override_spec import MAX_OVERRIDES, Override
 from shared.domain.crawl.priority_rules import Priority, PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.robots_spec import Robots
+from shared.domain.crawl.spec_types import DAY_S as DAY_S
+from shared.domain.crawl.spec_types import Natural, Patterns, Seconds
+from shared.domain.crawl.spec_types import ScopeMode as ScopeMode
 from shared.domain.frontier.states import MAX_EXTRA_HOPS
 from shared.domain.web.fetch import FetchLimits
 
-DAY_S: Final = 86_400.0
 SLOTS_WITHOUT_DELAY: Final = 8
 """The default number of URL shards of one host that may be leased at once, if its delay is 0.
 
 Several hide the round trip between URL shards.
 """
 
-Natural = Annotated[int, Meta(ge=1, le=2**53)]
-Seconds = Annotated[float, Meta(ge=0.0, le=DAY_S)]
 Timeout = Annotated[float, Meta(ge=0.1, le=3600.0)]
 Size = Annotated[int, Meta(ge=1024, le=2**40)]
 BufferedSize = Annotated[int, Meta(ge=1024, le=2**31)]
@@ -37,18 +38,6 @@ LABEL: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 LABEL_WORDS: Final = "lower-case letters, digits and inner hyphens, at most 63"
 Label = Annotated[str, Meta(pattern=LABEL)]
 """A name that is valid in a subject, a path and a metric. `LABEL_WORDS` describes it for users."""
-
-Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
-Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=100)]
-
-
-class ScopeMode(StrEnum):
-    """Which outlinks belong to the crawl, relative to the page that has them."""
-
-    HOST = "host"
-    DOMAIN = "domain"
-    PREFIX = "prefix"
-    ANY = "any"
 
 
 class Scheme(StrEnum):
@@ -380,6 +369,13 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
     politeness: Annotated[Politeness, described("How fast each host is fetched from.")] = Politeness()
     robots: Annotated[Robots, described("Hosts whose robots rules are ignored.")] = Robots()
     budget: Annotated[Budget, described("Limits at which the crawl finishes.")] = Budget()
+    overrides: Annotated[
+        Annotated[tuple[Override, ...], Meta(max_length=MAX_OVERRIDES)],
+        described(
+            "Other values for some hosts or domains. The first override whose `hosts` match the host of a URL applies.",
+            [{"hosts": ["*.example.org"], "delay_s": 5.0, "max_depth": 3, "max_pages_per_host": 1000}],
+        ),
+    ] = ()
     fetch: Annotated[Fetch, described("How requests are made.")] = Fetch()
     extract: Annotated[Extract, described("Which links are followed, and which items are extracted.")] = Extract()
     discover: Annotated[Discover, described("Sources of URLs besides the links of pages.")] = Discover()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shared.domain.crawl.item_rules import ItemField, ItemRule
+from shared.domain.crawl.override_spec import VALUES, Override
 from shared.domain.crawl.patterns import pattern_problem, size_problem
 from shared.domain.crawl.priority_rules import PriorityRule
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy, RecrawlRule
@@ -127,6 +128,8 @@ def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
             yield problem
         case Egress():
             yield from _egress(part)
+        case Override():
+            yield from _override(part)
         case CrawlSpec():
             yield from _whole(part)
         case _:
@@ -147,7 +150,11 @@ def _seed(seed: Seed) -> Iterator[SpecProblem]:
 
 
 def refused_pattern(
-    scope: Scope, extract: Extract, recrawl: Recrawl | None = None, priority: Sequence[PriorityRule] = ()
+    scope: Scope,
+    extract: Extract,
+    recrawl: Recrawl | None = None,
+    priority: Sequence[PriorityRule] = (),
+    overrides: Sequence[Override] = (),
 ) -> str | None:
     """Return why a regular expression in these sections of a spec cannot be used, with its place. None if all can be.
 
@@ -166,13 +173,16 @@ def refused_pattern(
     for index, ranked in enumerate(priority):
         if refused := _pattern("match", ranked.match):
             return f"priority[{index}].{refused}"
+    for index, override in enumerate(overrides):
+        for problem in _scope(override):
+            return f"overrides[{index}].{problem}"
     too_large = _priority_sizes(priority)
     return None if too_large is None else str(too_large)
 
 
-def _scope(scope: Scope) -> Iterator[SpecProblem]:
+def _scope(scope: Scope | Override) -> Iterator[SpecProblem]:
     for name in ("include", "exclude"):
-        patterns: tuple[str, ...] = getattr(scope, name)
+        patterns: tuple[str, ...] = getattr(scope, name) or ()
         refused = [_pattern(f"{name}[{index}]", pattern) for index, pattern in enumerate(patterns)]
         problems = [problem for problem in refused if problem is not None]
         yield from problems
@@ -212,6 +222,30 @@ def _politeness(politeness: Politeness) -> Iterator[SpecProblem]:
         yield SpecProblem(
             "host_slots", "cannot exceed 1 while there is a delay to keep", "set delay_s to 0 or leave it out"
         )
+
+
+def _override(override: Override) -> Iterator[SpecProblem]:
+    for index, entry in enumerate(override.hosts):
+        if (problem := host_problem(entry)) is not None:
+            yield SpecProblem(f"hosts[{index}]", *problem)
+    if not override.values():
+        yield SpecProblem("", "overrides no field", f"set at least one of {', '.join(VALUES)}")
+    yield from _scope(override)
+
+
+def _overrides(spec: CrawlSpec) -> Iterator[SpecProblem]:
+    first: dict[str, int] = {}
+    greatest_s = spec.politeness.max_delay_s
+    for number, override in enumerate(spec.overrides):
+        for index, host in enumerate(override.hosts):
+            if (earlier := first.setdefault(host, number)) != number:
+                message = f"{host!r} is in overrides[{earlier}], too, which applies first"
+                yield SpecProblem(f"overrides[{number}].hosts[{index}]", message, "name each host once")
+        if override.delay_s is None:
+            continue
+        if spec.politeness.adaptive and override.delay_s > greatest_s:
+            message = f"is more than politeness.max_delay_s, which is {greatest_s:g}"
+            yield SpecProblem(f"overrides[{number}].delay_s", message)
 
 
 def _robots(robots: Robots) -> Iterator[SpecProblem]:
@@ -339,6 +373,7 @@ def _egress(egress: Egress) -> Iterator[SpecProblem]:
 def _whole(spec: CrawlSpec) -> Iterator[SpecProblem]:
     if problem := _priority_sizes(spec.priority):
         yield problem
+    yield from _overrides(spec)
     if spec.robots.ignore_for and not spec.politeness.obey_robots:
         yield SpecProblem(
             "robots.ignore_for",

@@ -43,6 +43,13 @@ _LINKS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """For each reason: the description of its links, and the setting that follows them."""
 
+_OVERRIDDEN: Final[Mapping[str, tuple[str, str, str]]] = {
+    Rule.DEPTH: ("max_depth", "deeper than the limit of depth of their host", "a greater max_depth in the spec"),
+    Rule.EXCLUDE: ("exclude", "matching a pattern of exclude", "another exclude in the spec, or none,"),
+    Rule.INCLUDE: ("include", "matching no pattern of include", "another include in the spec, or none,"),
+}
+"""The field of `overrides` that may decide these reasons, and the texts that apply then."""
+
 _PAGES: Final = {
     "length": "at fetch.max_body_bytes ({spec.fetch.max_body_bytes}): a greater one in the spec",
     "decoded": "at fetch.max_decoded_bytes ({spec.fetch.max_decoded_bytes}): a greater one in the spec",
@@ -73,7 +80,7 @@ class Losses:
         lines = []
         ranked = sorted(_ranked(self.left_out), key=lambda item: not self.remedy(item[0], spec))
         for reason, n in ranked:
-            what, _ = _LINKS.get(reason, (f"by the rule {reason}", ""))
+            what, _ = _said(reason, spec)
             examples = self.examples.get(reason, ())
             such = f", such as {shown(examples[0].url)} on {shown(examples[0].page)}" if examples else ""
             remedy = self.remedy(reason, spec)
@@ -114,7 +121,7 @@ class Losses:
         """Return the flag or field of the spec that allows the links excluded for this reason; empty if none does."""
         if _without_page(reason, spec):
             return ""
-        _, remedy = _LINKS.get(reason, ("", ""))
+        _, remedy = _said(reason, spec)
         examples = self.examples.get(reason, ())
         if reason == Rule.HOST and examples and not any(map(_same_domain, examples)):
             return "--scope any"
@@ -123,6 +130,15 @@ class Losses:
 
 def _ranked(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     return ((reason, n) for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if n > 0)
+
+
+def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
+    """Return the description of links that a reason excludes, and the setting that follows them."""
+    if reason in _OVERRIDDEN:
+        field, what, remedy = _OVERRIDDEN[reason]
+        if any(getattr(override, field) is not None for override in spec.overrides):
+            return what, remedy
+    return _LINKS.get(reason, (f"by the rule {reason}", ""))
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from shared.domain.crawl.scope import CompiledScope
+from shared.domain.crawl.host_specs import deciding, override_of, spec_for
 from shared.domain.crawl.scope_change import extra_of_page, judge_found
+from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.state import COMPLETE, CrawlStatus
@@ -80,6 +81,8 @@ def rule_checks(
     `view`: everything known of the URL, None if the crawl does not know it.
     """
     checks = [_canonical(asked, location), _exclusion(around.excluded), *_scope(location, view, spec, around)]
+    if (override := override_of(spec, location.host)) is not None:
+        checks.append(RuleCheck("override", True, f"{override} of the spec applies to {location.host}"))
     if (priority := priority_of(location.url, view, spec)) is not None:
         checks.append(RuleCheck("priority", True, priority))
     if view is not None:
@@ -139,7 +142,7 @@ _IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
 
 def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: int) -> list[RuleCheck]:
     """Return how the present scope judges a URL that was found. A rule that excludes it names the spec's revision."""
-    scope, via = CompiledScope(spec), host_of(view.chain[0]) if view.chain else None
+    scope, via = compiled_scope(spec), host_of(view.chain[0]) if view.chain else None
     of = f" (revision {revision} of the spec)"
     if view.kind.listing or view.kind is UrlKind.REQUISITE:
         rule = None
@@ -237,7 +240,8 @@ def _robots(location: Location, spec: CrawlSpec, record: RobotsRecord | None, no
 
 def _crawl(spec: CrawlSpec, standing: CrawlStatus) -> RuleCheck:
     held = HELD.get(standing.state)
-    if held is None and (refused := refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority)) is not None:
+    refused = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
+    if held is None and refused is not None:
         return RuleCheck("crawl", False, f"no URL is dispatched until the crawl has another spec: {refused}")
     if held is None:
         return RuleCheck("crawl", True, f"the crawl is {standing.state}")
@@ -288,9 +292,11 @@ def _turn(host: HostView, others: tuple[str, ...]) -> RuleCheck:
 
 
 def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> Iterator[RuleCheck]:
-    limit = spec.budget.max_pages_per_host
+    own = spec_for(spec, host.host)
+    limit = own.budget.max_pages_per_host
     if limit is not None:
-        detail = f"{host.host} has given {host.pages} of {limit} pages (budget.max_pages_per_host)"
+        place = deciding(spec, host.host, "max_pages_per_host") or "budget.max_pages_per_host"
+        detail = f"{host.host} has given {host.pages} of {limit} pages ({place})"
         yield RuleCheck("host_budget", host.pages < limit, detail)
     if host.blocked_until_ms > now_ms:
         cause = f", after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
@@ -298,13 +304,15 @@ def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> It
     else:
         yield RuleCheck("blocked", True, f"{host.host} is not blocked")
     delay_s = host_delay(
-        spec.politeness,
+        own.politeness,
         crawl_delay_s=host.crawl_delay_ms / 1000 or None,
         last_fetch_s=host.latency_ms / 1000 or None,
         operator_delay_s=host.operator_delay_ms / 1000,
         slowed_s=host.slowed_ms / 1000,
     )
     pace = f"is asked at most every {delay_s:g} s" if delay_s else "has no delay"
+    if delay_s == own.politeness.delay_s and (decided := deciding(spec, host.host, "delay_s")) is not None:
+        pace += f" ({decided})"
     detail = f"{host.host} {pace}; {counted(host.queued, 'URL')} queued"
     if host.leased:
         detail += f", {host.leased} with workers now: {given_again(regained_s)}"

@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from shared.domain.crawl.exclusions import OWNER
+from shared.domain.crawl.host_specs import deciding, spec_for
 from shared.domain.crawl.priority_rules import compiled_priority
 from shared.domain.crawl.recrawl_rules import compiled
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.crawl.requisites_spec import MAX_REQUISITES, REQUISITE_HOST, REQUISITES_PER_PAGE
-from shared.domain.crawl.scope import CompiledScope, ExclusionReason, Verdict
+from shared.domain.crawl.scope import ExclusionReason, Verdict
+from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, not_indexed
 from shared.domain.explain.redirects import COOKIES
@@ -262,7 +264,7 @@ def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, li
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)
-    return via, CompiledScope(spec).explain(url, host, depth=1, via_host=via)
+    return via, compiled_scope(spec).explain(url, host, depth=1, via_host=via)
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
@@ -331,8 +333,9 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     if host.blocked_until_ms > now_ms:
         cause = f" after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
         sentences.append(f"Its host is left alone until {moment(host.blocked_until_ms)}{cause}.")
+    own = spec_for(spec, host.host)
     delay_s = host_delay(
-        spec.politeness,
+        own.politeness,
         crawl_delay_s=host.crawl_delay_ms / 1000 or None,
         last_fetch_s=host.latency_ms / 1000 or None,
         operator_delay_s=host.operator_delay_ms / 1000,
@@ -340,9 +343,10 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     )
     if delay_s:
         sentences.append(f"Its host is asked at most every {delay_s:g} s.")
-    limit = spec.budget.max_pages_per_host
+    limit = own.budget.max_pages_per_host
     if limit is not None and host.pages >= limit:
-        sentences.append(f"Its host has reached budget.max_pages_per_host with {counted(host.pages, 'page')}.")
+        place = deciding(spec, host.host, "max_pages_per_host") or "budget.max_pages_per_host"
+        sentences.append(f"Its host has reached {place} with {counted(host.pages, 'page')}.")
     return sentences
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
 
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import CrawlSpec, host_slots
 from shared.domain.frontier.politeness import HostHealth, host_delay
 
@@ -94,7 +95,7 @@ class Waits:
 
 
 def delay_of(state: HostState, spec: CrawlSpec) -> float:
-    """Return the seconds from the end of a response of the host to the next request to it, under this spec."""
+    """Return the seconds from the end of a response of the host to the next request to it, under the host's spec."""
     return host_delay(
         spec.politeness,
         crawl_delay_s=state.crawl_delay_s or None,
@@ -158,11 +159,13 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
 def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_count: int = 5) -> Waits:
     """Return which of a crawl's hosts with URLs left wait, and why: their number, and at most `max_count` of them."""
     waits, left_s, moving, silent = [], -1.0, False, False
+    specs = HostSpecs(spec)
     for state in states:
-        wait = wait_of(state, spec, now_ms)
-        delay_s = delay_of(state, spec)
+        own = specs.of(state.host)
+        wait = wait_of(state, own, now_ms)
+        delay_s = delay_of(state, own)
         fetch_s = state.latency_s or _EXPECTED_FETCH_S
-        rest_s = (state.urls - 1) * (delay_s + fetch_s) / host_slots(spec.politeness, delay_s)
+        rest_s = (state.urls - 1) * (delay_s + fetch_s) / host_slots(own.politeness, delay_s)
         wait_s = 0.0 if wait is None else wait.wait_s
         left_s = max(left_s, wait_s + fetch_s + rest_s, state.retry_s + fetch_s)
         if wait is None:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from shared.domain.crawl.override_spec import Override
 from shared.domain.crawl.priority_rules import PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.spec import Extract, Scope
@@ -51,6 +52,7 @@ class SpecSummary(msgspec.Struct, frozen=True):
     extract: Extract = Extract()
     recrawl: Recrawl = Recrawl()
     priority: PriorityRules = ()
+    overrides: tuple[Override, ...] = ()
     egress: _Allowing = _Allowing()
 
 
