@@ -20,14 +20,17 @@ def answered(
     fingerprint: Fingerprint,
     answer: Answer,
     reading: PageReading,
-    stored: Archived,
+    stored: Archived | None,
     *,
     at_ms: int,
     retry_after_ms: int,
     mark: bytes = b"",
 ) -> UrlOutcome:
-    """Return the outcome of a URL whose answer was archived, whatever its HTTP status is."""
-    place = stored.location
+    """Return the outcome of a URL that was answered, whatever its HTTP status is.
+
+    `stored`: its place in the archive, None if the crawl does not store its media type.
+    """
+    place = None if stored is None else stored.location
     return UrlOutcome(
         fingerprint=fingerprint,
         end=UrlEnd.ANSWERED,
@@ -37,8 +40,8 @@ def answered(
         latency_ms=round(answer.timings.total_s * 1000),
         size=len(answer.body),
         mime=reading.mime,
-        digest=stored.digest,
-        record=Record(place.segment, place.offset, place.length),
+        digest=b"" if stored is None else stored.digest,
+        record=None if place is None else Record(place.segment, place.offset, place.length),
         etag=_validator(answer.header("etag")),
         last_modified=_validator(answer.header("last-modified")),
         location=reading.location[:_LOCATION] if reading.location is not None else None,

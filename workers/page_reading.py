@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import ScopeRule
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
@@ -21,7 +22,7 @@ from workers.parse.charset import sniff
 from workers.parse.css import css_text, css_urls
 from workers.parse.directives import NOTHING_FORBIDDEN, Directives, x_robots_tag
 from workers.parse.html import LinkKind, PageLink, ParsedPage, parse_html, parse_refresh
-from workers.parse.mime import XHTML_TYPES, Media, classify, media_type
+from workers.parse.mime import HTML_TYPES, XHTML_TYPES, Media, classify, media_type
 from workers.parse.requisites import MAX_REQUISITE_BYTES, loads, requisites_of
 from workers.visit_crawls import VisitCrawl
 
@@ -120,6 +121,11 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     beyond: tuple[Location, ...] = ()
     extra: int = 0
 
+    @property
+    def unstored(self) -> bool:
+        """True if the answer is not archived, because the crawl does not store its media type."""
+        return self.not_indexed is NotIndexed.MEDIA_TYPE
+
 
 def read(
     crawl: VisitCrawl,
@@ -159,8 +165,16 @@ def _read(
     directives = _directives_by_header(crawl, answer) if obeys_robots else NOTHING_FORBIDDEN
     if kind is UrlKind.REQUISITE:
         return _requisite(crawl, page, depth, hops, answer, mime)
+    of_type = "text/html" if media is Media.HTML and mime not in HTML_TYPES else mime
+    unstored = None if crawl.spec.media.stores(of_type) else NotIndexed.MEDIA_TYPE
     if media is not Media.HTML:
-        return PageReading(mime, not_indexed=directives.not_indexed(at_ms))
+        return PageReading(mime, not_indexed=unstored or directives.not_indexed(at_ms))
+    if not crawl.spec.media.parses(of_type):
+        return PageReading(
+            mime,
+            not_indexed=unstored or directives.not_indexed(at_ms),
+            left_out={NOT_PARSED: 1},
+        )
     charset = sniff(body, content_type)
     parsed = parse_html(
         body, charset=charset, options=crawl.spec.extract, product=crawl.product, xml=mime in XHTML_TYPES
@@ -172,7 +186,7 @@ def _read(
         parsed = _with_link_field(parsed, links, page.url, crawl.spec.extract.max_links_per_page)
     if obeys_robots:
         directives |= parsed.robots
-    not_indexed = directives.not_indexed(at_ms)
+    not_indexed = unstored or directives.not_indexed(at_ms)
     outlinks = crawl.outlinks.outlinks(page, parsed, depth=depth, nofollow=directives.nofollow, extra=extra)
     follows_feeds = crawl.spec.discover.feeds and not directives.nofollow and not extra
     feeds = _feeds(crawl, page, parsed, depth) if follows_feeds else None

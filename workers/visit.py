@@ -26,7 +26,7 @@ from shared.domain.frontier.failure import policy_for
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.reads.items import PageItems, TakenItem
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest
-from shared.domain.web.robots import Unreachable
+from shared.domain.web.robots import BY_DIRECTIVE, Unreachable
 from shared.domain.web.url import Location, fingerprint, origin_of
 from shared.ports.broker import VisitMessage
 from shared.ports.clock import Clock
@@ -403,13 +403,13 @@ class Visit:
         reading = await read_answer(crawl, page, entry, answer, at_ms, self._robots, self._ctx.robots)
         seed = entry.depth == 0 and entry.hops == 0
         exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes, seed=seed)
-        stored = await self._ctx.archive.keep(crawl.archived, as_revisit(exchange, entry))
+        stored = None if reading.unstored else await self._ctx.archive.keep(crawl.archived, as_revisit(exchange, entry))
         self._ctx.failpoint("archived")
         self._ctx.stats.pages += 1
         self._ctx.stats.bytes += len(answer.body)
         links = links_of(crawl, self._shard.host_id, page, reading)
         retry_ms = retry_after_ms(answer, self._clock.unix_ms())
-        taken = reading.html is not None or reading.not_indexed is not None
+        taken = reading.html is not None or reading.not_indexed in BY_DIRECTIVE
         items = await self._items(crawl, page, reading.html, at_ms) if taken else None
         mark = content_mark(crawl, answer, reading.html, items)
         result = outcome.answered(

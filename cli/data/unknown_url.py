@@ -11,6 +11,7 @@ from cli.local.crawl_folder import CrawlFolder
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.outlinks import read_outlinks
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.scope import Verdict
 from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import decode_spec
@@ -164,6 +165,8 @@ def _doubts(reader: CrawlReader, row: CrawlRow, search: _Search) -> list[str]:
         doubts.append(f"It may be one of {many} beyond extract.max_links_per_page ({limit}): they were not read.")
     if n := left_out.get(NOFOLLOW):
         doubts.append(f"It may be one of {counted(n, 'link')} that pages mark as nofollow.")
+    if n := left_out.get(NOT_PARSED):
+        doubts.append(f"It may be on one of {counted(n, 'page')} whose type media.parsed leaves out.")
     if truncated:
         doubts.append(f"It may be in the missing part of {counted(truncated, 'page')} whose body was cut.")
     if search.unreadable:

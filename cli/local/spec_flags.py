@@ -36,6 +36,7 @@ _EFFECTS: Final = {
     "(--fresh does that)",
     "budget": "the crawl goes on up to the changed limits, which include what it has done already",
     "recrawl": "the changed times apply to each page from its next fetch on",
+    "media": "the changed types apply to pages fetched from now on",
     "overrides": "the changed values apply to the next requests, to queued URLs and to links found from now on",
     "priority": "the changed rules apply to URLs found from now on: queued URLs keep their priority",
     **dict.fromkeys(("politeness", "fetch", "retry", "egress"), _REQUESTS),

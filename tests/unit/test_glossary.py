@@ -11,6 +11,7 @@ from api.schemas.cluster import MemberState
 from api.schemas.pages import SeedSource
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.item_rules import Refusal
+from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.requisites_spec import MAX_REQUISITES, REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.crawl.spec import Scheme, ScopeMode
@@ -53,7 +54,7 @@ VALUES: Final[dict[str, set[str]]] = {
 NOT_IN_ENUMS: Final = {
     "exclusion reason": {
         *(OWNER, SEED_DELETED, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, "max_pages_per_host"),
-        *(MAX_REQUISITES, REQUISITES_PER_PAGE),
+        *(MAX_REQUISITES, REQUISITES_PER_PAGE, NOT_PARSED),
     },
     "failure reason": {"http_STATUS"},
     "verb": {"drain", "undrain"},

@@ -14,6 +14,7 @@ from msgspec import Meta
 from shared.domain.crawl.described import described
 from shared.domain.crawl.discover_spec import Discover
 from shared.domain.crawl.item_rules import ItemLimits, ItemRules
+from shared.domain.crawl.media_spec import Media
 from shared.domain.crawl.override_spec import MAX_OVERRIDES, Override
 from shared.domain.crawl.priority_rules import Priority, PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
@@ -378,6 +379,7 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     fetch: Annotated[Fetch, described("How requests are made.")] = Fetch()
     extract: Annotated[Extract, described("Which links are followed, and which items are extracted.")] = Extract()
+    media: Annotated[Media, described("Which pages are stored and parsed, by their media types.")] = Media()
     discover: Annotated[Discover, described("Sources of URLs besides the links of pages.")] = Discover()
     retry: Annotated[Retry, described("When failed fetches are repeated.")] = Retry()
     recrawl: Annotated[Recrawl, described("When stored pages are fetched again.")] = Recrawl()

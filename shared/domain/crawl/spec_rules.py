@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shared.domain.crawl.item_rules import ItemField, ItemRule
+from shared.domain.crawl.media_spec import Media, media_type_problem
 from shared.domain.crawl.override_spec import VALUES, Override
 from shared.domain.crawl.patterns import pattern_problem, size_problem
 from shared.domain.crawl.priority_rules import PriorityRule
@@ -128,6 +129,8 @@ def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
             yield problem
         case Egress():
             yield from _egress(part)
+        case Media():
+            yield from _media(part)
         case Override():
             yield from _override(part)
         case CrawlSpec():
@@ -362,6 +365,13 @@ def _priority_sizes(rules: Sequence[PriorityRule]) -> SpecProblem | None:
     patterns = [rule.match for rule in rules if pattern_problem(rule.match) is None]
     problem = size_problem(patterns)
     return None if problem is None else SpecProblem("priority", f"its patterns {problem}", "shorten or drop some")
+
+
+def _media(media: Media) -> Iterator[SpecProblem]:
+    for name, types in (("stored", media.stored), ("parsed", media.parsed)):
+        for index, entry in enumerate(types or ()):
+            if (problem := media_type_problem(entry)) is not None:
+                yield SpecProblem(f"{name}[{index}]", *problem)
 
 
 def _egress(egress: Egress) -> Iterator[SpecProblem]:

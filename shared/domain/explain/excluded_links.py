@@ -15,7 +15,7 @@ SITEMAP_LOCATION: Final = "sitemap_location"
 """Reasons besides those of the scope (shared.domain.crawl.scope.ExclusionReason)."""
 
 NOT_INDEXED: Final = "not_indexed"
-"""The tally of pages that their robots directives keep out of lists, exports and items."""
+"""The tally of pages that robots directives or `media.stored` keep out of lists, exports and items."""
 
 MAX_EXAMPLES: Final = 20
 """The most examples of one reason that a crawl keeps per partition, that a page reports, and that are shown."""
@@ -91,7 +91,7 @@ def losses(
 
 
 def not_indexed(reason: str | None) -> bool:
-    """Return True if the stored reason of a fetch is that its page must not be indexed."""
+    """Return True if the stored reason of a fetch is that its page is in no list (NotIndexed)."""
     return reason in NotIndexed.__members__.values()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.requisites_spec import REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import ExclusionReason as Rule
 from shared.domain.crawl.spec import CrawlSpec, Scheme
@@ -35,6 +36,7 @@ _LINKS: Final[Mapping[str, tuple[str, str]]] = {
         "beyond budget.max_requisites_per_page ({spec.budget.max_requisites_per_page})",
         "a greater budget.max_requisites_per_page in the spec",
     ),
+    NOT_PARSED: ("whose links were not read (media.parsed)", "a longer media.parsed in the spec"),
     NOFOLLOW: ("marked as nofollow", "extract.follow_nofollow in the spec"),
     LINKS_PER_PAGE: (
         "beyond extract.max_links_per_page ({spec.extract.max_links_per_page})",
@@ -83,9 +85,10 @@ class Losses:
             what, _ = _said(reason, spec)
             examples = self.examples.get(reason, ())
             such = f", such as {shown(examples[0].url)} on {shown(examples[0].page)}" if examples else ""
+            unit = "page" if reason == NOT_PARSED else "link"
             remedy = self.remedy(reason, spec)
             follows = f"; {remedy} follows {'it' if n == 1 else 'them'}" if remedy else ""
-            lines.append(f"{_counted(n, 'link')} {what.format(spec=spec)}{such}{follows}")
+            lines.append(f"{_counted(n, unit)} {what.format(spec=spec)}{such}{follows}")
         return lines
 
     def pages(self, spec: CrawlSpec) -> list[str]:
@@ -97,7 +100,7 @@ class Losses:
 
     def hide_urls(self) -> bool:
         """Return True if the crawl may have missed URLs in scope, because some links of its pages were not read."""
-        return bool(self.left_out.get(LINKS_PER_PAGE)) or any(self.truncated.values())
+        return any(self.left_out.get(each) for each in (LINKS_PER_PAGE, NOT_PARSED)) or any(self.truncated.values())
 
     def can_follow(self, spec: CrawlSpec) -> bool:
         """Return True if another spec would follow some of the excluded links."""

@@ -6,6 +6,7 @@ from typing import Final, assert_never
 
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.host_specs import deciding, spec_for
+from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.priority_rules import compiled_priority
 from shared.domain.crawl.recrawl_rules import compiled
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
@@ -13,7 +14,14 @@ from shared.domain.crawl.requisites_spec import MAX_REQUISITES, REQUISITE_HOST, 
 from shared.domain.crawl.scope import ExclusionReason, Verdict
 from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec
-from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, not_indexed
+from shared.domain.explain.excluded_links import (
+    INVALID,
+    LINKS_PER_PAGE,
+    NOFOLLOW,
+    NOT_INDEXED,
+    SITEMAP_LOCATION,
+    not_indexed,
+)
 from shared.domain.explain.redirects import COOKIES
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.failure import HOST_UNREACHABLE
@@ -105,6 +113,12 @@ _MEANINGS: Final = {
     NotIndexed.NOINDEX: Meaning("noindex", "its robots directives forbid to index it"),
     NotIndexed.UNAVAILABLE_AFTER: Meaning(
         "unavailable after", "its robots directives forbid to index it after a date that has passed"
+    ),
+    NotIndexed.MEDIA_TYPE: Meaning(
+        "media type", "media.stored of the spec leaves out its media type", "add the type to media.stored"
+    ),
+    NOT_PARSED: Meaning(
+        "not parsed", "media.parsed of the spec leaves out the media type of its page", "add the type to media.parsed"
     ),
     NOFOLLOW: Meaning("nofollow", "its page marks it as nofollow", "see extract.follow_nofollow"),
     SITEMAP_LOCATION: Meaning(
@@ -277,6 +291,8 @@ def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], r
     for kind in ("failed", "excluded"):
         for reason, n in tallies.get(kind, {}).items():
             ends[reason] = ends.get(reason, 0) + n
+    if unstored := tallies.get(NOT_INDEXED, {}).get(NotIndexed.MEDIA_TYPE):
+        ends[NotIndexed.MEDIA_TYPE] = unstored
     unreachable = ends.pop(HOST_UNREACHABLE, 0)
     if unreachable or not ends:
         for reason, n in last_failures.items():

@@ -39,10 +39,18 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class NotIndexed(StrEnum):
-    """Why a fetched page is in no list, export or item: its robots directives forbid to index it."""
+    """Why a fetched page is in no list, export or item.
+
+    Its robots directives forbid to index it, or the crawl does not store its media type (`media.stored`).
+    """
 
     NOINDEX = "noindex"
     UNAVAILABLE_AFTER = "unavailable_after"
+    MEDIA_TYPE = "media_type"
+
+
+BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
+"""The reasons that take a page that was stored before out of lists, too."""
 
 
 @dataclass(frozen=True, slots=True)

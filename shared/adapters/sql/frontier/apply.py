@@ -15,7 +15,7 @@ from shared.adapters.sql.frontier.revisits import write as write_revisits
 from shared.domain.frontier.states import HOST_BUDGET, IS_REQUISITE, REVISIT, Fence, Position, UrlState, queued_as
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, QueueEnd
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.web.robots import NotIndexed
+from shared.domain.web.robots import BY_DIRECTIVE
 
 URL: Final = updating(
     schema.urls,
@@ -25,7 +25,7 @@ URL: Final = updating(
 )
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
-_NOT_INDEXED = ", ".join(f"'{reason}'" for reason in NotIndexed)
+_NOT_INDEXED = ", ".join(f"'{reason}'" for reason in BY_DIRECTIVE)
 _BRINGS_PAGE = f"excluded.page OR NOT fetches.page OR coalesce(excluded.reason, '') IN ({_NOT_INDEXED})"
 _SUMMARY = "{0}.at_ms || ' ' || {0}.status || ' ' || coalesce({0}.reason, '-')"
 _HISTORY = (

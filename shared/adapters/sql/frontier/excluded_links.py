@@ -12,10 +12,10 @@ from shared.domain.explain.excluded_links import (
     ExcludedLink,
     ExcludedLinkExample,
     losses,
-    not_indexed,
 )
 from shared.domain.frontier.store_model import FetchRow
 from shared.domain.ids import CrawlId, Partition
+from shared.domain.web.robots import BY_DIRECTIVE
 from shared.domain.web.url import locate
 
 _KEPT: Final = text(
@@ -69,7 +69,7 @@ def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple
     for row in rows:
         keys = {"crawl_id": row.crawl_id, "host_id": row.host_id, "fingerprint": row.fingerprint}
         old = connection.execute(_LOSSES, keys).first()
-        if old is not None and old.page and not (row.page or not_indexed(row.reason)):
+        if old is not None and old.page and not (row.page or row.reason in BY_DIRECTIVE):
             continue
         for kind, key, n in losses(row.page, row.truncated, row.left_out, row.reason):
             deltas[row.crawl_id, kind, key] += n

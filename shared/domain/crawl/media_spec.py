@@ -1,0 +1,65 @@
+"""The section `media` of a crawl spec: which media types of pages are stored, and which are parsed for links."""
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from shared.domain.crawl.described import described
+
+NOT_PARSED: Final = "not_parsed"
+"""The reason of pages whose links are not read, because `media.parsed` leaves out their type."""
+
+MAX_MEDIA_TYPES: Final = 100
+
+_EVERY: Final = "*/*"
+_TYPE: Final = re.compile(r"(?:[a-z0-9!#$&^_.+-]+/(?:[a-z0-9!#$&^_.+-]+|\*)|\*/\*)").fullmatch
+
+MediaType = Annotated[str, Meta(min_length=3, max_length=128)]
+MediaTypes = Annotated[tuple[MediaType, ...], Meta(max_length=MAX_MEDIA_TYPES)]
+
+
+class Media(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pages are stored and parsed, by the media type of their answer. Requisites and sitemaps are not concerned.
+
+    A type is `type/subtype`, `type/*` or `*/*`, in lower case and without parameters.
+    """
+
+    stored: Annotated[
+        Annotated[tuple[MediaType, ...], Meta(min_length=1, max_length=MAX_MEDIA_TYPES)] | None,
+        described(
+            "The media types of the pages that are stored: archived, listed, exported, and counted in "
+            "`budget.max_pages`. Links are also read from others. Null: all types.",
+            ["application/pdf", "image/*"],
+        ),
+    ] = None
+    parsed: Annotated[
+        MediaTypes | None,
+        described(
+            "The media types of the pages whose links, titles, items and requisites are read. Only HTML has them. "
+            "Null: all types.",
+            ["text/html"],
+        ),
+    ] = None
+
+    def stores(self, media_type: str) -> bool:
+        """Return True if pages of a media type (lower case, without parameters) are stored."""
+        return self.stored is None or _listed(self.stored, media_type)
+
+    def parses(self, media_type: str) -> bool:
+        """Return True if pages of a media type are parsed."""
+        return self.parsed is None or _listed(self.parsed, media_type)
+
+
+def _listed(types: tuple[str, ...], media_type: str) -> bool:
+    return media_type in types or f"{media_type.partition('/')[0]}/*" in types or _EVERY in types
+
+
+def media_type_problem(entry: str) -> tuple[str, str] | None:
+    """Return what is wrong with an entry of the section and what to do, None if it is right."""
+    if _TYPE(entry) is not None:
+        return None
+    plain = entry.partition(";")[0].strip().lower()
+    hint = f"write {plain}" if _TYPE(plain) is not None else "write it as text/html, image/* or */*"
+    return f"{entry!r} is not a media type", hint
