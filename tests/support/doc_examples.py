@@ -168,6 +168,8 @@ LISTED: Final = {
     ("docs/command.md", "orb crawl URL..."): SYNOPSIS,
     ("docs/command.md", "waits "): SHAPE,
     ("docs/crawls.md", "priority:"): "a part of a spec; tests/e2e/test_priority.py crawls with such rules",
+    ("docs/crawls.md", "overrides:"): "a part of a spec; tests/e2e/test_overrides.py crawls with such overrides",
+    ("docs/crawls.md", "media:"): "a part of a spec; tests/e2e/test_media_types.py crawls with such types",
     ("docs/recrawl.md", "orb crawl"): "tests/e2e/test_recrawl.py runs such a crawl, on a site that changes",
     ("docs/items.md", '{"type": "items/1"'): SHAPE,
     ("docs/metrics.md", "scrape_configs:"): SHAPE,
