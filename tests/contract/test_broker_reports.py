@@ -239,6 +239,26 @@ def test_reader_idle_beyond_cursor_lifetime_resumes(server: BrokerServer) -> Non
     asyncio.run(run())
 
 
+def test_reader_keeps_its_cursor_while_the_broker_sends_heartbeats(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat does not end the wait for a message, so every reader created its cursor again after the silence."""
+    monkeypatch.setattr("shared.adapters.nats.reader._HEARTBEAT_S", 1)
+    monkeypatch.setattr("shared.adapters.nats.reader._SILENCE_S", 3.0)
+
+    async def run() -> None:
+        async with server.broker(reader_idle_s=1.0) as broker:
+            reader = await broker.read_reports(P, "outcome", 0)
+            before = repr(reader)
+            assert await reader.read(1, 5.0) == []
+            assert repr(reader) == before
+            await publish(broker, 0, 1)
+            assert numbers(await read_all(reader, 1)) == [0]
+            await reader.close()
+
+    asyncio.run(run())
+
+
 def test_a_read_that_was_cancelled_loses_nothing(server: BrokerServer) -> None:
     chance = random.Random(4)
 

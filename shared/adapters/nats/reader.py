@@ -35,9 +35,11 @@ from shared.ports.broker import Delivered, StreamState
 
 log = structlog.get_logger(__name__)
 
-_PULL_S: Final = 30
+_PULL_S: Final = 120
 _HEARTBEAT_S: Final = 10
 _SILENCE_S: Final = 1.5 * _HEARTBEAT_S
+"""The broker sends a heartbeat while a pull is open. After this time without one, the reader creates a new cursor."""
+
 _FIRST_S: Final = 0.05
 """The least wait for the first message of a new pull, so that a read with `wait_s` 0 returns stored messages."""
 _REST_S: Final = 0.1
@@ -196,7 +198,8 @@ class StreamReader:
             now = loop.time()
             if now >= until:
                 return
-            if not await self._wait(min(until, self._last_at + _SILENCE_S) - now) and loop.time() < until:
+            await self._wait(min(until, self._last_at + _SILENCE_S) - now)
+            if loop.time() >= self._last_at + _SILENCE_S:  # A heartbeat does not end the wait.
                 self._lose("the broker went silent")
 
     async def _await_rest(self, max_count: int) -> None:
