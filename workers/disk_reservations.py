@@ -9,6 +9,7 @@ second while it fetches.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from shared.adapters.local.resources import disk_of, memory_of_process
@@ -43,6 +44,7 @@ class DiskReservations:
         self._reserved = 0
         self._largest = FetchLimits().body_bytes + RECORD_BYTES
         self._freed = asyncio.Event()
+        self._in_use = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Reservations {self._reserved} of {self._level!r}>"
@@ -63,12 +65,10 @@ class DiskReservations:
     async def run(self) -> None:
         """Measure the disk several times a second while a fetch is under way, until cancelled."""
         while True:
+            await self._in_use.wait()
             await asyncio.sleep(_LOOK_S)
-            if self._reserved:
-                try:
-                    await self.level()
-                except Transient:
-                    continue  # the watermarks log it
+            with suppress(Transient):  # the watermarks log it
+                await self.level()
 
     async def reserve(self, body_bytes: int, ending: asyncio.Event) -> int | None:
         """Reserve space for a response body of `body_bytes`. Return the bytes to pass to `give_back`, or None if none
@@ -81,12 +81,15 @@ class DiskReservations:
         if not await self._admitted(need, ending):
             return None
         self._reserved += need
+        self._in_use.set()
         return need
 
     def give_back(self, reserved: int) -> None:
         """Release the bytes that `reserve` returned."""
         self._reserved -= reserved
         self._freed.set()
+        if self._reserved == 0:
+            self._in_use.clear()
 
     def fits(self, need: int) -> bool:
         """Return True if a fetch that may write `need` bytes may start now."""

@@ -125,3 +125,25 @@ def test_without_a_disk_of_its_own_a_worker_fetches_as_ever() -> None:
         assert await reservations.reserve(FetchLimits().body_bytes, asyncio.Event()) is not None
 
     asyncio.run(story())
+
+
+def test_disk_is_measured_only_while_a_fetch_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+
+    async def story(disk: Disk) -> None:
+        measuring = asyncio.create_task(disk.reservations.run())
+        reserved = await disk.reservations.reserve(BODY, disk.ending)
+        assert reserved is not None
+        disk.used = DISK
+        while disk.reservations.fits(NEED):  # noqa: ASYNC110  a measurement sets no event
+            await asyncio.sleep(0)
+        disk.reservations.give_back(reserved)
+        for _ in range(3):  # Let the last measurement end.
+            await asyncio.sleep(0)
+        disk.used = 0
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not disk.reservations.fits(NEED)
+        measuring.cancel()
+
+    on(500 * MIB, story)
