@@ -51,6 +51,7 @@ ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that are served even beyond the limit of connections, on up to `MAX_SPARE` more at a time."""
 
 _BACKLOG: Final = 1024
+_DATE_S: Final = 1.0
 _PARSED_BYTES: Final = 0xFFFF
 """The longest URL that the parser splits."""
 
@@ -63,6 +64,22 @@ _CONNECTIONS.setLevel(logging.ERROR)
 
 class _HttpServer(uvicorn.Server):
     """Handles no signals, as the master stops its parts in order, and accepts no connections: `accepting` does."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Have `serve` end."""
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Renew the `Date` header once a second until `stop`. The loop of uvicorn wakes up ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_S):
+                    await self._stopped.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -291,7 +308,7 @@ async def serving(
         finally:
             accepted.cancel()
             await asyncio.wait([accepted])
-            server.should_exit = True
+            server.stop()
             await asyncio.wait([running])
 
 

@@ -30,7 +30,7 @@ METHODS: Final = {
     ),
     "nats.aio.transport.TcpTransport": ("connect", "connect_tls", "drain", "wait_closed", "write", "writelines"),
     "starlette.responses.StreamingResponse": ("__call__",),
-    "uvicorn.Server": ("capture_signals", "serve", "startup"),
+    "uvicorn.Server": ("capture_signals", "main_loop", "on_tick", "serve", "startup"),
     "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": (
         *("connection_made", "connection_lost", "data_received", "on_body", "on_header", "on_headers_complete"),
         *("on_message_begin", "on_message_complete", "on_response_complete", "send_400_response"),
