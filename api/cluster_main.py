@@ -116,6 +116,7 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
         if isinstance(services.archive, ServedPages):
             stack.callback(services.archive.close)
         recorder = EventRecorder(master, overview, broker.events, publisher, clock, settings.id)
+        master.on_crawl_changes(recorder.take)
         client = await stack.enter_async_context(leaders_client(others.context))
         up.set()
         log.info(

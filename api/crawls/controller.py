@@ -50,7 +50,7 @@ from api.frontier.stats import OwnerStats
 from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.errors import Permanent, ResourceFull, Transient
-from shared.domain.frontier.crawl_rows import CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlChanges, CrawlRow
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision, Term
@@ -78,6 +78,10 @@ def _none() -> None:
     """Do nothing: no publisher of specs waits."""
 
 
+def _ignore_changes(_: CrawlChanges) -> None:
+    """Do nothing: no events are recorded."""
+
+
 class PublishedSpecs:
     """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`)."""
 
@@ -92,6 +96,7 @@ class CrawlController:
 
     - `crawls` and `fleet` are the crawls that this master dispatches, and its owners.
     - `retaining` deletes rows past their retention; None deletes none.
+    - `on_changes` is called with what each pass read. It must neither wait nor raise.
     - `still` returns True while resource pressure stops all work of a pool. Its crawls then use up no time.
     """
 
@@ -111,6 +116,7 @@ class CrawlController:
         still: Callable[[str], bool] = lambda pool: False,
     ) -> None:
         self.specs: PublishedSpecs | None = None
+        self.on_changes: Callable[[CrawlChanges], None] = _ignore_changes
         self._store = store
         self._writer = ItemWriter(items, broker, clock, tally or OwnerStats(), alarm)
         self._broker = broker
@@ -173,6 +179,7 @@ class CrawlController:
             if not known.is_current(version):
                 changes = await self._store.crawl_changes(known.mark, known.version, known.next_compared())
                 known.take(changes, version)
+                self.on_changes(changes)
                 counted = {*changes.counted, *changes.compared}
             if not self._leading:
                 known.skip_checks()

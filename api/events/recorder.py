@@ -3,11 +3,14 @@
 Only the leader records. It compares the current state with the last recorded one. A new leader reads that from the
 stream itself. So a change is recorded whatever caused it, even one made while there was no leader. A state that began
 and ended between two passes is not recorded. No guarantee depends on these events.
+
+The crawl controller reports which crawls changed (`take`). So a pass costs what changed, not how many crawls run.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +20,7 @@ from api.events.diff import SeenMember, of_crawl, of_members, seen
 from api.events.publisher import EventPublisher
 from api.members.control_plane import ControlPlane
 from shared.domain.errors import Transient
+from shared.domain.frontier.crawl_rows import CrawlChanges
 from shared.domain.frontier.states import WORKED_ON, CrawlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Revision, Term
@@ -55,8 +59,15 @@ class CrawlRates:
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque()
 
-    def sample(self, at_s: float, pages: int, size: int) -> None:
-        """Add a sample: the number of stored pages and bytes at the time `at_s`."""
+    def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
+        """Add a sample: the number of stored pages and bytes at the time `at_s`.
+
+        If the newest sample is older than `since_s`, its numbers held until then. They are added for every second.
+        """
+        if self._samples and (last := self._samples[-1]).at_s < since_s:
+            for back_s in range(max(WINDOWS_S), -1, -1):
+                if since_s - back_s > last.at_s:
+                    self._samples.append(_Sample(since_s - back_s, last.pages, last.bytes))
         self._samples.append(_Sample(at_s, pages, size))
         # The longest window begins at the newest sample that is older than the window.
         while len(self._samples) > 2 and self._samples[1].at_s <= at_s - max(WINDOWS_S):
@@ -84,7 +95,9 @@ log = structlog.get_logger("orb.control")
 LOOK_S: Final = 0.5
 PROGRESS_S: Final = 1.0
 DECLARE_S: Final = 10.0
-_WHOLE_S: Final = 60.0
+_WHOLE_S: Final = 300.0
+"""How often all crawls are compared, to find a change that was missed."""
+
 _SHOWN: Final = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "bytes", "fetches")
 _FRESH_MS: Final = 3_600_000
 """A crawl that is older than this and has no event is not recorded as created: its events have expired."""
@@ -120,30 +133,44 @@ class EventRecorder:
         self._paces: dict[CrawlId, CrawlRates] = {}
         self._progress: dict[CrawlId, tuple[Any, ...]] = {}
         self._progress_at = self._declared_at = self._whole_at = float("-inf")
-        self._moving: dict[CrawlId, CrawlOverview] = {}
-        self._line = 0
+        self._changed: set[CrawlId] = set()
+        self._counted: set[CrawlId] = set()
+        self._moving: set[CrawlId] = set()
+        self._arrived = asyncio.Event()
         self._letter = 0
         self._letters: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<EventRecorder {self._member} term={self._term} crawls={len(self._crawls)}>"
 
+    def take(self, changes: CrawlChanges) -> None:
+        """Have the next pass look at these changes of crawls. Start it at once if the state of a crawl changed."""
+        self._changed.update(changes.rows)
+        self._counted.update(changes.counted)
+        if changes.rows:
+            self._arrived.set()
+
     async def run(self) -> None:
-        """Run `once` periodically until cancelled."""
+        """Run `once` periodically, and after changes of crawls, until cancelled."""
         while True:
+            self._arrived.clear()
             try:
                 await self.once()
             except Transient as error:
                 log.debug("event_recording.delayed", error=str(error))
             except Exception:  # Events are no reason to stop a master; parts that need the database stop it.
                 log.exception("event_recording.failed", master=self._member)
-            await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._arrived.wait()
 
     async def once(self) -> None:
         """Record what changed since the last pass, if this master leads."""
         term = self._plane.term() if self._plane.is_leader() else None
         if term is None:
             self._term = None
+            self._changed.clear()
+            self._counted.clear()
             return
         now_s = self._clock.elapsed()
         if now_s - self._declared_at >= DECLARE_S:  # Recreate the stream if it was deleted.
@@ -156,20 +183,17 @@ class EventRecorder:
             )
             self._term = term
         self._look_at_members()
-        if await self._crawls_changed(now_s):
-            self._look_at_crawls(await self._overview.crawl_overviews())
-            self._whole_at = now_s
+        await self._look_at_crawls(now_s)
         await self._look_at_letters()
         if now_s - self._progress_at >= PROGRESS_S:
-            self._progress_at = now_s
-            await self._look_at_progress()
+            await self._look_at_progress(now_s)
 
     # --- the recorded state -------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         """Load the state that the previous leader recorded last."""
         self._paces, self._progress = {}, {}
-        self._moving, self._whole_at = {}, float("-inf")
+        self._whole_at = float("-inf")
         self._crawls = {
             standing.crawl_id: standing
             for event in await self._newest(EventKind.CRAWL)
@@ -187,7 +211,9 @@ class EventRecorder:
         late = await self._overview.letters(self._letter - _LATE, _LATE)
         self._letters = {letter.id for letter in late if letter.id <= self._letter}
         # A crawl without events is new, or its events have expired.
-        for crawl in await self._overview.crawl_overviews():
+        crawls = await self._overview.crawl_overviews()
+        self._moving = {crawl.crawl_id for crawl in crawls if crawl.state in WORKED_ON}
+        for crawl in crawls:
             if crawl.crawl_id not in self._crawls and self._aged(crawl):
                 self._crawls[crawl.crawl_id] = crawl
 
@@ -213,31 +239,46 @@ class EventRecorder:
                 self._telling.publish(kind, name, action, data=_record(records.get(name)))
             self._members[kind] = now
 
-    async def _crawls_changed(self, now_s: float) -> bool:
-        """Return True if all crawls must be compared: the audit log has a new line, or an active crawl has changed.
+    async def _look_at_crawls(self, now_s: float) -> None:
+        """Record the changes of the crawls that may have changed; of all crawls every `_WHOLE_S`."""
+        whole = now_s - self._whole_at >= _WHOLE_S
+        changed, self._changed = self._changed, set()
+        if not whole and not changed:
+            return
+        try:
+            overviews = await self._overview.crawl_overviews(None if whole else changed)
+        except BaseException:
+            self._changed |= changed  # The next pass looks at them.
+            raise
+        now = {overview.crawl_id: overview for overview in overviews}
+        if whole:
+            changed = {*self._crawls, *now}
+            self._whole_at = now_s
+        for crawl_id in sorted(changed):
+            self._compare(crawl_id, now.get(crawl_id))
 
-        Lines of the audit log may appear out of order, so the result is also True every `_WHOLE_S`. It stays True until
-        the caller has compared all crawls and set `_whole_at`.
-        """
-        line = await self._overview.newest_line()  # Read before the crawls, so that the next pass sees later changes.
-        moving = {each.crawl_id: each for each in await self._overview.crawl_overviews(worked_on=True)}
-        if moving == self._moving and line == self._line and now_s - self._whole_at < _WHOLE_S:
-            return False
-        self._moving, self._line, self._whole_at = moving, line, float("-inf")
-        return True
-
-    def _look_at_crawls(self, standings: Sequence[CrawlOverview]) -> None:
-        now = {standing.crawl_id: standing for standing in standings}
-        for crawl_id in sorted({*self._crawls, *now}):
-            before, after = self._crawls.get(crawl_id), now.get(crawl_id)
-            shown = after or before
-            assert shown is not None
-            for action in of_crawl(before, after):
-                self._telling.publish(EventKind.CRAWL, crawl_id, action, crawl=shown.name, data=_shown(shown, action))
-        self._crawls = now
-        for crawl_id in self._paces.keys() - now.keys():
-            del self._paces[crawl_id]
+    def _compare(self, crawl_id: CrawlId, after: CrawlOverview | None) -> None:
+        before = self._crawls.get(crawl_id)
+        shown = after or before
+        if shown is None:  # It was created and deleted since the last pass.
+            return
+        for action in of_crawl(before, after):
+            self._telling.publish(EventKind.CRAWL, crawl_id, action, crawl=shown.name, data=_shown(shown, action))
+        if after is None:
+            del self._crawls[crawl_id]
+            self._paces.pop(crawl_id, None)
             self._progress.pop(crawl_id, None)
+            self._moving.discard(crawl_id)
+            return
+        self._crawls[crawl_id] = after
+        if before != after:
+            self._move(crawl_id)
+
+    def _move(self, crawl_id: CrawlId) -> None:
+        """Have the crawl's progress read, if it is worked on or was when it was read last."""
+        crawl = self._crawls.get(crawl_id)
+        if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
+            self._moving.add(crawl_id)
 
     async def _look_at_letters(self) -> None:
         letters = await self._overview.letters(max(0, self._letter - _LATE), _LATE + _LETTERS)
@@ -263,16 +304,19 @@ class EventRecorder:
             late = await self._overview.letters(newest - _LATE, _LATE)
             self._letter, self._letters = newest, {letter.id for letter in late}
 
-    async def _look_at_progress(self) -> None:
-        """Publish the progress of active crawls, and of ended ones until their rates are zero."""
-        ended = [self._crawls[crawl_id] for crawl_id in self._crawls.keys() & self._paces.keys() - self._moving.keys()]
-        moving = sorted([*self._moving.values(), *ended], key=lambda standing: standing.crawl_id)
-        counted = await self._overview.counters([standing.crawl_id for standing in moving])
-        now_s = self._clock.elapsed()
-        for standing in moving:
-            counters = counted.get(standing.crawl_id, Counters())
-            pace = self._paces.setdefault(standing.crawl_id, CrawlRates())
-            pace.sample(now_s, counters.pages, counters.bytes)
+    async def _look_at_progress(self, now_s: float) -> None:
+        """Publish the progress of crawls whose state or counters changed, until their rates are zero."""
+        counted, self._counted = self._counted, set()
+        for crawl_id in counted:
+            self._move(crawl_id)
+        moving = sorted(self._moving)
+        counters_of = await self._overview.counters(moving) if moving else {}
+        since_s, self._progress_at = self._progress_at, now_s
+        for crawl_id in moving:
+            standing = self._crawls[crawl_id]
+            counters = counters_of.get(crawl_id, Counters())
+            pace = self._paces.setdefault(crawl_id, CrawlRates())
+            pace.sample(now_s, counters.pages, counters.bytes, since_s)
             rates = {window_s: pace.over(window_s) for window_s in WINDOWS_S}
             moved = (
                 standing.state,
@@ -294,9 +338,10 @@ class EventRecorder:
                 ]
                 name = standing.name
                 self._telling.publish(EventKind.PROGRESS, standing.crawl_id, "updated", crawl=name, data=data)
-            still = all(rate is None or (rate.pages_per_s, rate.bytes_per_s) == (0, 0) for rate in rates.values())
-            if standing.state not in WORKED_ON and still:
-                del self._paces[standing.crawl_id]
+            if all(rate is not None and (rate.pages_per_s, rate.bytes_per_s) == (0, 0) for rate in rates.values()):
+                self._moving.discard(crawl_id)
+                if standing.state not in WORKED_ON:
+                    del self._paces[crawl_id]
 
 
 def _letter(event: Event) -> int:

@@ -5,7 +5,7 @@ takes over only after they have ended.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +29,7 @@ from api.members.owner_tuning import limits_of, started_as
 from api.members.partition_owners import PartitionOwners
 from api.members.pressure import MasterPressure, PressureCallback, WorkerPressureEvents
 from shared.domain.crawl.exclusions import Exclusions
+from shared.domain.frontier.crawl_rows import CrawlChanges
 from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.config import LogLevel, MasterTuning, MemberRole, master_tuning
@@ -176,6 +177,10 @@ class ClusterMaster:
 
     def wake(self) -> None:
         self._leader.wake()
+
+    def on_crawl_changes(self, callback: Callable[[CrawlChanges], None]) -> None:
+        """Have `callback` called with all changes of crawls that this master reads."""
+        self._controller.on_changes = callback
 
     def drain(self, draining: bool) -> None:
         """Start or cancel the drain: a draining master gets no more partitions and loses those it owns."""

@@ -4,7 +4,7 @@ It only reads. Each call is one snapshot, at a cost that is bounded or grows wit
 the store.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,14 +33,11 @@ class CrawlOverview:
 class Overview(Protocol):
     """Reads of the database for monitoring: crawls with their counters and lag, dead letters and the audit log."""
 
-    async def crawl_overviews(self, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
-        """Return every crawl that is not deleted; with `worked_on`, only those seeding, running or paused.
+    async def crawl_overviews(self, which: Collection[CrawlId] | None = None) -> Sequence[CrawlOverview]:
+        """Return those of the crawls `which` that are not deleted, in the order of their ids. None: of all crawls.
 
         The cost grows with the number returned.
         """
-
-    async def newest_line(self) -> int:
-        """Return the greatest line number of the audit log, 0 if it is empty. It grows with every operator's change."""
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
         """Return a mapping from crawl to its counters. Crawls that have none are left out."""

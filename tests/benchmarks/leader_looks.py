@@ -34,8 +34,7 @@ def reads(store: SqlStore) -> Mapping[str, Callable[[], Awaitable[Any]]]:
     overview, mark = SqlOverview(store.executor), ChangeMark()
 
     async def chronicle() -> None:
-        await overview.newest_line()
-        await overview.crawl_overviews(worked_on=True)
+        await overview.letters(0, 100)
 
     async def changes() -> None:
         nonlocal mark

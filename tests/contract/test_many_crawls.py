@@ -11,7 +11,8 @@ from sqlalchemy import text
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import CrawlState, Position
-from tests.support.database.running_crawls import Master, ended, running
+from shared.wire.events import EventKind
+from tests.support.database.running_crawls import Master, Recorder, ended, running
 from tests.support.database.statement_log import executor_of, statements, steps
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, sqlite_tables
 
@@ -93,6 +94,45 @@ def test_idle_pass_reads_as_much_for_any_number_of_crawls(tmp_path: Path) -> Non
             assert idle[0] * 0.8 <= idle[1] <= idle[0] * 1.2, idle
             assert busy[1] <= busy[0] * 2, busy
             assert min(*idle, *busy) > 1_000, "they are not counted"
+
+    asyncio.run(story())
+
+
+def test_recording_of_events_reads_as_much_for_any_number_of_crawls(tmp_path: Path) -> None:
+    """Also of three crawls that change, in steps of SQLite's own machine."""
+
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            sent, idle, busy = [], [], []
+            for crawls in (10, 10_000):
+                await ended(t)
+                await running(t, crawls, 1)
+                master, recorder = Master(t), Recorder(t)
+                master.controller.on_changes = recorder.recorder.take
+                for _ in range(4):
+                    await master.look()
+                    await recorder.look()
+                with steps() as taken, statements() as selected:
+                    for _ in range(8):
+                        await committed(t)
+                        await recorder.look()
+                sent.append(len(selected))
+                idle.append(len(taken))
+                some = [row.crawl_id for row in await t.store.worked_on()][3:6]
+                for crawl_id in some:
+                    await t.store.set_state(crawl_id, CrawlState.PAUSED, None, NOW_MS)
+                await master.controller.once()
+                recorder.published.clear()
+                with steps() as taken:
+                    await recorder.look()
+                busy.append(len(taken))
+                of_crawls = [about for kind, about, action in recorder.published if kind is EventKind.CRAWL]
+                progressing = {about for kind, about, action in recorder.published if kind is EventKind.PROGRESS}
+                assert of_crawls == some
+                assert progressing == set(some)
+            assert idle[0] * 0.8 <= idle[1] <= idle[0] * 1.2, idle
+            assert busy[0] * 0.8 <= busy[1] <= busy[0] * 1.2, busy
+            assert sent[0] == sent[1] >= 8, "they are not counted"
 
     asyncio.run(story())
 

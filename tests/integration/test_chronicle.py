@@ -1,13 +1,14 @@
 """What the leader tells of crawls, members and dead letters, and that the next one goes on where it ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from api.crawls.known_crawls import KnownCrawls
 from api.events.publisher import EventPublisher
 from api.events.recorder import EventRecorder
 from api.members.control_plane import Members
@@ -20,7 +21,7 @@ from shared.domain.crawl.state import Verb
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.frontier.store_model import DeadLetterRow
-from shared.domain.ids import Term
+from shared.domain.ids import CrawlId, Term
 from shared.domain.ops.access import Role
 from shared.domain.reads.declared import Declaration
 from shared.ports.overview import CrawlOverview
@@ -75,10 +76,15 @@ class Leader:
     chronicle: EventRecorder
     telling: EventPublisher
     clock: SetClock
+    store: SqlStore
+    known: KnownCrawls = field(default_factory=KnownCrawls)
 
     async def look(self) -> None:
         """One look, and everything told of it published."""
         self.clock.now += 1.0
+        changes = await self.store.crawl_changes(self.known.mark, self.known.version, self.known.next_compared())
+        self.known.take(changes)
+        self.chronicle.take(changes)
         await self.chronicle.once()
         publishing = asyncio.create_task(self.telling.run())
         await self.telling.finish(30.0)
@@ -100,7 +106,8 @@ class Stage:
         plane, events = Plane(name), self.broker.events
         telling = EventPublisher(events, self.clock, name)
         overview = SqlOverview(self.tables.store.executor)
-        return Leader(plane, EventRecorder(plane, overview, events, telling, self.clock, name), telling, self.clock)
+        chronicle = EventRecorder(plane, overview, events, telling, self.clock, name)
+        return Leader(plane, chronicle, telling, self.clock, self.tables.store)
 
     async def told(self, *kinds: EventKind) -> list[Event]:
         """What is new in the stream, of these kinds."""
@@ -175,20 +182,33 @@ def test_crawl_changes_by_operator_and_leader_are_recorded_once_in_order(on_stag
     on_stage(story)
 
 
+def test_changed_labels_of_a_crawl_are_recorded_as_an_update(on_stage: Callable[..., None]) -> None:
+    async def story(s: Stage) -> None:
+        leader = s.leader()
+        await leader.look()
+        await s.told()
+        labelled = Declaration("docs", "{}", {"team": "search"})
+        await s.catalog.put(labelled, expected=None, start=False, actor=SOMEONE, now_ms=s.clock.unix_ms())
+        await leader.look()
+        await s.turn(Verb.DELETE)
+        await leader.look()
+        assert await s.of_crawls() == ["docs updated", "docs deleted"]
+
+    on_stage(story)
+
+
 def test_a_change_that_could_not_be_looked_at_is_looked_at_by_the_next_pass(
     on_stage: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(stage: Stage) -> None:
-        leader, standings = stage.leader(), SqlOverview.crawl_overviews
+        leader = stage.leader()
         await stage.tables.store.set_state(stage.tables.crawl_id, CrawlState.RUNNING, None, NOW_MS)
         await leader.look()
         await stage.told()
         await stage.turn(Verb.PAUSE)
 
-        async def away(overview: SqlOverview, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
-            if not worked_on:
-                raise Transient("the database is away")
-            return await standings(overview, worked_on=worked_on)
+        async def away(overview: SqlOverview, which: Collection[CrawlId]) -> Sequence[CrawlOverview]:
+            raise Transient("the database is away")
 
         with monkeypatch.context() as patch:
             patch.setattr(SqlOverview, "crawl_overviews", away)

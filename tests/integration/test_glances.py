@@ -119,7 +119,7 @@ def test_polled_read_is_sent_again_after_a_commit_or_for_other_arguments(tmp_pat
                 assert (begun := len(sent)) > 0
                 assert await overview.crawl_overviews() is first
                 assert len(sent) == begun
-                await overview.crawl_overviews(worked_on=True)
+                await overview.crawl_overviews([])
                 assert len(sent) > begun
             await SqlCatalog(other).create(Declaration("news", "{}", {}), start=False, actor=OPERATOR, now_ms=0)
             assert [crawl.name for crawl in await overview.crawl_overviews()] == ["news"]
@@ -144,7 +144,7 @@ def test_polled_read_is_sent_each_time_if_the_version_is_unknown(
             overview = SqlOverview(threads)
             with statements() as sent:
                 for _ in range(3):
-                    await overview.newest_line()
+                    await overview.letters(0, 1)
             assert sum(each.startswith("SELECT") for each in sent) == 3
         finally:
             await threads.close()

@@ -202,6 +202,13 @@ def test_a_rate_soon_after_the_start_is_over_what_was_seen() -> None:
     assert paced((0.0, 0), (2.0, 30)).over(10) == CrawlRate(2.0, 15.0, 15_000.0)
 
 
+def test_rate_after_a_rest_counts_the_rest_within_its_window() -> None:
+    pace = paced((0.0, 0), (1.0, 10))
+    pace.sample(300.0, 40, 40_000, since_s=299.0)
+    assert pace.over(10) == CrawlRate(10.0, 3.0, 3_000.0)
+    assert pace.over(60) == CrawlRate(60.0, 0.5, 500.0)
+
+
 def test_counters_that_fall_are_no_negative_rate() -> None:
     assert paced((0.0, 50), (1.0, 0)).over(10) == CrawlRate(1.0, 0.0, 0.0)
 

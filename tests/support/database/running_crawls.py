@@ -1,17 +1,26 @@
 """Many crawls that run, and a master that leads and looks at them."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from sqlalchemy import text
 
+from api.events.publisher import EventPublisher
+from api.events.recorder import EventRecorder
 from api.frontier.dispatch_crawls import DispatchCrawls
 from shared.adapters.sql.catalog.items import SqlItems
-from shared.ports.broker import ItemsState, StreamState
+from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.domain.ids import Term
+from shared.ports.broker import Delivered, ItemsState, StreamState
+from shared.ports.events import Events
 from shared.runtime.supervise import Tasks
+from shared.wire.events import EventKind
+from shared.wire.keys import MemberRecord
 from tests.support.crawl_controller import controlling
 from tests.support.database.statement_log import executor_of
 from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables
 from tests.support.manual_clock import ManualClock
+from tests.support.single_master import SingleMaster
 
 BOUNDED = '{"seeds": [{"url": "http://a.test/"}], "budget": {"max_pages": 1000}}'
 
@@ -45,6 +54,34 @@ class Master:
         await self.controller._finish()
         await self.controller._reopen()
         await self.controller.count_time()
+
+
+class NoEvents:
+    """An empty stream of events."""
+
+    async def declare(self) -> None: ...
+
+    async def newest(self, pattern: str) -> Sequence[Delivered]:
+        return []
+
+
+class Recorder:
+    """The recorder of events of a master that leads, and the (kind, about, action) that it published."""
+
+    def __init__(self, t: Tables) -> None:
+        self.published: list[tuple[EventKind, object, str]] = []
+        self.clock = ManualClock()
+        plane, overview = SingleMaster(MemberRecord("m", "1", started_at_ms=1), Term(1), 8), SqlOverview(executor_of(t))
+        self.recorder = EventRecorder(
+            plane, overview, cast(Events, NoEvents()), cast(EventPublisher, self), self.clock, "m"
+        )
+
+    def publish(self, kind: EventKind, about: object, action: str, **rest: object) -> None:
+        self.published.append((kind, about, action))
+
+    async def look(self) -> None:
+        self.clock.now += 1.0
+        await self.recorder.once()
 
 
 async def running(t: Tables, crawls: int, queued: int) -> None:

@@ -99,7 +99,7 @@ def put(
     _check(stored, expected)
     if stored.spec == wanted.spec and dict(stored.labels) == dict(wanted.labels):
         return stored, False
-    values: dict[str, Any] = {"version": stored.version + 1}
+    values: dict[str, Any] = {"version": stored.version + 1, "change": NEXT_CHANGE}
     if stored.spec != wanted.spec:
         status = status_after_new_spec(CrawlStatus(stored.state, stored.resumes_as, stored.finished_reason))
         values |= _status_columns(status, now_ms, stored) | {"revision": stored.revision + 1}

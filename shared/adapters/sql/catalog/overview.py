@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
@@ -56,9 +56,8 @@ _LETTERS = text(
 )
 
 
-def _crawl_overviews(connection: Connection, *, worked_on: bool = False) -> Sequence[CrawlOverview]:
+def _crawl_overviews(connection: Connection, which: Collection[CrawlId] | None = None) -> Sequence[CrawlOverview]:
     crawls = schema.crawls.c
-    condition = text(schema.WORKED_ON) if worked_on else crawls.state != CrawlState.DELETED
     query = select(
         crawls.crawl_id,
         crawls.name,
@@ -67,7 +66,8 @@ def _crawl_overviews(connection: Connection, *, worked_on: bool = False) -> Sequ
         crawls.state,
         crawls.finished_reason,
         crawls.created_at_ms,
-    ).where(condition)
+    ).where(crawls.state != CrawlState.DELETED)
+    parts = [query] if which is None else [query.where(crawls.crawl_id.in_(some)) for some in crawl_rows.chunked(which)]
     return [
         CrawlOverview(
             CrawlId(row.crawl_id),
@@ -78,7 +78,8 @@ def _crawl_overviews(connection: Connection, *, worked_on: bool = False) -> Sequ
             row.finished_reason,
             row.created_at_ms,
         )
-        for row in connection.execute(query.order_by(crawls.crawl_id))
+        for part in parts
+        for row in connection.execute(part.order_by(crawls.crawl_id))
     ]
 
 
@@ -135,10 +136,6 @@ def _age_s(since_ms: int, now_ms: int) -> float:
     return max(0, now_ms - since_ms) / 1000
 
 
-def _newest_line(connection: Connection) -> int:
-    return connection.execute(select(func.max(audit_log.c.id))).scalar() or 0
-
-
 def _newest_letter(connection: Connection) -> int:
     return connection.execute(select(func.max(schema.dead_letters.c.id))).scalar() or 0
 
@@ -191,7 +188,6 @@ class SqlOverview(SqlAdapter):
     """What monitoring reads of the whole cluster, on SQL (`shared.ports.overview.Overview`)."""
 
     crawl_overviews = polled(_crawl_overviews)
-    newest_line = polled(_newest_line)
     counters = polled(crawl_rows.counters_of)
     host_states = read(some_host_states)
     lag = read(_lag)
