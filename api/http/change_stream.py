@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.http.sse import PING_S, SLOW_S, Allowed, OpenEventStreams
-from api.schemas.changes import change_body
+from api.schemas.changes import ChangesGap, change_body
 from shared.domain.errors import Transient
 from shared.domain.reads.changes import ChangePlace, PageChangeView
 from shared.runtime.supervise import Tasks
@@ -37,14 +37,23 @@ def place_text(place: ChangePlace) -> str:
 
 
 class ChangeStream(Response):
-    """A response that streams the changes after `after` as they are recorded."""
+    """A response that streams the changes after `after` as they are recorded. It begins with the gap, if any."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, read: Read, after: ChangePlace, *, streams: OpenEventStreams, allowed: Allowed) -> None:
+    def __init__(
+        self,
+        read: Read,
+        after: ChangePlace,
+        gap: ChangesGap | None,
+        *,
+        streams: OpenEventStreams,
+        allowed: Allowed,
+    ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._read = read
+        self._gap = b"" if gap is None else b"event: gap\ndata: " + gap.model_dump_json().encode() + b"\n\n"
         self._newest = after
         self._from = after
         self._sent: set[ChangePlace] = set()
@@ -70,7 +79,7 @@ class ChangeStream(Response):
 
     async def _send_changes(self, send: Send) -> str:
         """Send changes until the stream must end. Return the reason."""
-        await _send(send, b"retry: 1000\n\n")
+        await _send(send, b"retry: 1000\n\n" + self._gap)
         asked_at = sent_at = time.monotonic()
         while True:
             async for frames in self._look():

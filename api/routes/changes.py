@@ -12,8 +12,8 @@ from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.urls import Name
-from api.schemas.changes import KINDS, ChangeName, PageChangeSummary, change_body
-from api.schemas.model import Listing, Moment
+from api.schemas.changes import KINDS, ChangeName, PageChangeList, change_body, gap_of
+from api.schemas.model import Moment
 from shared.domain.errors import Transient
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.reads.changes import ChangePlace, PageChangeView
@@ -22,7 +22,8 @@ _READ_AT_ONCE: Final = 200
 _GREATEST: Final = 2**63 - 1
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "Changes, each an event named by its kind with a PageChangeSummary as `data`, and `end`.",
+        "description": "Changes, each an event named by its kind with a PageChangeSummary as `data`. Before them "
+        "`gap` with a ChangesGap, if changes since the begin are deleted. `end` at the end.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
@@ -55,11 +56,12 @@ async def list_changes(
     response: Response,
     since: Since = None,
     kind: Kinds = [],  # noqa: B006  the framework copies it
-) -> Listing[PageChangeSummary]:
+) -> PageChangeList:
     """List pages that were new, had changed or were gone, in the order in which the crawl recorded it.
 
     The list has changes only of a crawl with `recrawl`. Owners record changes at the same time. So a change of the last
-    seconds may appear before the end of what was listed. Ask again with a `since` of some seconds before.
+    seconds may appear before the end of what was listed. Ask again with a `since` of some seconds before. If changes
+    since then are deleted, `gap` says up to when.
     """
     crawl = await served.catalog.crawl(name)
     start = tuple(ChangePlace(_ms(since) or -1))
@@ -68,7 +70,9 @@ async def list_changes(
         crawl.crawl_id, after=place, kinds=_kinds(kind), max_count=page.max_count
     )
     at = None if after is None else tuple(after)
-    return Listing(items=[change_body(each) for each in rows], next=page.next(at, response))
+    # Read after the changes, so that it names what was deleted meanwhile.
+    gap = gap_of(place.at_ms, await served.catalog.changes_deleted_ms(crawl.crawl_id))
+    return PageChangeList(items=[change_body(each) for each in rows], next=page.next(at, response), gap=gap)
 
 
 async def _slot(served: Served) -> AsyncIterator[None]:
@@ -95,7 +99,8 @@ async def follow_changes(
     """Stream the changes of pages as Server-Sent Events, those since `since` first.
 
     Without `since` only new changes are sent. A client continues with the id of the last change that it received, at
-    any master. It misses no change that is kept, and may receive those of the ten seconds before again.
+    any master. It misses no change that is kept, and may receive those of the ten seconds before again. The first
+    event is `gap` if changes since then are deleted.
     """
     crawl = await served.catalog.crawl(name)
     kinds, key = _kinds(kind), request.state.key
@@ -113,7 +118,8 @@ async def follow_changes(
 
     start = _ms(since)
     begin = _last(last_event_id) or ChangePlace(served.clock.unix_ms() if start is None else start)
-    return ChangeStream(read, begin, streams=served.streams, allowed=allowed)
+    gap = gap_of(begin.at_ms, await served.catalog.changes_deleted_ms(crawl.crawl_id))
+    return ChangeStream(read, begin, gap, streams=served.streams, allowed=allowed)
 
 
 def _kinds(names: Sequence[ChangeName]) -> frozenset[Any]:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
+from pydantic import Field
 
 from api.schemas.frontier import TRUNCATED
-from api.schemas.model import Model, field, moment_of
+from api.schemas.model import Listing, Model, field, moment_of
 from api.schemas.pages import ArchivePlace
 from shared.domain.archive.model import labelled_sha1
 from shared.domain.crawl.recrawl_rules import compiled
@@ -35,6 +37,23 @@ class PageChangeSummary(Model):
     url: str = field("The URL in canonical form.", "https://example.org/news/")
     host: str = field("`name` or `name:port` of its host.", "example.org")
     version: int = field("The number of the page's newest version then.", 2)
+
+
+class ChangesGap(Model):
+    """Changes that the request asked for, and that are deleted."""
+
+    reason: Literal["expired"] = field("Retention deleted them (`retention.changes_days`).", "expired")
+    deleted_until: datetime = field(
+        "All changes up to this time are deleted. What changed since is listed.", "2029-01-01T08:12:30Z"
+    )
+
+
+class PageChangeList(Listing[PageChangeSummary]):
+    """One page of the changes. The `Link` header has the address of the next."""
+
+    gap: ChangesGap | None = Field(
+        None, description="The changes at the beginning that are deleted. Null: none is, from `since` on."
+    )
 
 
 class PageVersionSummary(Model):
@@ -116,3 +135,10 @@ def diff_body(before: int, after: int, diff: TextDiff) -> PageDiff:
 
 
 KINDS = {name: ChangeKind[name.name] for name in ChangeName}
+
+
+def gap_of(after_ms: int, deleted_ms: int | None) -> ChangesGap | None:
+    """Return the gap of a read that begins at `after_ms`, if changes up to `deleted_ms` are deleted (Unix ms)."""
+    if deleted_ms is None or deleted_ms < after_ms:
+        return None
+    return ChangesGap(reason="expired", deleted_until=moment_of(deleted_ms))

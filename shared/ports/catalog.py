@@ -199,6 +199,12 @@ class Catalog(Protocol):
         A call examines a bounded number of rows, so there may be fewer before the end.
         """
 
+    async def changes_deleted_ms(self, crawl_id: CrawlId) -> int | None:
+        """Return the time (Unix ms) of the newest change of a page that retention has deleted. None: it deleted none.
+
+        All earlier changes are deleted, too.
+        """
+
     async def versions(self, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
         """Return the versions of a stored page that are listed, the newest first. Empty if no page is stored there."""
 

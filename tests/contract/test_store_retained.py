@@ -127,8 +127,12 @@ def test_old_changes_go_in_bounded_steps_and_newer_stay(on_store: OnStore, monke
         entry = change_of(ChangeKind.CHANGED, t.host_id("a.test"), fingerprint(url), 2)
         for at_ms in (*range(NOW_MS, NOW_MS + 7), recent, recent + 1):
             await t.apply(Changes(page_changes={t.crawl_id: [entry]}, at_ms=at_ms))
+        assert isinstance(t.store, SqlStore)
+        catalog = SqlCatalog(t.store.executor)
         assert await walked(t, RetainedKind.CHANGES, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await catalog.changes_deleted_ms(t.crawl_id) is None
         assert await walked(t, RetainedKind.CHANGES) == [3, 3, 1]
+        assert await catalog.changes_deleted_ms(t.crawl_id) == NOW_MS + 6, "the newest that is deleted"
         assert t.rows("SELECT at_ms FROM page_changes ORDER BY at_ms") == [(recent,), (recent + 1,)]
         assert t.value("SELECT count(*) FROM urls") == 1, "the page stays"
 

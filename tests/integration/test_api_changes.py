@@ -11,13 +11,16 @@ import pytest
 
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.page_archive import ServedPages
+from shared.adapters.sql.admin.retention import SqlRetained
 from shared.adapters.sql.catalog import changes as sql
+from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.archive.model import Exchange
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, change_of
 from shared.domain.frontier.revisits import Superseded
 from shared.domain.frontier.store_model import Changes, FetchRow
 from shared.domain.ids import HostId
 from shared.domain.ops.access import Role
+from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention
 from shared.domain.web.text_diff import MAX_DIFF_LINES, text_diff, text_of
 from shared.domain.web.url import fingerprint
 from tests.support.api.paging import walked
@@ -91,6 +94,30 @@ def test_changes_are_listed_in_order_and_since_a_moment(tmp_path: Path, monkeypa
             problem(await client.get(f"{CHANGES}?since=yesterday"), 422, "invalid")
             problem(await client.get(f"{CHANGES}?cursor=nonsense"), 422, "invalid")
             problem(await client.get("/v1/crawls/none/changes"), 404, "not-found")
+
+    asyncio.run(story())
+
+
+def test_read_from_before_what_is_kept_names_the_gap(tmp_path: Path) -> None:
+    rules = Retention(changes_days=1)
+
+    async def story() -> None:
+        async with news(tmp_path) as (tables, _, client, _):
+            assert isinstance(tables.store, SqlStore)
+            retained = SqlRetained(tables.store.executor)
+            assert (await client.get(CHANGES)).json()["gap"] is None
+            await retained.forget(RetainedKind.CHANGES, rules, AT_MS + DAY_MS + 500, "")
+            expired = {"reason": "expired", "deleted_until": moment(AT_MS)}
+            for query in ("", f"?since={moment(AT_MS)}", "?limit=1", "?kind=gone"):
+                assert (await client.get(f"{CHANGES}{query}")).json()["gap"] == expired, query
+            first = (await client.get(f"{CHANGES}?limit=1")).json()
+            assert [each["version"] for each in first["items"]] == [2]
+            for query in (f"?since={moment(AT_MS + 1)}", f"?cursor={first['next']}"):
+                later = (await client.get(f"{CHANGES}{query}")).json()
+                assert (later["gap"], later["items"][-1]["version"]) == (None, 3), query
+            await retained.forget(RetainedKind.CHANGES, rules, AT_MS + DAY_MS + 1500, "")
+            late = (await client.get(f"{CHANGES}?cursor={first['next']}")).json()
+            assert late["gap"]["deleted_until"] == moment(AT_MS + 1000), "deleted while the client was reading"
 
     asyncio.run(story())
 

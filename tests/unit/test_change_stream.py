@@ -11,6 +11,7 @@ from api.http import change_stream
 from api.http.change_stream import WINDOW_MS, ChangeStream
 from api.http.sse import OpenEventStreams
 from api.routes.changes import _last
+from api.schemas.changes import ChangesGap, gap_of
 from shared.domain.errors import Transient
 from shared.domain.frontier.page_history import ChangeKind
 from shared.domain.ids import Fingerprint, HostId
@@ -44,7 +45,7 @@ class Log:
 class Client:
     """Reads a stream until it leaves."""
 
-    def __init__(self, log: Log, after: ChangePlace, *, allowed: bool = True) -> None:
+    def __init__(self, log: Log, after: ChangePlace, *, allowed: bool = True, gap: ChangesGap | None = None) -> None:
         self.streams = OpenEventStreams()
         self.sent: list[bytes] = []
         self.leave, self.more = asyncio.Event(), asyncio.Event()
@@ -52,7 +53,7 @@ class Client:
         async def may() -> bool:
             return allowed
 
-        self.response = ChangeStream(log.read, after, streams=self.streams, allowed=may)
+        self.response = ChangeStream(log.read, after, gap, streams=self.streams, allowed=may)
 
     async def receive(self) -> dict[str, Any]:
         await self.leave.wait()
@@ -97,6 +98,21 @@ def test_stream_sends_each_change_once_and_late_commits_too() -> None:
         await running
         assert client.versions() == [1, 2, 3, 4, 5, 6, 7, 8]
         assert len(client.response._sent) <= 5, "only the window is remembered"
+
+    asyncio.run(story())
+
+
+def test_stream_from_before_what_is_kept_begins_with_the_gap() -> None:
+    async def story() -> None:
+        client = Client(Log(change(5, number=2)), ChangePlace(AT_MS), gap=gap_of(AT_MS, AT_MS))
+        running = asyncio.create_task(client.run())
+        await client.until(1)
+        client.leave.set()
+        await running
+        gap, first = b"".join(client.sent).decode().split("\n\n")[1:3]
+        assert gap.startswith('event: gap\ndata: {"reason":"expired","deleted_until":'), gap
+        assert "event: changed" in first
+        assert gap_of(AT_MS + 1, AT_MS) is None, "nothing that was asked for is deleted"
 
     asyncio.run(story())
 

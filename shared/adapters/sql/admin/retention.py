@@ -52,6 +52,10 @@ _FORGET_CHANGES = text(
     "DELETE FROM page_changes WHERE crawl_id = :crawl_id AND at_ms = :at_ms AND partition = :partition"
     " AND number = :number"
 )
+_CHANGES_DELETED = text(
+    "UPDATE crawls SET changes_deleted_ms = :at_ms WHERE crawl_id = :crawl_id"
+    " AND coalesce(changes_deleted_ms, -1) < :at_ms"
+)
 _DELETED_CRAWLS = text(
     "SELECT crawl_id, state, collected_at_ms FROM crawls WHERE crawl_id > :place ORDER BY crawl_id LIMIT :max_count"
 )
@@ -143,10 +147,15 @@ def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -
 
 
 def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the oldest rows of the log of changes, crawl by crawl. The stored pages and their versions stay."""
+    """Delete the oldest rows of the log of changes, crawl by crawl. The stored pages and their versions stay.
+
+    Each crawl keeps the time of the newest row that was deleted, for reads that begin earlier.
+    """
     before = rules.before_ms(RetainedKind.CHANGES, now_ms)
     rows = connection.execute(_OLD_CHANGES, {"before": before, "max_count": ROWS}).all()
     _run(connection, _FORGET_CHANGES, rows)
+    for crawl_id, at_ms in {row.crawl_id: row.at_ms for row in rows}.items():
+        connection.execute(_CHANGES_DELETED, {"crawl_id": crawl_id, "at_ms": at_ms})
     return SweepResult(len(rows), _ON if len(rows) == ROWS else "")
 
 

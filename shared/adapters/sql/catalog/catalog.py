@@ -44,6 +44,7 @@ class SqlCatalog(SqlAdapter):
     pages = read(stored_pages.pages)
     page = read(stored_pages.page)
     changes = read(page_changes.changes)
+    changes_deleted_ms = read(page_changes.changes_deleted_ms)
     versions = read(page_changes.versions)
     captures = read(stored_captures.captures)
     items = read(stored_items.listing)

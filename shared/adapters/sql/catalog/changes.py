@@ -22,6 +22,7 @@ _LOG: Final = text(
     " AND (at_ms, partition, number) >= (:at_ms, :partition, :number)"
     " ORDER BY crawl_id, at_ms, partition, number LIMIT :max_count"
 )
+_DELETED: Final = text("SELECT changes_deleted_ms FROM crawls WHERE crawl_id = :crawl_id")
 _URL: Final = "u.crawl_id, u.host_id, u.fingerprint, u.url, h.host"
 _URL_SQLITE: Final = text(
     f"SELECT {_URL} FROM urls u JOIN hosts h ON h.host_id = u.host_id"
@@ -72,6 +73,12 @@ def changes(
             if entry.kind in kinds:
                 found.append((place, entry))
     return _views(connection, crawl_id, found), last if len(rows) == ROWS else None
+
+
+def changes_deleted_ms(connection: Connection, crawl_id: CrawlId) -> int | None:
+    """Return the time of the newest change that retention has deleted, or None (Catalog.changes_deleted_ms)."""
+    found: int | None = connection.execute(_DELETED, {"crawl_id": crawl_id}).scalar_one_or_none()
+    return found
 
 
 def versions(connection: Connection, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
