@@ -15,8 +15,12 @@ from tests.support.database.url_rows import URLS
 from tests.support.processes.crawl_process import Running, write_spec
 from tests.support.processes.orb_command import export
 from tests.support.web.hostile_site import GOOD, HOSTILE, MANY_LINKS, MIB, HostileSite
+from tests.support.web.hostile_sitemaps import CUT as CUT_SITEMAPS
+from tests.support.web.hostile_sitemaps import MARK, READABLE, REFUSED, HostileSitemaps
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.web_server import Web
+from workers.discover.listing import MAX_ENTRIES, MAX_LISTING_BYTES
+from workers.discover.xml_listing import MAX_XML_DEPTH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -63,10 +67,10 @@ def _peak(process: psutil.Process) -> int:
     return int(lines[0][1]) * 1024 if lines else 0
 
 
-def crawled(served: Web, folder: Path) -> tuple[Running, dict[str, Any], int]:
+def crawled(served: Web, folder: Path, **sections: Any) -> tuple[Running, dict[str, Any], int]:
     """A finished crawl of the only site served: its summary, and the peak memory of its worker."""
     folder.mkdir()
-    spec = write_spec(folder / "spec.json", {"seeds": [f"{served.origins[0]}/"], **SPEC})
+    spec = write_spec(folder / "spec.json", {"seeds": [f"{served.origins[0]}/"], **SPEC, **sections})
     with Running(folder / "crawl", "--spec", spec, "--workers", "1") as run:
         peaks = Peaks(run)
         peaks.start()
@@ -163,6 +167,33 @@ def test_hostile_responses_become_outcomes_in_bounded_memory(web: Callable[..., 
         record = stored_crawl.record_at(run.out, row["segment"], row["offset"], row["length"])
         assert (record.url, record.status) == (row["url"], row["status"])
     assert peak - ordinary < 8 * (BODY + DECODED), f"{peak >> 20} MiB against {ordinary >> 20} MiB"
+
+
+def test_hostile_sitemaps_become_outcomes_within_the_limits(web: Callable[..., Web], tmp_path: Path) -> None:
+    served = web(HostileSitemaps())
+    origin = served.origins[0]
+    run, summary, peak = crawled(served, tmp_path / "sitemaps", discover={"sitemaps": "robots"}, fetch={})
+    print(f"peak memory of the worker: {peak >> 20} MiB")
+    assert (summary["finished_reason"], summary["dead_letters"]) == ("complete", 0)
+    assert summary["identities"] == {"urls": 0, "links": 0}
+    ends = {row["url"].removeprefix(origin): end_of(row) for row in export("urls", run.out)}
+    names = ("hosts", "include", "million", "lines", "after", *(f"lastmod{n}" for n in range(7)))
+    files = (*READABLE, *CUT_SITEMAPS, *REFUSED)
+    assert ends == dict.fromkeys(("/", *files, *(MARK + name for name in names)), "done 200")
+    assert summary["discover"] == {
+        "sitemaps": len(READABLE), "partly_read": len(CUT_SITEMAPS), "unreadable": len(REFUSED), "listed": len(names),
+    }  # fmt: skip
+    details = details_in(run.out / "crawl.db")
+    said = {path: details[origin + path] or "" for path in files}
+    assert {path for path in READABLE if said[path]} == set()
+    limits = {
+        "/million.rss.gz": f"{MAX_ENTRIES}", "/lines.txt.gz": f"{MAX_ENTRIES}", "/after-bomb.xml": f"{MAX_XML_DEPTH}",
+        "/deep.xml": f"{MAX_XML_DEPTH}", "/gzip-bomb.xml.gz": f"{MAX_LISTING_BYTES >> 20} MiB",
+        "/bomb.xml": "entity", "/external.xml": "entity", "/parameter.xml": "entity",
+    }  # fmt: skip
+    assert {path for path, limit in limits.items() if limit not in said[path]} == set(), said
+    assert sorted(exchange.path for exchange in served.log()) == sorted(["/robots.txt", *ends]), "each once"
+    assert peak < 512 * MIB, f"{peak >> 20} MiB"
 
 
 def test_redirects_in_circles_end_after_one_round(web: Callable[..., Web], tmp_path: Path) -> None:

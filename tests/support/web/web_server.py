@@ -27,13 +27,14 @@ from tests.support.behaviours.site import BehaviourSite
 from tests.support.web.exchange_log import Exchange, LogTail
 from tests.support.web.file_site import FileTree
 from tests.support.web.hostile_site import HostileSite
+from tests.support.web.hostile_sitemaps import HostileSitemaps
 from tests.support.web.http_server import Connection, ExchangeLog, Gate, Respond, listen_on
 from tests.support.web.sitemap_site import SitemapSite
 from tests.support.web.synthetic_site import SyntheticSite
 from tests.support.web.throttled_site import ThrottledSite
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-Site = BehaviourSite | FileTree | HostileSite | SitemapSite | SyntheticSite | ThrottledSite
+Site = BehaviourSite | FileTree | HostileSite | HostileSitemaps | SitemapSite | SyntheticSite | ThrottledSite
 
 
 def address(index: int) -> str:
