@@ -17,7 +17,7 @@ from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
-    adaptive_wait,
+    adaptive_schedule,
     broken_off,
     count_losses,
     end_of,
@@ -257,7 +257,7 @@ class OutcomeBatch:
         recrawl, place = crawl.recrawl_of(url), (crawl_id, host_id, fingerprint)
         if recrawl is not None and (page or url.last is not None):
             of = (crawl, recrawl, place, url, result, decision)
-            adaptive = adaptive_wait(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
+            adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
             made = page_visited(self.changes, *of, page=page, now_ms=self.now_ms, adaptive=adaptive)
             if made.finding is Finding.NEW:
                 self._stored(held, result.size)

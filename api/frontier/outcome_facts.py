@@ -9,9 +9,9 @@ from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.explain.excluded_links import ExcludedLink, encoded, kept, losses
 from shared.domain.frontier.failure import Decision, HostEffect
 from shared.domain.frontier.page_history import ChangeKind, change_of
-from shared.domain.frontier.page_visits import AdaptiveWait, Finding, PageVerdict, Visited, judge_page
+from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, judge_page
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
-from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages, bucket_for
+from shared.domain.frontier.recrawl_pages import RATES, AdaptiveSchedule, RecrawlPages, bucket_for
 from shared.domain.frontier.revisits import RevisitRow, Superseded
 from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, UrlEnd, UrlKind, kind_of
 from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
@@ -107,7 +107,7 @@ def page_visited(
     *,
     page: bool,
     now_ms: int,
-    adaptive: AdaptiveWait | None = None,
+    adaptive: AdaptiveSchedule | None = None,
 ) -> PageVerdict:
     """Return what becomes of a URL with a stored page, or whose page is stored now (`page`).
 
@@ -150,14 +150,13 @@ def page_visited(
     return verdict
 
 
-def adaptive_wait(
+def adaptive_schedule(
     pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
-) -> AdaptiveWait | None:
+) -> AdaptiveSchedule | None:
     """Return how long pages wait under the policy `adaptive`; None if the crawl has another one (no `pages`)."""
     if pages is None:
         return None
-    part = crawl.allowance.page_share(partition).part
-    return lambda code, interval: pages.wait_ms(code, interval, part, now_ms)
+    return AdaptiveSchedule(pages, crawl.allowance.page_share(partition).part, now_ms)
 
 
 def end_of(result: UrlOutcome) -> FailureKind | int:

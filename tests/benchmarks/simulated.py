@@ -1,7 +1,7 @@
 """`orb bench simulated`: how fresh recrawl policies keep the pages of a simulated web, in virtual time.
 
-    orb bench simulated [--hosts 1000] [--days 360] [--pages-per-request 30] [--seeds 201 202]
-        [--only NAME ...] [--json]
+    orb bench simulated [--hosts 1000] [--days 360] [--pages-per-request 30] [--study cho|brewington]
+        [--seeds 201 202] [--only NAME ...] [--json]
 
 Each policy crawls a web of its own with the same seed and the same requests a day: one for `--pages-per-request` pages.
 The second half of the time is measured. The web is tests/support/simulation/changing_web.py; its rates and seeds were
@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from tests.support.simulation.changing_web import DAY_S, TABLE_SEEDS, ChangingWeb
+from tests.support.simulation.changing_web import DAY_S, SECOND_SEEDS, TABLE_SEEDS, ChangingWeb, Study
 from tests.support.simulation.recrawl_policies import POLICIES
 from tests.support.simulation.recrawl_run import Run, impolite
 
@@ -41,9 +41,11 @@ class Measured:
     impolite: int
 
 
-def measured(name: str, seed: int, *, hosts: int, days: int, pages_per_request: float) -> Measured:
+def measured(
+    name: str, seed: int, *, hosts: int, days: int, pages_per_request: float, study: Study = Study.CHO
+) -> Measured:
     """Return what the policy `name` does with the web of a seed."""
-    web = ChangingWeb(seed, hosts, days)
+    web = ChangingWeb(seed, hosts, days, study)
     budget = max(1, int(len(web.pages) / pages_per_request))
     half_s, middle_s, end_s = days // 2 * DAY_S, days * 3 // 4 * DAY_S, days * DAY_S
     run = Run(web, POLICIES[name](web, budget), budget, half_s)
@@ -108,12 +110,15 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=1_000)
     parser.add_argument("--days", type=int, default=360)
     parser.add_argument("--pages-per-request", type=float, default=30.0, help="pages for each request a day")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(TABLE_SEEDS))
+    parser.add_argument("--study", choices=[study.value for study in Study], default=Study.CHO.value)
+    parser.add_argument("--seeds", type=int, nargs="+", help="by default those of the study's table")
     parser.add_argument("--only", nargs="+", choices=list(POLICIES), default=list(POLICIES))
     parser.add_argument("--json", action="store_true", help="every run as JSON instead of the table")
     asked = parser.parse_args()
-    one = partial(measured, hosts=asked.hosts, days=asked.days, pages_per_request=asked.pages_per_request)
-    runs = [(name, seed) for name in asked.only for seed in asked.seeds]
+    study = Study(asked.study)
+    one = partial(measured, hosts=asked.hosts, days=asked.days, pages_per_request=asked.pages_per_request, study=study)
+    seeds = asked.seeds or (TABLE_SEEDS if study is Study.CHO else SECOND_SEEDS)
+    runs = [(name, seed) for name in asked.only for seed in seeds]
     with ProcessPoolExecutor(max_workers=2) as processes:
         rows = list(processes.map(one, *zip(*runs, strict=True)))
     if asked.json:

@@ -1,11 +1,12 @@
 """The simulated web of the recrawl benchmark is the one that its rates describe."""
 
+import statistics
 from math import expm1
 
 import pytest
 
 from shared.domain.web.fetch import FailureKind
-from tests.support.simulation.changing_web import DAY_S, RATES, SITEMAPS, ChangingWeb, Sitemap, WebHost, trapped
+from tests.support.simulation.changing_web import DAY_S, RATES, SITEMAPS, ChangingWeb, Sitemap, Study, WebHost, trapped
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,12 @@ def test_pages_change_as_often_as_published(web: ChangingWeb) -> None:
     for part, low, high in RATES:
         inside = sum(low <= 0.9999 / page.rate < high for page in web.pages)
         assert inside / len(web.pages) == pytest.approx(part, abs=0.05)
+
+
+def test_pages_of_the_second_web_change_as_seldom_as_published() -> None:
+    lifetimes = sorted(1 / page.rate / DAY_S for page in ChangingWeb(2, 400, 100, Study.BREWINGTON).pages)
+    assert statistics.median(lifetimes) == pytest.approx(117, rel=0.15)
+    assert statistics.mean(lifetimes) == pytest.approx(138, rel=0.15)
 
 
 def test_sitemaps_are_as_wrong_as_published(web: ChangingWeb) -> None:

@@ -1,11 +1,13 @@
 """The policy adaptive of an owner: pages wait by their rate of change, within bounds and within the requests a day."""
 
+from functools import partial
+
 import pytest
 
 from api.schemas.changes import recrawl_plan
 from shared.domain.crawl.recrawl_rules import PageInterval
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
-from shared.domain.frontier.change_rate import ChangeRate
+from shared.domain.frontier.change_rate import ChangeRate, decoded
 from shared.domain.frontier.recrawl_budget import Share, share
 from shared.domain.frontier.recrawl_pages import (
     RecrawlPages,
@@ -97,6 +99,18 @@ def test_rate_of_a_page_follows_what_its_fetches_find() -> None:
         quiet = rate_after(quiet, BOUNDS, changed=False, elapsed_ms=DAY_MS)
     assert bucket_for(quiet) < bucket_for(code) < bucket_for(busy)
     assert rate_after(0, BOUNDS, changed=False, elapsed_ms=0) == code, "a page begins with the rate of the bounds"
+
+
+def test_page_is_taken_to_change_as_often_as_the_budget_permits() -> None:
+    first = partial(pages(100, daily=1_000).first_rate, BOUNDS)
+    assert decoded(first(1.0)).mean == pytest.approx(1 / (10 * 86_400), rel=0.01)
+    assert decoded(first(0.5)).mean == pytest.approx(1 / (20 * 86_400), rel=0.01)
+    assert decoded(first(0.1)).mean == pytest.approx(1 / (30 * 86_400), rel=0.01), "not below that of max_s"
+    assert pages(100).first_rate(BOUNDS, 1.0) == first_rate(BOUNDS), "not above that between the bounds"
+    known = pages(100, daily=10)
+    known.count(bucket_for(DAILY), -10)
+    known.count(bucket_for(YEARLY), 1_000)
+    assert known.first_rate(BOUNDS, 1.0) == first(1.0), "it follows the number of pages"
 
 
 def test_expected_freshness_grows_with_the_requests_a_day() -> None:

@@ -5,7 +5,6 @@ Two fetches in a row that find no page (404, 410 or a redirect) make it gone. An
 as it is, and the page is fetched again when it is due.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -14,12 +13,9 @@ from shared.domain.crawl.recrawl_rules import CompiledRecrawl, PageInterval
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.failure import Decision
 from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, MARK_BYTES, MISSES_TO_GONE, PageHistory
-from shared.domain.frontier.recrawl_pages import first_rate, rate_after
+from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, first_rate, rate_after
 from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, Merge, UrlState, extra_hops_of, merge_link
 from shared.domain.frontier.store_model import LeasedUrl
-
-AdaptiveWait = Callable[[int, PageInterval], int]
-"""Returns the wait in ms until the next fetch of a page, by the code of its rate of change and its bounds."""
 
 _NOT_MODIFIED: Final = 304
 _MISSING: Final = frozenset({404, 410})
@@ -105,12 +101,12 @@ def judge_page(
     visited: Visited,
     decision: Decision,
     now_ms: int,
-    adaptive: AdaptiveWait | None = None,
+    adaptive: AdaptiveSchedule | None = None,
 ) -> PageVerdict:
     """Return what becomes of a URL that has a stored page, or whose page was just stored.
 
-    `decision` is what the table of outcomes says of the fetch. `adaptive` returns the wait in ms of a page with a code
-    of its rate of change, for the policy `adaptive`.
+    `decision` is what the table of outcomes says of the fetch. `adaptive` is the schedule of the policy `adaptive`, if
+    the crawl has it.
     """
     unchanged = is_unchanged(url, visited)
     if not unchanged and decision.state is UrlState.WAITING:
@@ -130,7 +126,8 @@ def judge_page(
     if history.misses >= MISSES_TO_GONE:
         return PageVerdict(Finding.GONE, UrlState.DONE, 0, 0, GONE, flags, history)
     interval = recrawl.of(url.url)
-    history = _with_rate(history, known, finding, interval, now_ms)
+    first = first_rate(interval) if adaptive is None else adaptive.first_rate(interval)
+    history = _with_rate(history, known, finding, interval, first, now_ms)
     read = visited.page or unchanged
     if read and links_again(url, max_depth):
         return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
@@ -138,18 +135,22 @@ def judge_page(
         return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)
     wait_ms = interval.min_ms
     if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
-        wait_ms = adaptive(history.rate, interval)
+        wait_ms = adaptive.wait_ms(history.rate, interval)
     return PageVerdict(finding, UrlState.WAITING, now_ms + wait_ms, 0, finding.value, flags | REVISIT, history)
 
 
 def _with_rate(
-    history: PageHistory, known: PageHistory, finding: Finding, interval: PageInterval, now_ms: int
+    history: PageHistory, known: PageHistory, finding: Finding, interval: PageInterval, first: int, now_ms: int
 ) -> PageHistory:
-    """Return the history with what is believed of the page's rate of change now."""
+    """Return the history with what is believed of the page's rate of change now.
+
+    `first` is the rate that is assumed before the first comparison. It may have moved since the page was stored.
+    """
     if finding in (Finding.CHANGED, Finding.UNCHANGED):
+        before = known.rate if known.compared and known.rate else first
         changed, elapsed_ms = finding is Finding.CHANGED, now_ms - known.checked_ms
-        return replace(history, rate=rate_after(known.rate, interval, changed=changed, elapsed_ms=elapsed_ms))
-    return history if history.rate else replace(history, rate=first_rate(interval))
+        return replace(history, rate=rate_after(before, interval, changed=changed, elapsed_ms=elapsed_ms))
+    return history if history.rate else replace(history, rate=first)
 
 
 def _retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:

@@ -5,6 +5,7 @@ which they need the partition's share of the requests a day. The counts are in S
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from shared.domain.crawl.recrawl_rules import PageInterval
@@ -36,6 +37,7 @@ class RecrawlPages:
         self.requests_per_day = requests_per_day
         self.interval = interval
         self.pages = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
+        self._count = sum(self.pages)
         self._budget = RecrawlBudget.starting(requests_per_day, now_ms)
         self._schedule: RecrawlSchedule | None = None
         self._solved_ms = 0
@@ -43,11 +45,13 @@ class RecrawlPages:
         self._reserved = 0
 
     def __repr__(self) -> str:
-        return f"<RecrawlPages {sum(self.pages)} pages, {self.requests_per_day} requests a day>"
+        return f"<RecrawlPages {self._count} pages, {self.requests_per_day} requests a day>"
 
     def count(self, bucket: int, n: int) -> None:
         """Add `n` pages to a bucket."""
-        self.pages[bucket] = max(0, self.pages[bucket] + n)
+        before = self.pages[bucket]
+        self.pages[bucket] = max(0, before + n)
+        self._count += self.pages[bucket] - before
         self._moved += abs(n)
 
     def wait_ms(self, code: int, interval: PageInterval, part: float, now_ms: int) -> int:
@@ -61,6 +65,16 @@ class RecrawlPages:
             self._schedule = solved(self.pages, budget, *bounds)
             self._solved_ms, self._moved = now_ms, 0
         return int(self._schedule.interval_s(code, interval.min_ms / 1000, interval.max_ms / 1000) * 1000)
+
+    def first_rate(self, interval: PageInterval, part: float) -> int:
+        """Return the code of the rate that is assumed of a page before its first comparison.
+
+        It is a change in the time between two fetches that the budget permits if all pages have the same interval. A
+        greater rate would let one change count as a page that changes too often for a fetch, and it would wait long. It
+        is at least that of `max_s`, and at most that between both bounds. `part`: as for `wait_ms`.
+        """
+        equal = self.requests_per_day * part / DAY_S / max(self._count, 1)
+        return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
     def begin(self) -> None:
         """Begin a pass of dispatch: nothing is reserved."""
@@ -78,8 +92,28 @@ class RecrawlPages:
 
     def _due(self, now_ms: int) -> bool:
         """Return True if enough pages have moved between buckets for another schedule."""
-        enough = self._moved > max(1, sum(self.pages) // _MOVED_PART)
+        enough = self._moved > max(1, self._count // _MOVED_PART)
         return enough and not 0 <= now_ms - self._solved_ms < _SOLVE_EVERY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveSchedule:
+    """How long pages wait under the policy `adaptive` at the moment `now_ms`.
+
+    `part`: the part of the crawl's pages that is in this partition.
+    """
+
+    pages: RecrawlPages
+    part: float
+    now_ms: int
+
+    def wait_ms(self, code: int, interval: PageInterval) -> int:
+        """Return the wait in ms until the next fetch of a page with this code of its rate of change."""
+        return self.pages.wait_ms(code, interval, self.part, self.now_ms)
+
+    def first_rate(self, interval: PageInterval) -> int:
+        """Return the code of the rate that is assumed of a page before its first comparison."""
+        return self.pages.first_rate(interval, self.part)
 
 
 def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int) -> int:
@@ -89,7 +123,7 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
 
 def first_rate(interval: PageInterval) -> int:
-    """Return the code of the rate that is assumed of a new page: between those that the interval can follow."""
+    """Return the code of the rate that is assumed of a new page where no budget is known: between the bounds."""
     return prior(1000.0 / (interval.min_ms * interval.max_ms) ** 0.5).code
 
 

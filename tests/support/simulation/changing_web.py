@@ -32,6 +32,9 @@ TUNING_SEEDS: Final = (101, 102)
 TABLE_SEEDS: Final = (201, 202)
 """The webs of the table, which no tuning has seen."""
 
+SECOND_SEEDS: Final = (301, 302)
+"""The webs of the second table."""
+
 RATES: Final = (
     (0.23, 600.0, DAY_S),
     (0.15, DAY_S, 7 * DAY_S),
@@ -41,6 +44,11 @@ RATES: Final = (
 )
 """The part of the pages whose mean time between changes lies in a range. It is spread by its logarithm there."""
 
+LIFETIMES: Final = (1.4, 152.2 * DAY_S)
+"""Of the second web: shape and scale of the Weibull distribution of pages' mean times between changes, from Brewington
+and Cybenko, How dynamic is the web?, 2000 (two million pages over seven months; mean 138 days, median 117). It was
+fixed, with its seeds, before a policy ran on it."""
+
 LARGE: Final = 32
 SITEMAPS: Final = (0.36, 0.80)
 """The part of hosts that have a sitemap: of those with fewer than LARGE pages (about half of all), and of others."""
@@ -49,6 +57,13 @@ DELAY_S: Final = 1.0
 TRAP_DEPTH: Final = 12
 _NEVER: Final = math.inf
 _MASK: Final = (1 << 64) - 1
+
+
+class Study(Enum):
+    """The measurement of the real web that a web's rates of change are drawn from."""
+
+    CHO = "cho"
+    BREWINGTON = "brewington"
 
 
 class Sitemap(Enum):
@@ -133,7 +148,8 @@ class Response:
 class ChangingWeb:
     """The web of one seed. It draws what happens at the n-th request of a page from the seed, the page and n."""
 
-    def __init__(self, seed: int, hosts: int = 2_000, days: float = 360.0) -> None:
+    def __init__(self, seed: int, hosts: int = 2_000, days: float = 360.0, study: Study = Study.CHO) -> None:
+        self._range = _range if study is Study.CHO else _fifth
         self._seed = seed * 0x9E3779B97F4A7C15 & _MASK
         drawn = random.Random(seed)
         self.end_s = days * DAY_S
@@ -226,7 +242,7 @@ class ChangingWeb:
         )
         if host.trap:
             count += trapped(host.name, number)
-        usual = _range(drawn)
+        usual = self._range(drawn)
         for _ in range(count):
             page = self._page(drawn, host, usual)
             host.pages.append(page)
@@ -234,7 +250,7 @@ class ChangingWeb:
         return host
 
     def _page(self, drawn: random.Random, host: WebHost, usual: tuple[float, float]) -> Page:
-        low, high = usual if drawn.random() < 0.5 else _range(drawn)
+        low, high = usual if drawn.random() < 0.5 else self._range(drawn)
         every_s, period = _log_uniform(drawn, low, high), 0.0
         if high <= 7 * DAY_S and drawn.random() < 0.2:
             every_s = period = high
@@ -274,6 +290,17 @@ def _range(drawn: random.Random) -> tuple[float, float]:
     """Return the range of a page's mean time between changes."""
     ((_, low, high),) = drawn.choices(RATES, [part for part, _, _ in RATES])
     return low, high
+
+
+def _fifth(drawn: random.Random) -> tuple[float, float]:
+    """Return the range of a page's mean time between changes: a fifth of the distribution of the second web.
+
+    The first and the last fifth end at the first and the last hundredth.
+    """
+    shape, scale = LIFETIMES
+    fifth = drawn.randrange(5)
+    low, high = (min(max(part, 0.01), 0.99) for part in (fifth / 5, (fifth + 1) / 5))
+    return scale * (-math.log1p(-low)) ** (1 / shape), scale * (-math.log1p(-high)) ** (1 / shape)
 
 
 def _log_uniform(drawn: random.Random, low: float, high: float) -> float:

@@ -1,9 +1,13 @@
-"""The recrawl policies of the benchmark: the product's two, StormCrawler's halving, and an oracle."""
+"""The recrawl policies of the benchmark: the product's two, others to compare them with, and two that know more."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Final
 
+from shared.domain.crawl.recrawl_rules import PageInterval
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.change_rate import ChangeRate, decoded, prior
 from shared.domain.frontier.recrawl import (
     BUCKETS,
@@ -13,13 +17,16 @@ from shared.domain.frontier.recrawl import (
     bucket_of,
     solved,
     wait_s,
+    within,
 )
+from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, RecrawlPages, bucket_for, rate_after
 from shared.domain.web.url import partition_of
-from tests.support.simulation.changing_web import DAY_S, ChangingWeb, Page, WebHost
+from tests.support.simulation.changing_web import DAY_S, ChangingWeb, Page, Sitemap, WebHost
 from tests.support.simulation.recrawl_run import PARTITIONS, Policy, Record
 
 MIN_S: Final = 3600.0
 MAX_S: Final = 180 * DAY_S
+BOUNDS: Final = PageInterval(RecrawlPolicy.ADAPTIVE, int(MIN_S * 1000), int(MAX_S * 1000))
 _TRUSTED: Final = 0.5
 _SITEMAP_PART: Final = 5.0
 """A sitemap gets at most one in this many of its host's requests."""
@@ -105,8 +112,53 @@ class HostState:
     read_s: float = -1.0
 
 
-class Adaptive:
-    """The product's policy: value against price, with the rates that it learns and the signs that sitemaps give."""
+class Adaptive(Fixed):
+    """The product's policy, by its own classes: an owner of each partition with `RecrawlPages`."""
+
+    def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
+        super().__init__(web, requests_per_day)
+        self._partition = {host.name: partition_of(host.name, PARTITIONS) for host in web.hosts}
+        count = Counter[int](self._partition[page.host.name] for page in web.pages)
+        self._parts = [count[partition] / len(web.pages) for partition in range(PARTITIONS)]
+        self._rpd = requests_per_day
+        self._pages = [RecrawlPages(requests_per_day, BOUNDS, {}, 0) for _ in range(PARTITIONS)]
+
+    def _schedule(self, page: Page, now: float) -> AdaptiveSchedule:
+        partition = self._partition[page.host.name]
+        return AdaptiveSchedule(self._pages[partition], self._parts[partition], int(now * 1000))
+
+    def first(self, page: Page, now: float) -> Record:
+        record = super().first(page, now)
+        self._counted(page, record, self._schedule(page, now).first_rate(BOUNDS))
+        return record
+
+    def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
+        before = record.code if record.fetched else self._schedule(page, now).first_rate(BOUNDS)
+        elapsed_ms = int((now - record.checked_s) * 1000)
+        self._counted(page, record, rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms))
+        record.checked_s, record.fetched = now, True
+        self.failed(page, record, now)
+
+    def failed(self, page: Page, record: Record, now: float) -> None:
+        record.due_s = now + self._schedule(page, now).wait_ms(record.code, BOUNDS) / 1000
+
+    def restarted(self, pages: list[Page], records: dict[int, Record], sent: list[int]) -> None:
+        counts = [Counter[int]() for _ in range(PARTITIONS)]
+        for page in pages:
+            if not records[page.number].gone:
+                counts[self._partition[page.host.name]][bucket_for(records[page.number].code)] += 1
+        self._pages = [RecrawlPages(self._rpd, BOUNDS, each, 0) for each in counts]
+
+    def _counted(self, page: Page, record: Record, code: int) -> None:
+        owner = self._pages[self._partition[page.host.name]]
+        if record.code:
+            owner.count(bucket_for(record.code), -1)
+        owner.count(bucket_for(code), 1)
+        record.code = code
+
+
+class WithSitemaps:
+    """Value against price as the product has it, with the signs that sitemaps give. The product does not use them."""
 
     def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
         self._every_s = len(web.pages) / requests_per_day * DAY_S
@@ -227,14 +279,61 @@ class Adaptive:
         record.bucket, record.rate_bucket, record.part = bucket, rate_bucket, signalled
 
 
-class RatesKnown(Adaptive):
-    """The adaptive policy with the true rates of change instead of learned ones."""
+class RatesKnown(WithSitemaps):
+    """The policy with sitemaps, and the true rates of change instead of learned ones."""
 
     def planned(self, belief: ChangeRate) -> float:
         return belief.mean
 
     def rate(self, page: Page, record: Record, now: float) -> ChangeRate:
         return prior(page.true_rate(now))
+
+
+class SignsKnown(Fixed):
+    """An estimate of what a crawler could reach at most: it knows what pages' pasts and sitemaps could ever tell.
+
+    It has the true rates. It learns at once, and without a request, of each change that a right sitemap lists, and
+    fetches the page if the change is worth the price. Other pages are due by value against price.
+    """
+
+    def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
+        super().__init__(web, requests_per_day)
+        rates = [(page.true_rate(0.0), _is_listed(page)) for page in web.pages]
+        low, high = 1.0, 2.0**40
+        while high / low > 1.0001:
+            price_s = sqrt(low * high)
+            needed = sum(_requests(rate, price_s, listed=listed) for rate, listed in rates)
+            low, high = (price_s, high) if needed * DAY_S > requests_per_day else (low, price_s)
+        self._price_s = high
+
+    def first(self, page: Page, now: float) -> Record:
+        record = Record(now, now)
+        self.compared(page, record, changed=False, now=now)
+        if not _is_listed(page):
+            record.due_s = now + _part(page) * (record.due_s - now)
+        return record
+
+    def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
+        record.checked_s, rate = now, page.true_rate(now)
+        if not _is_listed(page):
+            record.due_s = now + within(wait_s(rate, self._price_s), MIN_S, MAX_S)
+        else:
+            record.due_s = page.next_change if rate * self._price_s < 1 else now + MAX_S
+
+    def failed(self, page: Page, record: Record, now: float) -> None:
+        self.compared(page, record, changed=False, now=now)
+
+
+def _is_listed(page: Page) -> bool:
+    """Return True if a sitemap lists the page with the time at which it changed."""
+    return page.listed and page.host.sitemap in (Sitemap.RIGHT, Sitemap.PARTLY)
+
+
+def _requests(rate: float, price_s: float, *, listed: bool) -> float:
+    """Return the requests a second that a page needs at a price, if its changes are `listed` or not."""
+    if listed:
+        return rate if rate * price_s < 1 else 0.0
+    return 1 / within(wait_s(rate, price_s), MIN_S, MAX_S)
 
 
 class Oracle(Fixed):
@@ -263,7 +362,8 @@ class Oracle(Fixed):
 
 
 POLICIES: Final[dict[str, Callable[[ChangingWeb, int], Policy]]] = {
-    "fixed": Fixed, "halving": Halving, "adaptive": Adaptive, "rates known": RatesKnown, "oracle": Oracle,
+    "fixed": Fixed, "halving": Halving, "adaptive": Adaptive, "with sitemaps": WithSitemaps, "rates known": RatesKnown,
+    "signs known": SignsKnown, "oracle": Oracle,
 }  # fmt: skip
 """The policies of the table, by name."""
 
