@@ -41,6 +41,7 @@ from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.catalog.items import SqlItems
 from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.engine.lock_holder import write_note
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.adapters.sql.frontier.store import SqliteStore, SqlStore
@@ -96,6 +97,7 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             stats=stats,
             alarm=publisher.alarm,
             on_pressure=publisher.pressure,
+            on_firing=publisher.fired,
             failpoint=failpoint_of(os.environ),
         )
         sampler = StatsSampler(
@@ -164,6 +166,7 @@ async def _connect(
         kind=kind,
         items=SqlItems(store.executor),
         desired=SqlDesired(store.executor),
+        schedules=SqlSchedules(store.executor),
         retained=SqlRetained(store.executor),
         broker=broker,
         publisher=lambda leadership: EtcdSpecPublisher(coordinator, leadership, keys),
@@ -206,6 +209,7 @@ def _services(
         registry=metrics.registry(),
         archive=None if settings.archive is None else ServedPages(LocalSegments(settings.archive)),
         desired=engines.desired,
+        schedules=engines.schedules,
         events=broker.events,
         overview=overview,
         backlog=broker,

@@ -11,6 +11,7 @@ import structlog
 
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.ids import Partition
+from shared.domain.schedules.stored import Firing
 from shared.ports.clock import Clock
 from shared.ports.events import Events
 from shared.wire.events import Event, EventKind, encode_event, event_subject
@@ -72,6 +73,17 @@ class EventPublisher:
     def alarm(self, partition: Partition, text: str) -> None:
         """Queue an event that reports an alarm about a partition (an `api.frontier.owner.Alarm`)."""
         self.publish(EventKind.ALARM, partition, "raised", data={"text": text})
+
+    def fired(self, schedule: str, firing: Firing) -> None:
+        """Queue an event that tells what became of a due time of a schedule."""
+        data = {
+            "schedule": schedule,
+            "due_ms": firing.due_ms,
+            "verb": firing.verb,
+            "missed": firing.missed,
+            "crawls": [each.crawl for each in firing.effects],
+        }
+        self.publish(EventKind.SCHEDULE, firing.schedule_id, firing.outcome, data=data)
 
     def pressure(self, member: str, resource: str, reason: str | None) -> None:
         """Queue an event: pressure on a member's resource started, or ended if `reason` is None.

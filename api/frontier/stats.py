@@ -13,6 +13,8 @@ from api.frontier.dispatch_crawls import DispatchCrawls
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, DiscoveryResult
 from shared.domain.ops.counts import OTHER, CrawlCounts, Histogram, Key, status_class
+from shared.domain.schedules.firing import FiringOutcome
+from shared.domain.schedules.stored import Firing
 from shared.domain.web.fetch import FailureKind
 from shared.ports.broker import Delivered
 
@@ -42,6 +44,7 @@ class OwnerStats:
     - `links`: results of discovered links.
     - `items_missed`: messages of items that were gone before they were read.
     - `item_lag`: the time from when the broker stored a message until its items were in the table.
+    - `firings`: due times of schedules, by outcome, and `firing_delay` how late they fired.
     - `discarded`: fetches that changed nothing, by reason (see `OutcomeBatch`).
     """
 
@@ -56,6 +59,8 @@ class OwnerStats:
     links: Counter[str] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
+    firings: Counter[str] = field(default_factory=Counter)
+    firing_delay: Histogram = field(default_factory=lambda: Histogram(_LAGS_S))
     shards: int = 0
     urls: int = 0
     refused: int = 0
@@ -99,6 +104,12 @@ class OwnerStats:
         self.links.update(new=result.new, known=result.known, refused=result.refused, repeated=result.repeats)
         self.gaps += result.gaps
         self.dead_lettered(letters)
+
+    def count_firing(self, firing: Firing) -> None:
+        """Count a line of the history of schedules."""
+        self.firings[firing.outcome] += max(1, firing.missed)
+        if firing.outcome is not FiringOutcome.MISSED:
+            self.firing_delay.observe(max(0, firing.at_ms - firing.due_ms) / 1000)
 
     def dead_lettered(self, letters: Sequence[DeadLetterRow]) -> None:
         """Count stored dead letters by kind."""

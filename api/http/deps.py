@@ -39,6 +39,7 @@ from shared.ports.clock import Clock
 from shared.ports.desired import Desired
 from shared.ports.events import Events
 from shared.ports.overview import Overview
+from shared.ports.schedules import Schedules
 from shared.wire.desired_state import NOTHING_SAID, DesiredState
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Services:
     member: str
     ready: Callable[[], Awaitable[Sequence[str]]]
     desired: Desired
+    schedules: Schedules
     events: Events
     overview: Overview
     backlog: Backlog

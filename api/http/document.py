@@ -41,6 +41,7 @@ TAGS: Final = [
     {"name": "items", "description": "Items that rules extracted from pages."},
     {"name": "hosts", "description": "Hosts, their blocks and delays."},
     {"name": "exclusions", "description": "Hosts, URL prefixes and address ranges that no crawl requests."},
+    {"name": "schedules", "description": "When verbs are applied to crawls, and what became of each due time."},
     {"name": "cluster", "description": "Masters, workers, the leader and the owners of partitions."},
     {"name": "config", "description": "The hot configuration, which can be changed without a restart."},
     {"name": "commands", "description": "Commands to the owners of partitions."},
@@ -52,12 +53,14 @@ TAGS: Final = [
 _PATH_DESCRIPTIONS: Final = {
     "name": "The crawl's name.",
     "revision": "The number of the revision.",
+    "schedule": "The schedule's name.",
     "command_id": "The id of the command, from the answer that created it.",
 }
 """Descriptions of path parameters that a route does not describe."""
 
 _PARAMETER_EXAMPLES: Final[dict[str, Any]] = {
     "name": "docs",
+    "schedule": "nightly",
     "revision": 2,
     "command_id": "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c",
     "prefix": "do",

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from api.schemas.items import ITEM_ID
 from api.schemas.model import ANYTHING, KEY_ID, MEMBER_ID, MOMENT, ONE_LINE, RULE_NAME, VISIBLE
 from api.schemas.pages import PAGE_ID, SEGMENT_NAME, TIME_DIGITS
+from api.schemas.schedules import CLOCK
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.crawl.spec_parse import SpecError, shown
 from shared.domain.suggestions import did_you_mean, label_meant
@@ -29,6 +30,7 @@ FORMS: Final[Mapping[str, str]] = {
     PAGE_ID: "a page's id, as lists of pages show it",
     SEGMENT_NAME: "the name of a WARC file, which ends with .warc.gz",
     TIME_DIGITS: "up to 14 digits of a time, such as 20300101",
+    CLOCK: "a time of day as HH:MM",
     ITEM_ID: "an item's id, as lists of items show it",
 }
 """The patterns of fields, in words."""

@@ -35,11 +35,19 @@ _TAGGED: Final = frozenset(
         "start_crawl", "pause_crawl", "resume_crawl", "cancel_crawl", "reset_crawl", "retry_failed_crawl",
         "get_config", "put_config", "get_config_revision", "get_key", "create_key", "revoke_key",
         "create_exclusion", "get_exclusion", "put_exclusion",
+        "create_schedule", "get_schedule", "put_schedule", "pause_schedule", "resume_schedule",
         "get_dead_letter", "get_page", "lookup_page", "get_page_body", "lookup_page_body", "get_item",
     }
 )  # fmt: skip
 _LOCATED: Final = frozenset(
-    {("create_crawl", "201"), ("put_crawl", "201"), ("create_key", "201"), ("create_exclusion", "201")}
+    {
+        ("create_crawl", "201"),
+        ("put_crawl", "201"),
+        ("create_key", "201"),
+        ("create_exclusion", "201"),
+        ("create_schedule", "201"),
+        ("put_schedule", "201"),
+    }
 )
 _BODIES: Final = frozenset({"get_page_body", "lookup_page_body"})
 _FILES: Final = frozenset({"export_crawl"}) | _BODIES

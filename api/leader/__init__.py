@@ -2,6 +2,7 @@
 
 - `leader.Leader` is the loop: campaign, barrier, reconcile, wait for a change or a tick, until the lease is lost.
 - `candidacy` decides whether a master that drains still campaigns.
+- `schedule_runner` fires schedules.
 - `spec_publisher` publishes crawl specs for workers, and `config_publisher` the hot configuration and drains.
 
 A term is (epoch, etcd revision). The leader raises the epoch when etcd was replaced, so no term is given twice.

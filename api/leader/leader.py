@@ -22,6 +22,7 @@ from api.crawls.controller import CrawlController
 from api.leader.candidacy import Candidacy
 from api.leader.config_publisher import ConfigPublisher
 from api.leader.exclusion_publisher import ExclusionPublisher
+from api.leader.schedule_runner import FiringCallback, ScheduleRunner
 from api.leader.spec_publisher import CrawlSpecPublisher
 from api.members.engines import MasterEngines
 from api.members.health import HealthMonitor
@@ -89,6 +90,7 @@ class Leader:
         rules: PlacementRules | None = None,
         tick_s: float = TICK_S,
         sick_s: float = SICK_S,
+        on_firing: FiringCallback,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._member = member
@@ -108,6 +110,8 @@ class Leader:
         self._tick_s = tick_s
         self._sick_s = sick_s
         self._failpoint = failpoint
+        self._schedules = engines.schedules
+        self._on_firing = on_firing
         self._candidacy = Candidacy(member.id, engines.view, engines.keys, engines.clock)
         self._leadership: Leadership | None = None
         self._epoch = 0
@@ -190,12 +194,25 @@ class Leader:
                 tasks.start("leader.pass", self._passes(leadership, excluding))
                 tasks.start("leader.exclusions", excluding.send_commands())
                 tasks.start("leader.tend", self._controller.lead(self.acting, self.term, self._poked.set))
+                tasks.start("leader.schedules", self._firing().run())
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick
         finally:
             self._leadership = None
             log.info("leadership.ended", master=self._member.id, revision=leadership.revision)
+
+    def _firing(self) -> ScheduleRunner:
+        """Return the runner of schedules for this leadership. It acts only while another leader is impossible."""
+        return ScheduleRunner(
+            self._schedules,
+            self._broker,
+            self._clock,
+            self._partitions,
+            lambda: self.term() if self.acting() else None,
+            self._controller.wake,
+            self._on_firing,
+        )
 
     async def _watch(self) -> None:
         """Start a pass at every change."""

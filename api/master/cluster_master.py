@@ -19,6 +19,7 @@ from api.frontier.owner import Alarm, Owner
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.leader.leader import TICK_S, Leader
+from api.leader.schedule_runner import FiringCallback
 from api.members.control_plane import Members
 from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor
@@ -34,6 +35,7 @@ from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.config import LogLevel, MasterTuning, MemberRole, master_tuning
 from shared.domain.ops.watermarks import Resource
+from shared.domain.schedules.stored import Firing
 from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.exclusions import ExclusionsFollower
 from shared.runtime.pressure_monitor import Gauge, PressureMonitor
@@ -84,12 +86,13 @@ class ClusterMaster:
         stats: OwnerStats,
         alarm: Alarm,
         on_pressure: PressureCallback,
+        on_firing: FiringCallback,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         """Compose the master.
 
         `gauges` measure its resources. `on_pressure` is called when pressure on this master or on a worker starts or
-        ends.
+        ends, and `on_firing` with each line of the history of schedules.
         """
         store, broker, clock = engines.store, engines.broker, engines.clock
         partitions, started = settings.frontier.partitions, started_as(settings.frontier, settings.log_level)
@@ -98,6 +101,7 @@ class ClusterMaster:
         self._started_with = settings.frontier
         self._frontier = limits_of(settings.frontier, started)
         self._stats = stats
+        self._on_firing = on_firing
         self._member = member
         self._alarm = alarm
         self._crawls = DispatchCrawls()
@@ -148,6 +152,7 @@ class ClusterMaster:
             partitions=partitions,
             rules=settings.rules,
             tick_s=settings.tick_s,
+            on_firing=self._count_firing,
             failpoint=failpoint,
         )
         self._tuning.follow(engines.view.snapshot)  # A master that should drain must register as draining.
@@ -155,6 +160,11 @@ class ClusterMaster:
 
     def __repr__(self) -> str:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
+
+    def _count_firing(self, schedule: str, firing: Firing) -> None:
+        """Count a line of the history of schedules, and report it."""
+        self._stats.count_firing(firing)
+        self._on_firing(schedule, firing)
 
     # --- the control plane --------------------------------------------------------------------------------------------
 

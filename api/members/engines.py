@@ -10,6 +10,7 @@ from shared.ports.coordinator import Coordinator, Leadership, View
 from shared.ports.desired import Desired
 from shared.ports.items import ItemTable
 from shared.ports.retained import Retained
+from shared.ports.schedules import Schedules
 from shared.ports.specs import SpecPublisher
 from shared.ports.store import Store
 from shared.wire.keys import Keys
@@ -20,8 +21,8 @@ class MasterEngines:
     """The connected database, broker (NATS) and coordinator (etcd) of a master.
 
     - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
-    - `kind` is that of `store`. `items`, `desired` and `retained` are further tables of the same database. `retained`
-      holds the rows that the leader deletes after their retention.
+    - `kind` is that of `store`. `items`, `desired`, `schedules` and `retained` are further tables of its database.
+      `retained` holds the rows that the leader deletes after their retention.
     - `publisher` makes the publisher of crawl specs for a leadership.
     """
 
@@ -32,6 +33,7 @@ class MasterEngines:
     kind: StoreKind
     items: ItemTable
     desired: Desired
+    schedules: Schedules
     retained: Retained
     broker: Broker
     publisher: Callable[[Leadership], SpecPublisher]

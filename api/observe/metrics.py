@@ -14,6 +14,7 @@ from api.master.cluster_master import ClusterMaster
 from api.observe.sampler import KINDS, StatsSampler
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.reads.items import DROPPED
+from shared.domain.schedules.firing import FiringOutcome
 from shared.domain.software import VERSION
 from shared.domain.web.fetch import FailureKind
 from shared.ports.clock import Clock
@@ -75,6 +76,12 @@ REPORT_LAG = Metric(
     "report_lag_seconds", "histogram", "Time from when NATS stored a report until it was applied.", ("kind",)
 )
 WORK = Metric("transaction_duration_seconds", "histogram", "Duration of the owners' committed transactions.", ("work",))
+FIRINGS = Metric("schedule_firings_total", "counter", "Due times of schedules, by what became of them.", ("outcome",))
+FIRING_DELAY = Metric(
+    "schedule_delay_seconds",
+    "histogram",
+    "Time from a due time of a schedule until it fired; the schedule's jitter is a part of it.",
+)
 OUTCOMES = Metric(
     "outcomes_total", "counter", "Outcomes of fetches that were applied, by class of status.", ("crawl", "status")
 )
@@ -142,7 +149,8 @@ ITEMS_MISSED = Metric(
 METRICS: Final = (
     MASTER, LEADER, TERM, LEASE, LOST, VIEW, MEMBERS, PARTITIONS, OWNED, CRAWLS, POOL_WORKERS, POOL_FREE,
     URLS, PAGES, BYTES, DRIFT, READ_AGE, QUEUES, HOSTS, SHARDS, SHARD_AGE, REPORTS, FULLNESS, REPORT_AGE, REPORT_LAG,
-    WORK, OUTCOMES, ENDS, HOST_FAILURES, STALE, DISCARDED, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED,
+    WORK, FIRINGS, FIRING_DELAY,
+    OUTCOMES, ENDS, HOST_FAILURES, STALE, DISCARDED, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED,
     CALLED_BACK, REPLACED, GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEMS_DROPPED, ITEM_LAG,
     ITEMS_MISSED, USED, LIMIT,
     SHORT, CONNECTIONS, CROWDED,
@@ -271,6 +279,8 @@ class MasterMetrics:
         yield GRANTS, {(answer,): stats.answers[answer] for answer in _ANSWERS}
         yield ITEMS_DROPPED, {(reason,): stats.items_dropped[reason] for reason in DROPPED}
         yield ITEM_LAG, {(): stats.item_lag}
+        yield FIRINGS, {(str(outcome),): stats.firings[outcome] for outcome in FiringOutcome}
+        yield FIRING_DELAY, {(): stats.firing_delay}
         yield LETTERS, {(kind,): stats.dead_letters[kind] for kind in _LETTERS}
         for metric, n in (
             (STALE, stats.stale),

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/stats and /progress: the counters of a crawl, and its progress for people.
+"""/v1/crawls/{name}/stats, /progress and /lag: the counters of a crawl, its progress for people, and what waits.
 
 The counters are kept up to date in the tables, so a read costs the same for a crawl of any size. The rates come from
 the leader's last progress event of the crawl, so every master returns the same.
@@ -6,7 +6,7 @@ the leader's last progress event of the crawl, so every master returns the same.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from fastapi import Path
@@ -16,11 +16,12 @@ from api.http.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body, waits_body
 from api.schemas.model import moment_of
-from api.schemas.progress import QueuedParts, Rates, rates_body
+from api.schemas.progress import Lag, QueuedParts, Rates, rates_body, waiting_body
 from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Transient
 from shared.domain.explain.waits import HostState, rested, waits_of
+from shared.domain.frontier.lag import FrontierLag, Waiting
 from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters
@@ -32,6 +33,7 @@ from shared.wire.messages import Malformed
 router = Router(
     prefix="/v1/crawls/{name}", tags=["progress"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
 )
+lag_router = Router(tags=["progress"], dependencies=[needs(Role.VIEWER)])
 
 _UNSHOWN: Final = {"version"}
 MAX_HOSTS: Final = 200
@@ -121,4 +123,48 @@ async def _rates(served: Services, crawl_id: CrawlId) -> Rates | None:
             stored = await served.events.last(event_subject(EventKind.PROGRESS, str(crawl_id)))
             return None if stored is None else rates_body(stored, decode_event(stored.data))
     except (Transient, TimeoutError, Malformed):
+        return None
+
+
+# --- lag --------------------------------------------------------------------------------------------------------------
+
+BROKER_S: Final = 2.0
+"""Timeout of the broker's count of waiting reports."""
+
+
+@lag_router.get("/v1/lag", summary="Get the lag of the cluster")
+async def get_cluster_lag(served: Served) -> Lag:
+    """Return the lag of all running crawls.
+
+    Growing `shards_pending` means too few workers; growing `reports_pending` means slow owners or a slow database.
+    """
+    return await _lag(served, None)
+
+
+@lag_router.get("/v1/crawls/{name}/lag", summary="Get the lag of a crawl", responses=problems(404))
+async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
+    """Return the lag of one crawl. Reports are not counted by crawl, so their number is that of all crawls."""
+    crawl = await served.catalog.crawl(name)
+    return await _lag(served, crawl.crawl_id)
+
+
+async def _lag(served: Services, crawl_id: CrawlId | None) -> Lag:
+    now_ms = served.clock.unix_ms()
+    frontier = await served.overview.lag(crawl_id, now_ms)
+    reports = await _reports(served, frontier)
+    return Lag(
+        at=datetime.fromtimestamp(now_ms / 1000, UTC),
+        due_urls=waiting_body(frontier.due),
+        shards_pending=waiting_body(frontier.pending),
+        shards_in_flight=waiting_body(frontier.in_flight),
+        reports_pending=None if reports is None else waiting_body(reports),
+    )
+
+
+async def _reports(served: Services, frontier: FrontierLag) -> Waiting | None:
+    """Return the waiting reports; None if the broker does not answer, so that the rest is still shown."""
+    try:
+        async with asyncio.timeout(BROKER_S):
+            return await served.backlog.unapplied(frontier.positions)
+    except (Transient, TimeoutError):
         return None

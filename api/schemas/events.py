@@ -16,7 +16,7 @@ class EventBody(Model):
     """The `data` of an event in a stream. The stream's `event` is its `kind`, and `id` its position in the stream."""
 
     kind: str = field("What the event is about.", "crawl")
-    about: str = field("The id of the crawl, member, partition or key that the event is about.", "7")
+    about: str = field("The id of the crawl, schedule, member, partition or key that the event is about.", "7")
     action: str = field("What happened to it.", "paused")
     at: datetime = field("When the master noticed it.", "2030-01-01T08:00:00Z")
     member: str = field("The id of the master that published the event.", "m1")

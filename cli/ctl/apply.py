@@ -1,4 +1,4 @@
-"""Verbs apply, create and delete of `orb ctl`: make the cluster's crawls match files, create and delete them."""
+"""Verbs apply, create and delete of `orb ctl`: make crawls and schedules match files, create and delete them."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from cli.ctl.cells import NONE, shown
 from cli.ctl.client import Client, ClientResponse, path
 from cli.ctl.declared import Declared, misnamed, read
 from cli.ctl.problems import ProblemAnswer, Refusal
+from cli.ctl.schedules import schedule_plan
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.local.spec_flags import add_flags, merged, refuse_option
 from cli.terminal.exits import Exit, Usage
@@ -18,6 +19,7 @@ from shared.domain.web.url import with_scheme
 _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
     "crawl": ("crawls", "deleted"),
     "exclusion": ("exclusions", "deleted"),
+    "schedule": ("schedules", "deleted"),
     "key": ("api-keys", "revoked"),
     "dead-letter": ("dead-letters", "discarded"),
 }
@@ -25,7 +27,7 @@ _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
 
 def declare(verbs: Verbs) -> None:
     """Add the verbs apply, create and delete to `orb ctl`."""
-    apply = verbs.add("apply", "create or update crawls to match the files", _apply)
+    apply = verbs.add("apply", "create or update crawls and schedules to match the files", _apply)
     _files(apply, required=True)
     apply.add_argument("--dry-run", action="store_true", help="only show what would change")
 
@@ -35,7 +37,7 @@ def declare(verbs: Verbs) -> None:
     create.add_argument("--no-start", action="store_true", help="do not start them")
     add_flags(create)
 
-    delete = verbs.add("delete", "delete crawls and exclusions, revoke keys, discard dead letters", _delete)
+    delete = verbs.add("delete", "delete crawls, schedules and exclusions, revoke keys, discard dead letters", _delete)
     delete.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(_REMOVED))
     delete.add_argument("names", nargs="*", metavar="NAME")
     _files(delete, required=False)
@@ -61,12 +63,13 @@ def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
         return Exit.OK
     for crawl, plan in plans:
         if plan["action"] == "none":
-            body = None if desk.output.for_people else desk.client.get(path("crawls", crawl.name)).body
-            desk.output.done(f"crawl/{crawl.name}", "unchanged", body)
+            body = None if desk.output.for_people else desk.client.get(path(crawl.plural, crawl.name)).body
+            desk.output.done(f"{crawl.kind}/{crawl.name}", "unchanged", body)
             continue
-        answer = desk.client.ask("PUT", path("crawls", crawl.name), body=crawl.body)
+        with _Sourced(crawl):
+            answer = desk.client.ask("PUT", path(crawl.plural, crawl.name), body=crawl.body)
         created = answer.status == 201 or (answer.unsure and plan["action"] == "create")
-        desk.output.done(f"crawl/{crawl.name}", "created" if created else "configured", answer.body)
+        desk.output.done(f"{crawl.kind}/{crawl.name}", "created" if created else "configured", answer.body)
     return Exit.OK
 
 
@@ -74,20 +77,25 @@ def _plan(client: Client, crawl: Declared) -> Mapping[str, Any]:
     with _Sourced(crawl):
         if (wrong := misnamed(crawl)) is not None:
             raise Refusal(ProblemAnswer(422, "invalid", "the request is not valid", errors=(wrong,)))
+        if crawl.kind == "schedule":
+            return schedule_plan(client, crawl)
         plan: Mapping[str, Any] = client.ask("POST", path("crawls", crawl.name, "plan"), body=crawl.body).body
         return plan
 
 
 def _show_plans(desk: VerbContext, plans: Iterable[tuple[Declared, Mapping[str, Any]]]) -> None:
     if not desk.output.for_people:
-        desk.output.document({"items": [{"name": crawl.name, **plan} for crawl, plan in plans]})
+        desk.output.document({"items": [{"kind": crawl.kind, "name": crawl.name, **plan} for crawl, plan in plans]})
         return
     for crawl, plan in plans:
         match plan["action"]:
             case "none":
-                desk.output.say(f"crawl/{crawl.name} would not change")
+                desk.output.say(f"{crawl.kind}/{crawl.name} would not change")
             case "create":
-                desk.output.say(f"crawl/{crawl.name} would be created, {plan['state']}", "green")
+                state = f", {plan['state']}" if "state" in plan else ""
+                desk.output.say(f"{crawl.kind}/{crawl.name} would be created{state}", "green")
+            case "update" if crawl.kind == "schedule":
+                desk.output.say(f"schedule/{crawl.name} would change", "yellow")
             case _:
                 desk.output.say(
                     f"crawl/{crawl.name} would become revision {plan['revision']}, {plan['state']}", "yellow"
@@ -125,11 +133,12 @@ def _create(desk: VerbContext, arguments: argparse.Namespace) -> int:
     if not crawls:
         raise Usage("no crawl given: set files with -f, or a name and its seed URLs.")
     for crawl in crawls:
-        body = {"name": crawl.name, **crawl.body} | ({"start": False} if arguments.no_start else {})
+        waits = {"start": False} if arguments.no_start and crawl.kind == "crawl" else {}
+        body = {"name": crawl.name, **crawl.body} | waits
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         with _Sourced(crawl):
-            made = desk.client.ask("POST", path("crawls"), body=body, headers=headers)
-        desk.output.done(f"crawl/{crawl.name}", "created", made.body)
+            made = desk.client.ask("POST", path(crawl.plural), body=body, headers=headers)
+        desk.output.done(f"{crawl.kind}/{crawl.name}", "created", made.body)
     return Exit.OK
 
 
@@ -137,18 +146,23 @@ def _delete(desk: VerbContext, arguments: argparse.Namespace) -> int:
     if arguments.file:
         if arguments.kind is not None:
             raise Usage("files and a kind with names cannot be combined.")
-        kind, names = "crawl", [crawl.name for crawl in read(arguments.file, sys.stdin)]
-    else:
-        kind, names = (arguments.kind or "").removesuffix("s"), arguments.names
+        for declared in reversed(read(arguments.file, sys.stdin)):
+            _delete_named(desk, declared.kind, [declared.name], ignore=arguments.ignore_missing)
+        return Exit.OK
+    kind, names = (arguments.kind or "").removesuffix("s"), arguments.names
     if kind not in _REMOVED:
         raise Usage(f"cannot delete {arguments.kind!r}: expected one of {', '.join(_REMOVED)}.")
     if not names:
         raise Usage(f"no name given: run `orb ctl delete {kind} NAME`.")
+    _delete_named(desk, kind, names, ignore=arguments.ignore_missing)
+    return Exit.OK
+
+
+def _delete_named(desk: VerbContext, kind: str, names: Iterable[str], *, ignore: bool) -> None:
     plural, done = _REMOVED[kind]
     for name in names:
-        answer = _removed(desk.client, path(plural, name), ignore=arguments.ignore_missing)
+        answer = _removed(desk.client, path(plural, name), ignore=ignore)
         desk.output.done(f"{kind}/{name}", "not found" if answer is None else done, answer and answer.body)
-    return Exit.OK
 
 
 def _removed(client: Client, at: str, *, ignore: bool) -> ClientResponse | None:
@@ -172,6 +186,6 @@ class _Sourced:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Refusal) and error.problem.status == 422:
             answer = error.problem
-            detail = f"{self._crawl.source}: crawl {self._crawl.name}: {answer.detail}"
+            detail = f"{self._crawl.source}: {self._crawl.kind} {self._crawl.name}: {answer.detail}"
             problem = ProblemAnswer(answer.status, answer.kind, detail, answer.hint, answer.errors, answer.request_id)
             raise Refusal(problem, unsure=error.unsure) from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from cli.ctl import admin, apply, bulk, events, login, reads, seeds
+from cli.ctl import admin, apply, bulk, events, login, reads, schedules, seeds
 from cli.ctl import verbs as crawl_verbs
 from cli.ctl.client import PATIENCE_S, Client
 from cli.ctl.contexts import CONTEXT, KEY, SERVER, TLS, chosen, default_path, load
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(parser)), options
     )
-    for family in (reads, apply, crawl_verbs, seeds, events, bulk, admin, login):
+    for family in (reads, apply, crawl_verbs, schedules, seeds, events, bulk, admin, login):
         family.declare(verbs)
 
 

@@ -1,4 +1,7 @@
-"""Reads crawls from files, in the form of `get -o yaml`, of the REST API, or of `orb crawl --spec`."""
+"""Reads crawls and schedules from files, in the form of `get -o yaml` or of the REST API.
+
+A crawl may also have the form of `orb crawl --spec`. A document with `verb:` is a schedule.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,22 +35,34 @@ _READ_ONLY: Final = frozenset(
 )
 """Fields that a master adds to a crawl in its answers; in a file they are ignored."""
 
+_SCHEDULE_ONLY: Final = frozenset(
+    ("id", "next_at", "last_due_at", "created_at", "created_by", "next_firings", "warnings", "history")
+)
+"""The same of a schedule."""
+
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A crawl that a file declares. `body` is the body of the PUT request that creates it, `source` names the file."""
+    """A crawl or schedule that a file declares. `body` is that of its PUT request, `source` names the file."""
 
     name: str
     body: Mapping[str, Any]
     source: str
+    kind: str = "crawl"
+
+    @property
+    def plural(self) -> str:
+        """The kind as the API's paths have it."""
+        return f"{self.kind}s"
 
 
 def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
-    """Return every crawl that `files` declare. Raise Usage if there are none, or one is invalid or declared twice.
+    """Return all crawls that `files` declare, then all schedules, which name crawls.
 
-    `-` is standard input. A folder stands for its .yaml, .yml and .json files.
+    Raise Usage if there are none, or one is invalid or declared twice. `-` is standard input.
+    A folder stands for its .yaml, .yml and .json files.
     """
     crawls: list[Declared] = []
     for name in files:
@@ -56,12 +71,13 @@ def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
                 crawls += _crawls(data, source if place == 1 else f"{source}, document {place}")
     if not crawls:
         raise Usage("the files contain no crawl: it needs `name:` and `spec:`, or `name:` and `seeds:`.")
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for crawl in crawls:
-        if crawl.name in seen:
-            raise Usage(f"the crawl {crawl.name!r} is declared twice: in {seen[crawl.name]} and in {crawl.source}.")
-        seen[crawl.name] = crawl.source
-    return crawls
+        key = crawl.kind, crawl.name
+        if key in seen:
+            raise Usage(f"the {crawl.kind} {crawl.name!r} is declared twice: in {seen[key]} and in {crawl.source}.")
+        seen[key] = crawl.source
+    return sorted(crawls, key=lambda each: each.kind != "crawl")
 
 
 def misnamed(crawl: Declared) -> WrongField | None:
@@ -99,6 +115,9 @@ def _crawls(data: Any, source: str) -> Iterator[Declared]:
         case {"name": str(name), "spec": dict()}:
             body = {key: value for key, value in data.items() if key not in _READ_ONLY and key != "name"}
             yield Declared(name, body, source)
+        case {"name": str(name), "verb": _}:
+            body = {key: value for key, value in data.items() if key not in _SCHEDULE_ONLY and key != "name"}
+            yield Declared(name, body, source, "schedule")
         case {"name": str(name), "seeds": _}:  # a spec, as `orb crawl --spec` takes it
             yield Declared(name, {"spec": {key: value for key, value in data.items() if key != "name"}}, source)
         case dict():

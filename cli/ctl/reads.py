@@ -10,7 +10,18 @@ from typing import Any, Final, assert_never
 from cli.ctl.client import Client, Query, path, segment
 from cli.ctl.layouts import cluster_sections, crawl_sections, explanation, lag_sections, sections_of, stats_sections
 from cli.ctl.problems import ProblemAnswer, Refusal
-from cli.ctl.resources import CLUSTER, CRAWLS, HOSTS, HOSTS_OF_NO_CRAWL, KINDS, REVISIONS, Belongs, ResourceKind, named
+from cli.ctl.resources import (
+    CLUSTER,
+    CRAWLS,
+    HOSTS,
+    HOSTS_OF_NO_CRAWL,
+    KINDS,
+    REVISIONS,
+    SCHEDULES,
+    Belongs,
+    ResourceKind,
+    named,
+)
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.terminal.exits import Exit, Usage
 
@@ -30,6 +41,9 @@ _FILTERS: Final = {
     "until": "entries before this time",
 }
 """Options of `get` that filter a list; `resources` declares which list accepts which."""
+
+_HISTORY: Final = 20
+"""The lines of a schedule's history that `describe` shows."""
 
 _OF_A_CRAWL: Final = frozenset(("queued", "waiting", "leased", "pages"))
 
@@ -115,6 +129,8 @@ def _described(client: Client, resource: ResourceKind, at: str, name: str) -> Ma
             "stats": client.get(path("crawls", name, "stats")).body,
         }
     body = _single(client, resource, at, name)
+    if resource is SCHEDULES:
+        return {**body, "history": list(client.items(path("schedules", name, "history"), {}, limit=_HISTORY))}
     if not resource.within:
         return body
     # A host's counters belong to crawls: its queues have them.

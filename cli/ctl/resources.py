@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from cli.ctl.cells import dated, picked
+from cli.ctl.cells import dated, picked, shown
 from cli.ctl.columns import (
     age,
     block_style,
@@ -205,6 +205,21 @@ EXCLUSIONS: Final = ResourceKind(
     filters=frozenset(("target",)),
 )  # fmt: skip
 
+SCHEDULES: Final = ResourceKind(
+    "schedules", "schedule", "/v1/schedules", (
+        Column("NAME", picked("name"), cut=12),
+        Column("VERB", picked("verb")),
+        Column("CRAWL", lambda row, now: shown(row.get("crawl") or row.get("selector")), rank=1, cut=16),
+        Column("WHEN", lambda row, now: shown(row.get("cron") or f"every {duration(row.get('every_s'))}"), rank=2),
+        Column("ZONE", picked("zone"), rank=4),
+        Column("NEXT", left("next_at"), rank=1, right=True),
+        Column("LAST", age("last_due_at"), rank=3, right=True),
+        Column("PAUSED", picked("paused"), rank=2),
+        Column("AGE", age("created_at"), rank=6, right=True, wide=True),
+    ),
+    key="name", belongs=Belongs.TO_CLUSTER_OR_CRAWL,
+)  # fmt: skip
+
 LETTERS: Final = ResourceKind(
     "dead-letters", "dead-letter", "/v1/dead-letters", (
         Column("ID", picked("id"), right=True),
@@ -276,9 +291,8 @@ CLUSTER: Final = ResourceKind(
 )  # fmt: skip
 
 RESOURCES: Final = (
-    CRAWLS, URLS, PAGES, CHANGES, ITEMS, SEEDS, HOSTS, EXCLUSIONS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS,
-    CONFIG,
-    CONFIGS, AUDIT,
+    CRAWLS, SCHEDULES, URLS, PAGES, CHANGES, ITEMS, SEEDS, HOSTS, EXCLUSIONS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS,
+    REVISIONS, CONFIG, CONFIGS, AUDIT,
 )  # fmt: skip
 
 KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))

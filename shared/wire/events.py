@@ -22,8 +22,8 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 class EventKind(StrEnum):
     """The kind of an event. Each kind has subjects of its own.
 
-    An event's `about` is the id of a crawl (the first three kinds), a partition (ALARM), a member (the next four) or a
-    key.
+    An event's `about` is the id of a crawl (the first three kinds), a partition (ALARM), a member (the next four), a
+    key (CONFIG) or a schedule.
     """
 
     CRAWL = "crawl"
@@ -35,6 +35,7 @@ class EventKind(StrEnum):
     LEADER = "leader"
     RESOURCE_PRESSURE = "resource_pressure"
     CONFIG = "config"
+    SCHEDULE = "schedule"
 
 
 OF_A_CRAWL: Final = (EventKind.CRAWL, EventKind.PROGRESS, EventKind.DEAD_LETTER)

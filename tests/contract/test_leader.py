@@ -16,6 +16,7 @@ from api.members.membership import Membership, assignments_in, leader_in, member
 from shared.adapters.etcd.specs import EtcdSpecPublisher
 from shared.adapters.sql.admin.retention import SqlRetained
 from shared.adapters.sql.catalog.desired import SqlDesired
+from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.frontier.placement import PlacementRules, StoreKind
@@ -90,6 +91,7 @@ class Stage:
             kind=self.kind,
             items=cast(ItemTable, NoItems()),
             desired=SqlDesired(store.executor),
+            schedules=SqlSchedules(store.executor),
             retained=SqlRetained(store.executor),
             broker=cast(Broker, None),
             publisher=lambda leadership: EtcdSpecPublisher(self.coordinator, leadership, KEYS),
@@ -104,6 +106,7 @@ class Stage:
             rules=PlacementRules(max_moves=PARTITIONS, settle_s=0.0),
             tick_s=0.2,
             sick_s=0.5,
+            on_firing=lambda schedule, firing: None,
         )
         try:
             async with Tasks() as tasks:

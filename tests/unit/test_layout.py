@@ -33,7 +33,7 @@ ROOMS = {
     "shared": {"domain", "ports", "wire", "runtime", "adapters"},
     "shared/adapters": {"nats", "etcd", "local", "sql", "objects"},
     "shared/adapters/sql": {"admin", "catalog", "engine", "frontier"},
-    "shared/domain": {"archive", "crawl", "explain", "frontier", "ops", "reads", "web"},
+    "shared/domain": {"archive", "crawl", "explain", "frontier", "ops", "reads", "schedules", "web"},
     "cli": {"admin", "ctl", "data", "dev", "local", "terminal"},
     "tests/benchmarks": {"peers"},
     "tests/conformance": {"cases"},

@@ -26,6 +26,7 @@ from shared.adapters.nats import NatsBroker
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.catalog.overview import SqlOverview
+from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.engine.migrate import upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.domain.errors import Transient
@@ -165,6 +166,7 @@ async def api(
         member="m1",
         ready=ready,
         desired=SqlDesired(threads),
+        schedules=SqlSchedules(threads),
         events=events,
         overview=SqlOverview(threads),
         backlog=broker if isinstance(broker, NatsBroker) else away,

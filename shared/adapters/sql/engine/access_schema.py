@@ -1,4 +1,4 @@
-"""The tables of API keys, the audit log, idempotency, command requests, hot configuration and drains.
+"""The tables of API keys, the audit log, idempotency, command requests, hot configuration, drains and schedules.
 
 They belong to the same metadata as `schema`.
 """
@@ -14,10 +14,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from shared.adapters.sql.engine.page_schema import metadata as metadata
-from shared.adapters.sql.engine.schema import Id
+from shared.adapters.sql.engine.schema import Id, partial_index
 
 api_keys = Table(
     "api_keys",
@@ -115,3 +116,66 @@ drains = Table(
     Column("asked_by", Text, nullable=False),
 )
 """The members that must accept no new work, alive or not."""
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("schedule_id", Id, primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("crawl", String(63)),
+    Column("paused", Boolean, nullable=False),
+    Column("due_ms", BigInteger),
+    Column("fires_ms", BigInteger),
+    Column("last_ms", BigInteger, nullable=False, server_default="0"),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Index("schedules_name", "name", unique=True),
+    Index("schedules_crawl", "crawl", "name"),
+    partial_index("schedules_due", "fires_ms", "schedule_id", where="NOT paused"),
+    sqlite_autoincrement=True,
+)
+"""`due_ms`: the next due time, which fires at `fires_ms`; NULL if there is none. `last_ms`: the last one handled.
+`crawl` is that of the spec, NULL for a selector."""
+
+schedule_firings = Table(
+    "schedule_firings",
+    metadata,
+    Column("schedule_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("due_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("verb", String(16), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("missed", Integer, nullable=False, server_default="0"),
+    Column("until_ms", BigInteger, nullable=False),
+)
+"""One row for each due time that was handled. Due times that were missed in a row, `missed` in number, share the row of
+the first; `until_ms` is the last of them."""
+
+schedule_effects = Table(
+    "schedule_effects",
+    metadata,
+    Column("schedule_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("due_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("crawl", String(63), primary_key=True),
+    Column("crawl_id", BigInteger),
+    Column("outcome", String(16), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("command", Text),
+    Column("commanded", Boolean, nullable=False, server_default=text("false")),
+    partial_index("schedule_effects_queued", "crawl", "schedule_id", "due_ms", where="outcome = 'queued'"),
+    partial_index("schedule_effects_commands", "schedule_id", "due_ms", where="command IS NOT NULL AND NOT commanded"),
+)
+"""What a firing did to each crawl. `command`: the id of the command that it needs, which the leader publishes; then
+`commanded` is true."""
+
+leader_fence = Table(
+    "leader_fence",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False),
+)
+"""One row: the newest term under which a leader wrote. A transaction of an earlier term changes nothing."""

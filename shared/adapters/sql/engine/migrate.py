@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.adapters.sql.engine.sqlite import mapped
 from shared.domain.errors import Unusable
 
-HEAD: Final = "0007_deleted_changes"
+HEAD: Final = "0006_schedules"
 """The newest migration; a test compares it with the scripts."""
 
 _UNRELEASED: Final = re.compile("[0-9]{4}")

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-revision = "0007_deleted_changes"
+revision = "0005_deleted_changes"
 down_revision = "0004_requisites"
 branch_labels = None
 depends_on = None

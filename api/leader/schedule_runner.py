@@ -1,0 +1,138 @@
+"""Fire schedules under one leadership.
+
+The runner reads what is due, decides with `step_of`, and lets the database carry it out under the leader's term. It
+keeps nothing between two rounds: what was fired and what comes next is in the database. So a killed leader loses
+nothing, and a deposed one changes nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from shared.domain.errors import Permanent, ResourceFull, Transient
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import Partition, Term
+from shared.domain.schedules.firing import FiringOutcome, step_of
+from shared.domain.schedules.stored import Fired, Firing, StoredSchedule, WaitingCommand
+from shared.ports.broker import Broker
+from shared.ports.clock import Clock
+from shared.ports.schedules import Schedules
+from shared.runtime.retry import until_answered
+from shared.wire.messages import Command, encode
+
+log = structlog.get_logger("orb.control")
+
+AT_ONCE: Final = 200
+"""The due schedules that one round reads."""
+
+_LOOK_S: Final = 0.5
+"""The longest time between two rounds. A schedule that another master changed is seen after this."""
+
+_LEAST_S: Final = 0.01
+
+FiringCallback = Callable[[str, Firing], None]
+"""Called with the name of a schedule and a new line of its history."""
+
+
+class ScheduleRunner:
+    """Fires the schedules of a cluster while its master leads.
+
+    `term` returns the term of the leadership, None while this master must not act. `changed` is called after a verb was
+    applied to a crawl, and `noted` with the schedule's name and each new line of its history.
+    """
+
+    def __init__(
+        self,
+        schedules: Schedules,
+        broker: Broker,
+        clock: Clock,
+        partitions: int,
+        term: Callable[[], Term | None],
+        changed: Callable[[], None],
+        noted: FiringCallback,
+    ) -> None:
+        self._schedules = schedules
+        self._broker = broker
+        self._clock = clock
+        self._partitions = partitions
+        self._term = term
+        self._changed = changed
+        self._noted = noted
+        self._claimed: Term | None = None
+
+    async def run(self) -> None:
+        """Fire what is due, again and again, until cancelled."""
+        while True:
+            pause_s = _LOOK_S
+            try:
+                if (term := self._term()) is not None:
+                    pause_s = await self.once(term)
+            except ResourceFull as error:
+                log.debug("schedules.postponed", error=str(error))
+            except Transient as error:
+                log.warning("schedules.delayed", error=str(error))
+            except Permanent as error:
+                log.error("schedules.refused", error=str(error))
+            await asyncio.sleep(pause_s)
+
+    async def once(self, term: Term) -> float:
+        """Fire everything that is due under `term`. Return the seconds until the next round.
+
+        Raise OwnershipLost if a later leader has claimed the schedules.
+        """
+        if term != self._claimed:
+            await self._schedules.claim(term)
+            self._claimed = term
+        due = await self._schedules.due(self._clock.unix_ms(), AT_ONCE)
+        for stored in due:
+            await self._fire(term, stored)
+        for waiting in await self._schedules.queued(AT_ONCE):
+            fire = partial(self._schedules.fire_queued, term, waiting, self._clock.unix_ms(), self._partitions)
+            self._note(await fire())
+        for command in await self._schedules.commands(AT_ONCE):
+            await self._publish(command)
+        if due:
+            return 0.0
+        next_ms = await self._schedules.next_fires_ms()
+        left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000
+        return min(_LOOK_S, max(_LEAST_S, left_s))
+
+    async def _fire(self, term: Term, stored: StoredSchedule) -> None:
+        if stored.due_ms is None:
+            return
+        now_ms = self._clock.unix_ms()
+        step = await asyncio.to_thread(step_of, stored.spec, stored.schedule_id, stored.due_ms, now_ms)
+        if step is not None:
+            self._note(await self._schedules.fire(term, stored, step, now_ms, self._partitions))
+
+    def _note(self, fired: Fired | None) -> None:
+        """Log and report what a transaction did."""
+        if fired is None:
+            return
+        for firing in fired.firings:
+            self._noted(fired.schedule, firing)
+            log.info(
+                "schedule.fired",
+                schedule=fired.schedule,
+                due_ms=firing.due_ms,
+                outcome=firing.outcome,
+                verb=firing.verb,
+                missed=firing.missed,
+                crawls=len(firing.effects),
+                detail=firing.detail,
+            )
+        if any(each.outcome is FiringOutcome.FIRED for firing in fired.firings for each in firing.effects):
+            self._changed()
+
+    async def _publish(self, command: WaitingCommand) -> None:
+        """Publish a command to all partitions. An owner applies its id once, so a repeat after a kill is harmless."""
+        message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
+        for number in range(self._partitions):
+            publish = partial(
+                self._broker.publish_report, Partition(number), "outcome", message, f"{command.command}.{number}"
+            )
+            await until_answered(publish)
+        await self._schedules.commanded(command)

@@ -1,0 +1,185 @@
+"""/v1/schedules: when verbs are applied to crawls, and what became of each due time."""
+
+from typing import Annotated, Final
+
+from fastapi import Path, Query, Response
+
+from api.http.deps import (
+    CONDITIONAL,
+    UNCHANGED,
+    By,
+    Expected,
+    Idempotent,
+    Page,
+    Served,
+    Services,
+    etag,
+    needs,
+    problems,
+)
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.routing import Router
+from api.schemas.crawls import NAME
+from api.schemas.model import Listing
+from api.schemas.schedules import (
+    Schedule,
+    ScheduleFiring,
+    ScheduleInput,
+    ScheduleReplacement,
+    ScheduleSummary,
+    firing_body,
+    schedule_body,
+    schedule_problems,
+    summary_body,
+)
+from shared.domain.ops.access import Role
+from shared.domain.schedules.spec import ScheduleSpec
+from shared.domain.schedules.stored import StoredSchedule
+from shared.ports.catalog import Missing
+
+router = Router(prefix="/v1/schedules", tags=["schedules"])
+
+ScheduleName = Annotated[str, Path(pattern=NAME)]
+_READS: Final = [needs(Role.VIEWER)]
+_WRITES: Final = [needs(Role.OPERATOR)]
+_LATEST: Final = 2**62
+"""A due time after all others, in Unix ms."""
+
+
+@router.get("", summary="List schedules", dependencies=_READS)
+async def list_schedules(
+    served: Served,
+    page: Page,
+    response: Response,
+    crawl: Annotated[str | None, Query(pattern=NAME, description="Only schedules that name this crawl.")] = None,
+) -> Listing[ScheduleSummary]:
+    """List schedules by name."""
+    rows = await served.schedules.listing(after=page.place(str, ""), max_count=page.max_count + 1, crawl=crawl)
+    shown = rows[: page.max_count]
+    place = shown[-1].name if len(rows) > page.max_count else None
+    return Listing(items=[summary_body(each) for each in shown], next=page.next(place, response))
+
+
+@router.post(
+    "", status_code=201, summary="Create a schedule", dependencies=_WRITES,
+    responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
+)  # fmt: skip
+async def create_schedule(
+    wanted: ScheduleInput, served: Served, by: By, repeatable: Idempotent, response: Response
+) -> Schedule:
+    """Create a schedule. Its first due time comes after now.
+
+    With an Idempotency-Key a repeated request creates nothing.
+    """
+    spec, now_ms = await _checked(wanted, served), served.clock.unix_ms()
+    stored = await served.schedules.create(
+        wanted.name, spec, paused=wanted.paused, actor=by, now_ms=now_ms, repeatable=repeatable
+    )
+    response.headers["Location"] = f"/v1/schedules/{stored.name}"
+    return await _body(stored, served, response)
+
+
+@router.get(
+    "/{schedule}", summary="Get a schedule", dependencies=[*_READS, CONDITIONAL],
+    responses={**UNCHANGED, **problems(404)},
+)  # fmt: skip
+async def get_schedule(schedule: ScheduleName, served: Served, response: Response) -> Schedule:
+    """Return a schedule and its next firings."""
+    return await _body(await served.schedules.schedule(schedule), served, response)
+
+
+@router.put(
+    "/{schedule}", summary="Create or replace a schedule", dependencies=_WRITES,
+    responses={201: {"model": Schedule, "description": "It was created."}, **problems(404, ProblemKind.FULL, 412)},
+)  # fmt: skip
+async def put_schedule(
+    schedule: ScheduleName, wanted: ScheduleReplacement, served: Served, by: By, expected: Expected, response: Response
+) -> Schedule:
+    """Create the schedule, or replace it.
+
+    If nothing differs, nothing changes. If its times change, the next due time comes after now.
+    """
+    spec, now_ms = await _checked(wanted, served), served.clock.unix_ms()
+    stored, created = await served.schedules.put(
+        schedule, spec, paused=wanted.paused, expected=expected, actor=by, now_ms=now_ms
+    )
+    response.status_code = 201 if created else 200
+    if created:
+        response.headers["Location"] = f"/v1/schedules/{schedule}"
+    return await _body(stored, served, response)
+
+
+@router.delete(
+    "/{schedule}", status_code=204, summary="Delete a schedule", dependencies=_WRITES, responses=problems(404, 412)
+)
+async def delete_schedule(schedule: ScheduleName, served: Served, by: By, expected: Expected) -> None:
+    """Delete a schedule with its history. What it has started goes on."""
+    await served.schedules.delete(schedule, expected=expected, actor=by, now_ms=served.clock.unix_ms())
+
+
+@router.post("/{schedule}/pause", summary="Pause a schedule", dependencies=_WRITES, responses=problems(404, 412))
+async def pause_schedule(
+    schedule: ScheduleName, served: Served, by: By, expected: Expected, response: Response
+) -> Schedule:
+    """Fire nothing until the schedule is resumed. A repeat changes nothing."""
+    return await _paused(schedule, True, served, by, expected, response)
+
+
+@router.post("/{schedule}/resume", summary="Resume a schedule", dependencies=_WRITES, responses=problems(404, 412))
+async def resume_schedule(
+    schedule: ScheduleName, served: Served, by: By, expected: Expected, response: Response
+) -> Schedule:
+    """Fire again, from the next due time on. Due times of the pause are left out. A repeat changes nothing."""
+    return await _paused(schedule, False, served, by, expected, response)
+
+
+@router.get(
+    "/{schedule}/history", summary="List what became of due times", dependencies=_READS, responses=problems(404)
+)
+async def list_firings(
+    schedule: ScheduleName, served: Served, page: Page, response: Response
+) -> Listing[ScheduleFiring]:
+    """List what became of the due times of a schedule, newest first."""
+    stored = await served.schedules.schedule(schedule)
+    before_ms = page.place(int, _LATEST)
+    rows = await served.schedules.history(stored.schedule_id, before_ms=before_ms, max_count=page.max_count + 1)
+    shown = rows[: page.max_count]
+    place = shown[-1].due_ms if len(rows) > page.max_count else None
+    return Listing(items=[firing_body(each) for each in shown], next=page.next(place, response))
+
+
+async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpec:
+    """Return the spec of a request. Raise a problem with all wrong fields."""
+    spec = wanted.spec()
+    wrong = [FieldError(*map(str, (each.path, each.message, each.hint)))
+             for each in schedule_problems(spec, served.clock.unix_ms())]  # fmt: skip
+    if not wrong and spec.crawl is not None:
+        try:
+            await served.catalog.crawl(spec.crawl)
+        except Missing as error:
+            wrong.append(FieldError("crawl", str(error), "create the crawl first"))
+    if wrong:
+        raise ApiProblem(ProblemKind.INVALID, "the schedule cannot be used", errors=wrong)
+    return spec
+
+
+async def _paused(
+    name: str, paused: bool, served: Services, by: By, expected: Expected, response: Response
+) -> Schedule:
+    stored = await served.schedules.pause(
+        name, paused=paused, expected=expected, actor=by, now_ms=served.clock.unix_ms()
+    )
+    return await _body(stored, served, response)
+
+
+async def _body(stored: StoredSchedule, served: Services, response: Response) -> Schedule:
+    """Return a schedule as the API shows it, and set its ETag. Warn if its crawl does not exist."""
+    warnings = []
+    if stored.spec.crawl is not None:
+        try:
+            await served.catalog.crawl(stored.spec.crawl)
+        except Missing as error:
+            warnings.append(f"{error}: create it, or delete this schedule")
+    response.headers.update(etag(stored.shown_tag))
+    return schedule_body(stored, warnings)

@@ -1,0 +1,203 @@
+"""Schedules as operators declare them, on SQL. `firings` beside it has the leader's transactions."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from shared.adapters.sql.catalog import access, firings
+from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
+from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
+from shared.domain.reads.declared import Actor, Repeatable
+from shared.domain.schedules.spec import ScheduleSpec
+from shared.domain.schedules.stored import MAX_SCHEDULES, Firing, StoredSchedule, encode_schedule
+from shared.domain.schedules.times import fires_at, next_due
+from shared.ports.catalog import Exists, Full, Missing, Stale
+
+_HISTORIES: Final = (schedule_effects, schedule_firings)
+
+
+def one(connection: Connection, name: str) -> StoredSchedule:
+    """Return the schedule of that name. Raise Missing (Schedules.schedule)."""
+    found = _find(connection, name)
+    if found is None:
+        raise _missing(name)
+    return found
+
+
+def listing(
+    connection: Connection, *, after: str, max_count: int, crawl: str | None = None
+) -> Sequence[StoredSchedule]:
+    """Return up to `max_count` schedules after the name `after` (Schedules.listing)."""
+    query = select(schedules).where(schedules.c.name > after).order_by(schedules.c.name).limit(max_count)
+    if crawl is not None:
+        query = query.where(schedules.c.crawl == crawl)
+    return [firings.stored_schedule(row) for row in connection.execute(query)]
+
+
+def create(
+    connection: Connection,
+    name: str,
+    spec: ScheduleSpec,
+    *,
+    paused: bool,
+    actor: Actor,
+    now_ms: int,
+    repeatable: Repeatable | None = None,
+) -> StoredSchedule:
+    """Create a schedule (Schedules.create)."""
+    taken = _find(connection, name) is not None
+    if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
+        return msgspec.json.decode(before, type=StoredSchedule)
+    if taken:
+        raise Exists(f"there is a schedule {name!r} already")
+    if connection.execute(select(func.count()).select_from(schedules)).scalar_one() >= MAX_SCHEDULES:
+        raise Full(f"there are {MAX_SCHEDULES} schedules already, as many as there may be: delete some")
+    due_ms = next_due(spec, now_ms)
+    values: dict[str, Any] = {"name": name, "version": 1, "paused": paused, "due_ms": due_ms, **_spec_columns(spec)}
+    created: dict[str, Any] = {"created_at_ms": now_ms, "created_by": str(actor)}
+    query = insert(schedules).values(**values, **created).returning(schedules.c.schedule_id)
+    schedule_id = int(connection.execute(query).scalar_one())
+    _set_times(connection, schedule_id, spec, due_ms)
+    made = one(connection, name)
+    access.record(connection, actor, "schedule.create", name, None, _described(made), now_ms)
+    if repeatable is not None:
+        access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
+    return made
+
+
+def put(
+    connection: Connection,
+    name: str,
+    spec: ScheduleSpec,
+    *,
+    paused: bool,
+    expected: frozenset[str] | None,
+    actor: Actor,
+    now_ms: int,
+) -> tuple[StoredSchedule, bool]:
+    """Create the schedule or replace it (Schedules.put). If nothing differs, nothing changes."""
+    stored = _find(connection, name, lock=True)
+    if stored is None:
+        if expected is not None:
+            raise _missing(name)
+        return create(connection, name, spec, paused=paused, actor=actor, now_ms=now_ms), True
+    _check(stored, expected)
+    if (stored.spec, stored.paused) == (spec, paused):
+        return stored, False
+    return _replace(connection, stored, spec, paused, "schedule.replace", actor, now_ms), False
+
+
+def pause(
+    connection: Connection, name: str, *, paused: bool, expected: frozenset[str] | None, actor: Actor, now_ms: int
+) -> StoredSchedule:
+    """Pause or resume the schedule (Schedules.pause)."""
+    stored = _find(connection, name, lock=True)
+    if stored is None:
+        raise _missing(name)
+    _check(stored, expected)
+    if stored.paused == paused:
+        return stored
+    action = "schedule.pause" if paused else "schedule.resume"
+    return _replace(connection, stored, stored.spec, paused, action, actor, now_ms)
+
+
+def remove(connection: Connection, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
+    """Delete the schedule with its history (Schedules.delete)."""
+    stored = _find(connection, name, lock=True)
+    if stored is None:
+        raise _missing(name)
+    _check(stored, expected)
+    for table in (schedules, *_HISTORIES):
+        connection.execute(delete(table).where(table.c.schedule_id == stored.schedule_id))
+    access.record(connection, actor, "schedule.delete", name, _described(stored), None, now_ms)
+
+
+def history(connection: Connection, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
+    """Return firings with due times before `before_ms`, newest first (Schedules.history)."""
+    table = schedule_firings
+    here = (table.c.schedule_id == schedule_id) & (table.c.due_ms < before_ms)
+    rows = connection.execute(select(table).where(here).order_by(table.c.due_ms.desc()).limit(max_count)).all()
+    times = [row.due_ms for row in rows]
+    effects = schedule_effects
+    query = select(effects).where(effects.c.schedule_id == schedule_id, effects.c.due_ms.in_(times))
+    by_due: dict[int, list[Row[Any]]] = {}
+    for row in connection.execute(query.order_by(effects.c.crawl)):
+        by_due.setdefault(row.due_ms, []).append(row)
+    return [firings.stored_firing(row, by_due.get(row.due_ms, ())) for row in rows]
+
+
+def _replace(
+    connection: Connection,
+    stored: StoredSchedule,
+    spec: ScheduleSpec,
+    paused: bool,
+    action: str,
+    actor: Actor,
+    now_ms: int,
+) -> StoredSchedule:
+    """Store a new version. Its times begin anew if they differ, or if the schedule was paused.
+
+    They begin after the last due time that was handled, too: the clock may have stepped back since then.
+    """
+    here = schedules.c.schedule_id == stored.schedule_id
+    values = {"version": stored.version + 1, "paused": paused, **_spec_columns(spec)}
+    connection.execute(update(schedules).where(here).values(**values))
+    if stored.paused or spec.timing != stored.spec.timing:
+        _set_times(connection, stored.schedule_id, spec, next_due(spec, max(now_ms, stored.last_ms)))
+    made = one(connection, stored.name)
+    access.record(connection, actor, action, stored.name, _described(stored), _described(made), now_ms)
+    return made
+
+
+def _spec_columns(spec: ScheduleSpec) -> dict[str, Any]:
+    return {"spec": encode_schedule(spec), "crawl": spec.crawl}
+
+
+def _set_times(connection: Connection, schedule_id: int, spec: ScheduleSpec, due_ms: int | None) -> None:
+    at = None if due_ms is None else fires_at(spec, schedule_id, due_ms)
+    here = schedules.c.schedule_id == schedule_id
+    connection.execute(update(schedules).where(here).values(due_ms=due_ms, fires_ms=at))
+
+
+def _find(connection: Connection, name: str, *, lock: bool = False) -> StoredSchedule | None:
+    query = select(schedules).where(schedules.c.name == name)
+    # SQLite has one writer and no row locks. On PostgreSQL two operators of one schedule take turns on its row.
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    return None if row is None else firings.stored_schedule(row)
+
+
+def _missing(name: str) -> Missing:
+    return Missing(f"there is no schedule {name!r}")
+
+
+def _check(stored: StoredSchedule, expected: frozenset[str] | None) -> None:
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+
+
+def _described(stored: StoredSchedule) -> str:
+    """Return the declaration as the audit log shows it."""
+    spec: dict[str, Any] = msgspec.json.decode(encode_schedule(stored.spec))
+    return msgspec.json.encode(spec | {"paused": stored.paused}).decode()
+
+
+class SqlSchedules(SqlAdapter):
+    """Schedules and their history, on SQL (`shared.ports.schedules.Schedules`)."""
+
+    schedule = read(one)
+    listing = read(listing)
+    create = write(create)
+    put = write(put)
+    pause = write(pause)
+    delete = write(remove)
+    history = read(history)
+    claim = write(firings.claim)
+    due = read(firings.due)
+    next_fires_ms = polled(firings.next_fires_ms)
+    fire = write(firings.fire)
+    queued = polled(firings.queued)
+    fire_queued = write(firings.fire_queued)
+    commands = polled(firings.commands)
+    commanded = write(firings.commanded)

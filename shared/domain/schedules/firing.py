@@ -1,0 +1,109 @@
+"""Decide which due times of a schedule fire and which are missed, and what a firing does to each crawl. Pure.
+
+A schedule has one next due time, which the database stores. `step_of` says what becomes of it, and which is the next.
+Both are stored in one transaction, on condition that the stored due time is still the same. So each due time is
+handled once, whatever the clocks of the leaders show.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from shared.domain.crawl.state import CrawlStatus, IllegalTransition, Verb, status_after
+from shared.domain.frontier.states import CrawlState
+from shared.domain.schedules.spec import BEGINS_RUN, CatchUp, Overlap, ScheduleSpec
+from shared.domain.schedules.times import fires_at, next_due
+
+MAX_MISSED: Final = 500
+"""The due times that one step examines. A longer gap takes several steps, each with a line in the history."""
+
+_RUNS: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
+
+
+class FiringOutcome(StrEnum):
+    """What became of a due time, or of one crawl at it."""
+
+    FIRED = "fired"
+    QUEUED = "queued"
+    SKIPPED = "skipped"
+    REFUSED = "refused"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of a schedule's next due time.
+
+    `missed`: due times that do not fire, in order. `fires`: the due time that fires, after those. `next_ms`: the due
+    time that follows, and `next_fires_ms` when it fires; None if there is none.
+    """
+
+    missed: Sequence[int]
+    fires: int | None
+    next_ms: int | None
+    next_fires_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a firing does to one crawl. `detail` is the reason if the verb is not applied."""
+
+    outcome: FiringOutcome
+    detail: str = ""
+
+
+def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> Step | None:
+    """Return what becomes of the due time `due_ms` at `now_ms`. None: it does not fire yet.
+
+    At most one due time fires. If more are to fire, the next step follows at once.
+    """
+    if fires_at(spec, schedule_id, due_ms) > now_ms:
+        return None
+    late: list[int] = []
+    due: int | None = due_ms
+    while due is not None and len(late) < MAX_MISSED and _is_late(spec, schedule_id, due, now_ms):
+        late.append(due)
+        due = next_due(spec, due)
+    if due is not None and fires_at(spec, schedule_id, due) <= now_ms:
+        if len(late) == MAX_MISSED:  # it may be late, too: the next step decides
+            return _step(spec, schedule_id, late, None, due)
+        return _step(spec, schedule_id, late, due, next_due(spec, due))
+    if spec.catch_up is CatchUp.LAST:
+        return _step(spec, schedule_id, late[:-1], late[-1], due)
+    return _step(spec, schedule_id, late, None, due)
+
+
+def effect_of(verb: Verb, overlap: Overlap, now: CrawlStatus, *, waiting: bool) -> Effect:
+    """Return what a firing does to a crawl with the status `now`.
+
+    `waiting`: an earlier firing of the same schedule waits for the end of this crawl's run.
+    """
+    if verb in BEGINS_RUN and now.state in _RUNS:
+        if overlap is Overlap.SKIP:
+            return Effect(FiringOutcome.SKIPPED, f"the crawl is {now.state}")
+        if waiting:
+            return Effect(FiringOutcome.SKIPPED, f"the crawl is {now.state}, and an earlier firing waits for its end")
+        return Effect(FiringOutcome.QUEUED, f"the crawl is {now.state}")
+    try:
+        status_after(verb, now)
+    except IllegalTransition as error:
+        return Effect(FiringOutcome.REFUSED, str(error))
+    return Effect(FiringOutcome.FIRED)
+
+
+def outcome_of(effects: Sequence[FiringOutcome]) -> FiringOutcome:
+    """Return the outcome of a firing from those of its crawls: the first of fired, queued, refused and skipped."""
+    for outcome in (FiringOutcome.FIRED, FiringOutcome.QUEUED, FiringOutcome.REFUSED):
+        if outcome in effects:
+            return outcome
+    return FiringOutcome.SKIPPED if effects else FiringOutcome.REFUSED
+
+
+def _is_late(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> bool:
+    return now_ms - fires_at(spec, schedule_id, due_ms) > spec.late_s * 1000
+
+
+def _step(spec: ScheduleSpec, schedule_id: int, missed: Sequence[int], fires: int | None, next_ms: int | None) -> Step:
+    at = None if next_ms is None else fires_at(spec, schedule_id, next_ms)
+    return Step(missed, fires, next_ms, at)

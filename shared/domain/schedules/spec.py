@@ -1,0 +1,128 @@
+"""What an operator declares of a schedule, and the problems of a declaration, each with its field and a remedy."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from shared.domain.crawl.state import Verb
+from shared.domain.schedules.zones import UTC_NAME, zone_names
+from shared.domain.suggestions import nearest
+
+MIN_EVERY_S: Final = 60
+"""The least interval between two due times, in seconds. A cron expression has whole minutes, so it keeps to it."""
+
+MAX_EVERY_S: Final = 366 * 86_400
+MAX_JITTER_S: Final = 86_400
+MAX_LATE_S: Final = 86_400
+MAX_CRON_CHARS: Final = 200
+_LATE_S: Final = 120
+_CRON_FIELDS: Final = 5
+
+
+class Overlap(StrEnum):
+    """What a firing does that would begin a run of a crawl whose run is not over: drop it, or wait for the end."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+class CatchUp(StrEnum):
+    """What becomes of due times that are too late: all are missed, or the last of them still fires."""
+
+    NONE = "none"
+    LAST = "last"
+
+
+SCHEDULED: Final = (Verb.START, Verb.RESET, Verb.RETRY_FAILED, Verb.PAUSE, Verb.RESUME)
+"""The verbs that a schedule may apply."""
+
+BEGINS_RUN: Final = frozenset({Verb.START, Verb.RESET})
+"""Those that begin a run of a crawl, so `overlap` applies to them."""
+
+
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of each day in which a schedule may fire: from `start` (included) to `end` (excluded), as HH:MM.
+
+    If `end` is before `start`, the window spans midnight.
+    """
+
+    start: str
+    end: str
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The declaration of a schedule, as the database stores it.
+
+    - `crawl` is the name of a crawl, or `selector` the labels that the crawls must have. One of both is set.
+    - `cron` has five fields, or `every_s` an interval. Intervals are counted from 1970-01-01T00:00:00Z.
+    - `jitter_s`: each firing is delayed by up to this. `late_s`: a firing later than this is too late (`catch_up`).
+    """
+
+    verb: Verb
+    crawl: str | None = None
+    selector: Mapping[str, str] = {}
+    cron: str | None = None
+    every_s: int | None = None
+    zone: str = UTC_NAME
+    window: Window | None = None
+    jitter_s: int = 0
+    overlap: Overlap = Overlap.SKIP
+    catch_up: CatchUp = CatchUp.NONE
+    late_s: int = _LATE_S
+
+    @property
+    def timing(self) -> tuple[object, ...]:
+        """What the due times depend on. Two specs with equal values have the same due times."""
+        return self.cron, self.every_s, self.zone, self.window, self.jitter_s
+
+
+class ScheduleProblem(msgspec.Struct, frozen=True):
+    """One problem of a declaration: the field, what is wrong, and what to write instead."""
+
+    path: str
+    message: str
+    hint: str
+
+
+def problems_of(spec: ScheduleSpec) -> Iterator[ScheduleProblem]:
+    """Yield the problems of a declaration whose fields have the right types. Whether it ever fires is in `times`."""
+    if (spec.crawl is None) == (not spec.selector):
+        yield ScheduleProblem("crawl", "expected a crawl or a selector, and not both", "set one of both")
+    if spec.verb not in SCHEDULED:
+        yield ScheduleProblem(
+            "verb", f"expected one of {', '.join(SCHEDULED)}, got {str(spec.verb)!r}", "use one of these verbs"
+        )
+    if (spec.cron is None) == (spec.every_s is None):
+        yield ScheduleProblem("cron", "expected cron or every_s, and not both", "set one of both")
+    if spec.cron is not None and (wrong := _cron_problem(spec.cron)) is not None:
+        yield wrong
+    if spec.zone not in zone_names():
+        meant = nearest(spec.zone, zone_names())
+        hint = f"did you mean {meant}?" if meant is not None else "use a name such as Europe/Berlin or UTC"
+        yield ScheduleProblem("zone", f"there is no IANA time zone {spec.zone!r}", hint)
+    if spec.window is not None and spec.window.start == spec.window.end:
+        yield ScheduleProblem("window.end", "is equal to window.start", "set another time, or leave the window out")
+    if spec.every_s is not None and spec.jitter_s >= spec.every_s:
+        yield ScheduleProblem("jitter_s", "is not less than every_s", "set a shorter jitter, or a longer interval")
+
+
+def _cron_problem(cron: str) -> ScheduleProblem | None:
+    fields = cron.split()
+    if len(fields) == _CRON_FIELDS + 1:
+        return ScheduleProblem(
+            "cron", f"has 6 fields; the shortest interval is {MIN_EVERY_S} s", "leave out the field of the seconds"
+        )
+    if len(fields) != _CRON_FIELDS:
+        hint = "write minute, hour, day of month, month and day of week, such as 30 2 * * *"
+        return ScheduleProblem("cron", f"expected 5 fields, got {len(fields)}", hint)
+    try:
+        CronSim(cron, datetime(2000, 1, 1))
+    except CronSimError as error:
+        hint = "write minute, hour, day of month, month and day of week, such as 30 2 * * *"
+        reason = str(error).lower().replace("bad ", "")
+        return ScheduleProblem("cron", f"the field {reason} has no valid value in {cron!r}", hint)
+    return None

@@ -1,0 +1,116 @@
+"""Schedules and their history as the database stores them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from shared.domain.crawl.state import Verb
+from shared.domain.ids import CrawlId
+from shared.domain.schedules.firing import FiringOutcome
+from shared.domain.schedules.spec import ScheduleSpec
+
+MAX_SCHEDULES: Final = 20_000
+MAX_SELECTED: Final = 100
+"""The crawls to which one firing may apply its verb, since it is one transaction."""
+
+HISTORY: Final = 200
+"""The lines of history that are kept for each schedule."""
+
+_spec: Final = msgspec.json.Decoder(ScheduleSpec)
+
+
+def encode_schedule(spec: ScheduleSpec) -> str:
+    """Return the spec as the database stores it."""
+    return msgspec.json.encode(spec).decode()
+
+
+def decode_schedule(stored: str) -> ScheduleSpec:
+    """Return the spec that `encode_schedule` encoded."""
+    return _spec.decode(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule. `version` grows with each change that an operator makes.
+
+    `due_ms` is its next due time, which fires at `fires_ms`, None if there is none. `last_ms` is the last due time that
+    was handled, 0 if none was. While it is `paused`, the next due time means nothing.
+    """
+
+    schedule_id: int
+    name: str
+    version: int
+    spec: ScheduleSpec
+    paused: bool
+    due_ms: int | None
+    fires_ms: int | None
+    last_ms: int
+    created_at_ms: int
+    created_by: str
+
+    @property
+    def tag(self) -> str:
+        """The HTTP ETag of this version. A schedule that was deleted and created again has another."""
+        return f"{self.schedule_id}-{self.version}"
+
+    @property
+    def shown_tag(self) -> str:
+        """The ETag of what is shown: it also changes with each due time. If-Match ignores the part after the dot."""
+        return f"{self.tag}.{self.last_ms}-{self.due_ms or 0}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlEffect:
+    """What a firing did to one crawl. `crawl_id` is None if there was no crawl of that name."""
+
+    crawl: str
+    crawl_id: CrawlId | None
+    outcome: FiringOutcome
+    detail: str
+    at_ms: int
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """What became of a due time. `missed` is the number of due times, from `due_ms` to `until_ms`, that were missed."""
+
+    schedule_id: int
+    due_ms: int
+    at_ms: int
+    verb: Verb
+    outcome: FiringOutcome
+    detail: str
+    missed: int
+    until_ms: int
+    effects: Sequence[CrawlEffect] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What one transaction of the leader did: lines of the history, oldest first, and the schedule's name."""
+
+    schedule: str
+    firings: Sequence[Firing]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedEffect:
+    """An effect that waited for the end of its crawl's run, which has come."""
+
+    schedule_id: int
+    due_ms: int
+    crawl: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCommand:
+    """A command that a firing recorded, and that may not be published yet."""
+
+    schedule_id: int
+    due_ms: int
+    crawl: str
+    crawl_id: CrawlId
+    command: str

@@ -1,0 +1,110 @@
+"""Due times of a schedule, as Unix ms. Pure: the time from which to look comes in as an argument.
+
+The library cronsim finds the wall-clock times that match a cron expression. The module
+`zones` maps them to Unix time. So every expression has the same two rules for daylight saving. The rules of cronsim
+itself are those of Debian's cron, which differ for expressions that begin with a star.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from datetime import datetime, time, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from shared.domain.schedules.spec import ScheduleProblem, ScheduleSpec, Window
+from shared.domain.schedules.zones import time_of, wall_of, zone_of
+
+MAX_LOOKS: Final = 1_500
+"""How many times outside the window are examined, at most one a window, before the schedule counts as never due."""
+
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+_LAST_YEAR: Final = 9_000
+"""No schedule is due after this year: dates end with the year 9999."""
+
+
+def next_due(spec: ScheduleSpec, after_ms: int) -> int | None:
+    """Return the first due time after `after_ms`. None: the schedule is never due again."""
+    zone = zone_of(spec.zone)
+    if spec.cron is not None:
+        return _next_of_cron(spec.cron, spec.window, zone, after_ms)
+    if spec.every_s is not None:
+        return _next_of_interval(spec.every_s * 1000, spec.window, zone, after_ms)
+    raise ValueError("a schedule needs cron or every_s")
+
+
+def due_times(spec: ScheduleSpec, after_ms: int, max_count: int) -> list[int]:
+    """Return up to `max_count` due times after `after_ms`, in order."""
+    return list(islice(_due_times(spec, after_ms), max_count))
+
+
+def fires_at(spec: ScheduleSpec, schedule_id: int, due_ms: int) -> int:
+    """Return when the due time fires: later by a jitter that depends on the schedule and the due time alone."""
+    if not spec.jitter_s:
+        return due_ms
+    digest = hashlib.blake2b(f"{schedule_id}:{due_ms}".encode(), digest_size=8).digest()
+    return due_ms + int.from_bytes(digest) % (spec.jitter_s * 1000 + 1)
+
+
+def never_due(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
+    """Return the problem of a valid declaration that is never due after `after_ms`, None if it is."""
+    if next_due(spec, after_ms) is not None:
+        return None
+    if spec.window is not None:
+        return ScheduleProblem("window", "has none of the schedule's times", "widen the window, or change the times")
+    return ScheduleProblem("cron", f"{spec.cron!r} matches no date", "check day of month, month and day of week")
+
+
+def _due_times(spec: ScheduleSpec, after_ms: int) -> Iterator[int]:
+    due = next_due(spec, after_ms)
+    while due is not None:
+        yield due
+        due = next_due(spec, due)
+
+
+def _next_of_cron(cron: str, window: Window | None, zone: ZoneInfo, after_ms: int) -> int | None:
+    wall = wall_of(after_ms, zone)
+    looks = 0
+    while looks < MAX_LOOKS and wall.year < _LAST_YEAR:
+        found = next(CronSim(cron, wall), None)
+        if found is None:
+            return None
+        wall = found
+        if window is not None and not _within(window, wall.time()):
+            wall = _opening(window, wall) - _SECOND
+            looks += 1
+        elif (due := time_of(wall, zone)) > after_ms:  # else it is a time that comes for the second time
+            return due
+    return None
+
+
+def _next_of_interval(every_ms: int, window: Window | None, zone: ZoneInfo, after_ms: int) -> int | None:
+    due = (after_ms // every_ms + 1) * every_ms
+    for _ in range(MAX_LOOKS):
+        wall = wall_of(due, zone)
+        if window is None or _within(window, wall.time()):
+            return due
+        opening = time_of(_opening(window, wall), zone)
+        due = max(due + every_ms, -(-opening // every_ms) * every_ms)
+    return None
+
+
+@lru_cache(1_024)
+def _clock(text: str) -> time:
+    hours, _, minutes = text.partition(":")
+    return time(int(hours), int(minutes))
+
+
+def _within(window: Window, wall: time) -> bool:
+    start, end = _clock(window.start), _clock(window.end)
+    return start <= wall < end if start < end else wall >= start or wall < end
+
+
+def _opening(window: Window, wall: datetime) -> datetime:
+    """Return when the window opens next, seen from a time outside it."""
+    opening = datetime.combine(wall.date(), _clock(window.start))
+    return opening if opening > wall else opening + _DAY

@@ -1,0 +1,62 @@
+"""Time zones, and the two ways between a wall clock and Unix time. The zone data is that of the package tzdata.
+
+Data of the operating system would let two masters compute different times from the same schedule.
+"""
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from importlib.resources import files
+from typing import Final
+from zoneinfo import ZoneInfo
+
+UTC_NAME: Final = "UTC"
+_EPOCH: Final = datetime(1970, 1, 1)
+_SECOND: Final = timedelta(seconds=1)
+
+
+@lru_cache(1)
+def zone_names() -> frozenset[str]:
+    """Return the names of all IANA zones."""
+    return frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split())
+
+
+@lru_cache(1_024)
+def zone_of(name: str) -> ZoneInfo:
+    """Return the zone of that name, one of `zone_names`. Raise KeyError if there is none."""
+    if name not in zone_names():
+        raise KeyError(name)
+    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as data:
+        return ZoneInfo.from_file(data, key=name)
+
+
+def wall_of(at_ms: int, zone: ZoneInfo) -> datetime:
+    """Return what a clock in the zone shows at a time (Unix ms), without a zone."""
+    return (_EPOCH + timedelta(milliseconds=at_ms)).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
+
+
+def time_of(wall: datetime, zone: ZoneInfo) -> int:
+    """Return when a clock in the zone shows `wall`, as Unix ms.
+
+    A time that comes twice is the first of both. For a time that is left out it is the end of the gap.
+    """
+    at = _seconds(wall.replace(tzinfo=zone, fold=0))
+    if wall_of(at * 1000, zone) == wall:
+        return at * 1000
+    # The gap: by the offset before it the time lies after its end, by the offset after it the time lies before.
+    late, early = at, _seconds(wall.replace(tzinfo=zone, fold=1))
+    after = _offset(late, zone)
+    while late - early > 1:
+        middle = (late + early) // 2
+        if _offset(middle, zone) == after:
+            late = middle
+        else:
+            early = middle
+    return late * 1000
+
+
+def _seconds(moment: datetime) -> int:
+    return (moment.astimezone(UTC).replace(tzinfo=None) - _EPOCH) // _SECOND
+
+
+def _offset(at_s: int, zone: ZoneInfo) -> timedelta:
+    return wall_of(at_s * 1000, zone) - (_EPOCH + timedelta(seconds=at_s))

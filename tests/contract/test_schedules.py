@@ -1,0 +1,379 @@
+"""Schedules on every engine: one transaction fires a due time with its effect, under the leader's fence."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, func, insert, select, text
+
+from shared.adapters.sql.catalog import access, firings
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.schedules import SqlSchedules
+from shared.adapters.sql.engine.access_schema import audit_log, schedule_firings, schedules
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.state import Verb
+from shared.domain.errors import OwnershipLost
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ids import Term
+from shared.domain.reads.declared import Actor, Declaration
+from shared.domain.schedules.firing import FiringOutcome, Step, step_of
+from shared.domain.schedules.spec import Overlap, ScheduleSpec
+from shared.domain.schedules.stored import HISTORY, MAX_SELECTED, Fired, StoredSchedule, encode_schedule
+from shared.ports.catalog import Full, Missing, Stale
+from tests.support.database.statement_log import statements
+from tests.support.database.store_tables import Tables
+
+OPERATOR = Actor("0" * 16, "operator", "r")
+MINUTE = 60_000
+NOW = 1_800_000_000_000
+EVERY = ScheduleSpec(Verb.START, crawl="news", every_s=60)
+TERM, LATER = Term(5), Term(6)
+PARTITIONS = 8
+
+
+class Stage:
+    """The schedules, crawls and tables of one new database."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.schedules = SqlSchedules(store.executor)
+        self.catalog = SqlCatalog(store.executor)
+        self.run = store.executor
+
+    async def crawl(self, name: str = "news", *, start: bool = False, **labels: str) -> None:
+        await self.catalog.create(Declaration(name, '{"seeds": []}', labels), start=start, actor=OPERATOR, now_ms=NOW)
+
+    async def declared(self, spec: ScheduleSpec = EVERY, name: str = "nightly") -> StoredSchedule:
+        return await self.schedules.create(name, spec, paused=False, actor=OPERATOR, now_ms=NOW)
+
+    async def fire(self, stored: StoredSchedule, now_ms: int, term: Term = TERM) -> Fired | None:
+        return await self.schedules.fire(term, stored, step(stored, now_ms), now_ms, PARTITIONS)
+
+    async def state(self, name: str = "news") -> CrawlState:
+        return (await self.catalog.crawl(name)).state
+
+    async def verbs(self) -> list[tuple[str, str]]:
+        """Action and request of each verb that a schedule applied, from the audit log."""
+        query = select(audit_log.c.action, audit_log.c.request).where(
+            audit_log.c.actor.like("schedule %"), audit_log.c.action.like("crawl.%")
+        )
+        rows = await self.run.read(lambda c: c.execute(query.order_by(audit_log.c.id)).all())
+        return [tuple(row) for row in rows]
+
+    async def lines(self) -> int:
+        return int(
+            await self.run.read(lambda c: c.execute(select(func.count()).select_from(schedule_firings)).scalar_one())
+        )
+
+
+Story = Callable[[Stage], Awaitable[None]]
+
+
+@pytest.fixture
+def on_schedules(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> Callable[[Story], None]:
+    """`on_schedules(story)` runs the story on a new database, whose leader has the term TERM."""
+
+    def run(story: Story) -> None:
+        async def whole() -> None:
+            async with new_tables() as t:
+                assert isinstance(t.store, SqlStore)
+                stage = Stage(t.store)
+                await stage.schedules.claim(TERM)
+                await story(stage)
+
+        asyncio.run(whole())
+
+    return run
+
+
+def step(stored: StoredSchedule, now_ms: int) -> Step:
+    assert stored.due_ms is not None
+    found = step_of(stored.spec, stored.schedule_id, stored.due_ms, now_ms)
+    assert found is not None
+    return found
+
+
+def test_firing_applies_the_verb_and_moves_on_in_one_transaction(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+        assert stored.due_ms == NOW + MINUTE
+        assert await stage.schedules.due(NOW, 10) == []
+        assert await stage.schedules.due(NOW + MINUTE, 10) == [stored]
+        fired = await stage.fire(stored, NOW + MINUTE)
+        assert fired is not None
+        assert [each.outcome for each in fired.firings] == [FiringOutcome.FIRED]
+        assert await stage.state() is CrawlState.SEEDING
+        after = await stage.schedules.schedule("nightly")
+        assert (after.due_ms, after.last_ms, after.version) == (NOW + 2 * MINUTE, NOW + MINUTE, stored.version)
+        assert await stage.schedules.next_fires_ms() == NOW + 2 * MINUTE
+        history = await stage.schedules.history(stored.schedule_id, before_ms=2**62, max_count=10)
+        assert history == fired.firings
+        assert await stage.verbs() == [("crawl.start", f"{stored.schedule_id}-{NOW + MINUTE}")]
+
+    on_schedules(story)
+
+
+def test_firing_decided_on_an_old_row_changes_nothing(on_schedules: Callable[[Story], None]) -> None:
+    """A leader that repeats a transaction whose answer was lost, and an operator who was faster."""
+
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+        assert await stage.fire(stored, NOW + MINUTE) is not None
+        assert await stage.fire(stored, NOW + MINUTE) is None
+        now = await stage.schedules.schedule("nightly")
+        await stage.schedules.pause("nightly", paused=True, expected=None, actor=OPERATOR, now_ms=NOW)
+        assert await stage.fire(now, NOW + 2 * MINUTE) is None
+        assert (len(await stage.verbs()), await stage.lines()) == (1, 1)
+
+    on_schedules(story)
+
+
+def test_deposed_leader_changes_no_row(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+        await stage.schedules.claim(LATER)
+        with pytest.raises(OwnershipLost):
+            await stage.schedules.claim(TERM)
+        with pytest.raises(OwnershipLost):
+            await stage.fire(stored, NOW + MINUTE)
+        assert await stage.schedules.schedule("nightly") == stored
+        assert (await stage.state(), await stage.lines()) == (CrawlState.CREATED, 0)
+        assert await stage.fire(stored, NOW + MINUTE, LATER) is not None
+
+    on_schedules(story)
+
+
+def test_two_leaders_that_race_fire_a_due_time_once(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        reset = ScheduleSpec(Verb.RESET, crawl="news", every_s=60)
+        stored = await stage.declared(reset)
+
+        async def lead(term: Term) -> Fired | None:
+            try:
+                await stage.schedules.claim(term)
+                return await stage.fire(stored, NOW + MINUTE, term)
+            except OwnershipLost:
+                return None
+
+        results = await asyncio.gather(*(lead(Term(10 + each % 3)) for each in range(6)))
+        assert len([each for each in results if each is not None]) == 1
+        assert (len(await stage.verbs()), await stage.lines()) == (1, 1)
+
+    on_schedules(story)
+
+
+@pytest.mark.parametrize("at", ["record", "_trim", "_write", "_line"])
+def test_transaction_that_fails_between_two_steps_leaves_nothing(
+    on_schedules: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+
+        def broken(*_: Any, **__: Any) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(access if at == "record" else firings, at, broken)
+            with pytest.raises(ZeroDivisionError):
+                await stage.fire(stored, NOW + MINUTE)
+        assert await stage.schedules.schedule("nightly") == stored
+        assert (await stage.state(), await stage.lines(), await stage.verbs()) == (CrawlState.CREATED, 0, [])
+        assert await stage.fire(stored, NOW + MINUTE) is not None
+
+    on_schedules(story)
+
+
+def test_queued_firing_waits_for_the_end_of_the_run(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl(start=True)
+        stored = await stage.declared(ScheduleSpec(Verb.START, crawl="news", every_s=60, overlap=Overlap.QUEUE))
+        outcomes = []
+        for minute in (1, 2):
+            fired = await stage.fire(await stage.schedules.schedule("nightly"), NOW + minute * MINUTE)
+            assert fired is not None
+            outcomes.append(fired.firings[0].outcome)
+        assert outcomes == [FiringOutcome.QUEUED, FiringOutcome.SKIPPED]
+        assert await stage.schedules.queued(10) == []
+        await stage.catalog.turn("news", Verb.CANCEL, expected=None, actor=OPERATOR, now_ms=NOW)
+        [waiting] = await stage.schedules.queued(10)
+        with pytest.raises(OwnershipLost):
+            await stage.schedules.fire_queued(Term(4), waiting, NOW, PARTITIONS)
+        made = await stage.schedules.fire_queued(TERM, waiting, NOW + 3 * MINUTE, PARTITIONS)
+        assert made is not None
+        assert made.firings[0].outcome is FiringOutcome.FIRED
+        assert await stage.schedules.fire_queued(TERM, waiting, NOW + 3 * MINUTE, PARTITIONS) is None
+        assert (await stage.state(), len(await stage.verbs())) == (CrawlState.SEEDING, 1)
+        assert await stage.schedules.queued(10) == []
+        history = await stage.schedules.history(stored.schedule_id, before_ms=2**62, max_count=10)
+        assert [each.outcome for each in history] == [FiringOutcome.SKIPPED, FiringOutcome.FIRED]
+
+    on_schedules(story)
+
+
+def test_selector_fires_for_every_crawl_with_the_labels(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        for name in ("a", "b"):
+            await stage.crawl(name, team="search")
+        await stage.crawl("c", team="other")
+        await stage.crawl("d", start=True, team="search")
+        stored = await stage.declared(ScheduleSpec(Verb.START, selector={"team": "search"}, every_s=60))
+        fired = await stage.fire(stored, NOW + MINUTE)
+        assert fired is not None
+        effects = [(each.crawl, each.outcome) for each in fired.firings[0].effects]
+        assert effects == [("a", FiringOutcome.FIRED), ("b", FiringOutcome.FIRED), ("d", FiringOutcome.SKIPPED)]
+        assert (await stage.state("a"), await stage.state("c")) == (CrawlState.SEEDING, CrawlState.CREATED)
+        for number in range(MAX_SELECTED - 2):
+            await stage.crawl(f"e{number}", team="search")
+        again = await stage.fire(await stage.schedules.schedule("nightly"), NOW + 2 * MINUTE)
+        assert again is not None
+        assert again.firings[0].outcome is FiringOutcome.REFUSED
+        assert "narrow it" in again.firings[0].detail
+
+    on_schedules(story)
+
+
+def test_schedule_of_a_deleted_crawl_is_refused_with_the_reason(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+        await stage.catalog.turn("news", Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW)
+        fired = await stage.fire(stored, NOW + MINUTE)
+        assert fired is not None
+        [effect] = fired.firings[0].effects
+        assert (effect.outcome, effect.detail) == (FiringOutcome.REFUSED, "there is no crawl 'news'")
+
+    on_schedules(story)
+
+
+def test_retry_leaves_a_command_until_it_is_published(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl(start=True)
+        stored = await stage.declared(ScheduleSpec(Verb.RETRY_FAILED, crawl="news", every_s=60))
+        assert await stage.fire(stored, NOW + MINUTE) is not None
+        [command] = await stage.schedules.commands(10)
+        progress = await stage.catalog.command(command.command)
+        assert progress is not None
+        assert (progress.kind, progress.partitions) == ("retry_failed", PARTITIONS)
+        await stage.schedules.commanded(command)
+        assert await stage.schedules.commands(10) == []
+
+    on_schedules(story)
+
+
+def test_changed_times_begin_after_now_and_the_last_due_time(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+        await stage.fire(stored, NOW + MINUTE)
+        keep = {"paused": False, "expected": None, "actor": OPERATOR}
+        same_times = ScheduleSpec(Verb.RESET, crawl="news", every_s=60)
+        made, created = await stage.schedules.put("nightly", same_times, now_ms=NOW + 9 * MINUTE, **keep)  # type: ignore[arg-type]
+        assert (made.due_ms, made.version, created) == (NOW + 2 * MINUTE, 2, False)
+        # The clock stepped back by a minute: the due time that was handled does not come again.
+        faster = ScheduleSpec(Verb.RESET, crawl="news", every_s=60, jitter_s=1)
+        made, _ = await stage.schedules.put("nightly", faster, now_ms=NOW, **keep)  # type: ignore[arg-type]
+        assert made.due_ms == NOW + 2 * MINUTE
+        paused = await stage.schedules.pause("nightly", paused=True, expected=None, actor=OPERATOR, now_ms=NOW)
+        assert await stage.schedules.due(NOW + 99 * MINUTE, 10) == []
+        assert paused.version == 4
+        resumed = await stage.schedules.pause(
+            "nightly", paused=False, expected=frozenset({paused.tag}), actor=OPERATOR, now_ms=NOW + 60 * MINUTE
+        )
+        assert resumed.due_ms == NOW + 61 * MINUTE
+        with pytest.raises(Stale):
+            await stage.schedules.delete("nightly", expected=frozenset({paused.tag}), actor=OPERATOR, now_ms=NOW)
+        await stage.schedules.delete("nightly", expected=None, actor=OPERATOR, now_ms=NOW)
+        assert await stage.lines() == 0
+        with pytest.raises(Missing):
+            await stage.schedules.schedule("nightly")
+
+    on_schedules(story)
+
+
+def test_history_keeps_the_newest_lines(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl()
+        stored = await stage.declared()
+        for minute in range(1, HISTORY + 6):
+            stored = await stage.schedules.schedule("nightly")
+            await stage.fire(stored, NOW + minute * MINUTE)
+        assert await stage.lines() == HISTORY
+        newest = await stage.schedules.history(stored.schedule_id, before_ms=2**62, max_count=2)
+        older = await stage.schedules.history(stored.schedule_id, before_ms=newest[-1].due_ms, max_count=1)
+        times = [each.due_ms for each in (*newest, *older)]
+        assert times == [NOW + (HISTORY + 5 - back) * MINUTE for back in range(3)]
+
+    on_schedules(story)
+
+
+def test_ten_thousand_schedules_cost_what_is_due(on_schedules: Callable[[Story], None]) -> None:
+    """A round with three due schedules sends as many statements for 10,000 as for ten, and finds them by index."""
+
+    async def story(stage: Stage) -> None:
+        await stage.crawl(start=True)
+        sent_for = []
+        for count, first in ((10, 0), (10_000, 10)):
+            await stage.run.write(partial(fill, first=first, count=count))
+            with statements() as sent:
+                due = await stage.schedules.due(NOW, 100)
+                for stored in due:
+                    assert await stage.fire(stored, NOW) is not None
+                await stage.schedules.next_fires_ms()
+                await stage.schedules.queued(100)
+                await stage.schedules.commands(100)
+            assert len(due) == 3
+            sent_for.append(len(sent))
+        assert sent_for[0] == sent_for[1], sent_for
+        assert sent_for[0] > 6, "they are not counted"
+
+        def plan(connection: Connection) -> str:
+            if connection.dialect.name == "sqlite":
+                explain = "EXPLAIN QUERY PLAN "
+            else:
+                connection.execute(text("SET LOCAL enable_seqscan = off"))
+                explain = "EXPLAIN "
+            query = f"{explain}SELECT * FROM schedules WHERE NOT paused AND fires_ms <= {NOW} ORDER BY fires_ms LIMIT 9"
+            return str(connection.execute(text(query)).all())
+
+        assert "schedules_due" in await stage.run.read(plan)
+
+    on_schedules(story)
+
+
+def fill(connection: Connection, first: int, count: int) -> None:
+    """Add schedules of which three are due at NOW."""
+    rows = [
+        {
+            "name": f"s{number}",
+            "version": 1,
+            "spec": encode_schedule(EVERY),
+            "crawl": "news",
+            "paused": False,
+            "due_ms": (due := NOW if number - first < 3 else NOW + 90 * MINUTE),
+            "fires_ms": due,
+            "last_ms": 0,
+            "created_at_ms": NOW,
+            "created_by": "test",
+        }
+        for number in range(first, first + count)
+    ]
+    connection.execute(insert(schedules), rows)
+
+
+def test_schedule_beyond_the_limit_is_refused(
+    on_schedules: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.declared()
+        with pytest.raises(Full, match="as many as there may be"):
+            await stage.declared(name="weekly")
+
+    monkeypatch.setattr("shared.adapters.sql.catalog.schedules.MAX_SCHEDULES", 1)
+    on_schedules(story)

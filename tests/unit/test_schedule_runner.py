@@ -1,0 +1,127 @@
+"""The leader's round over schedules: it claims once, fires what is due, and publishes commands before it goes on."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from api.leader.schedule_runner import AT_ONCE, ScheduleRunner
+from shared.domain.crawl.state import Verb
+from shared.domain.errors import OwnershipLost
+from shared.domain.ids import CrawlId, Term
+from shared.domain.schedules.firing import FiringOutcome, Step
+from shared.domain.schedules.spec import ScheduleSpec
+from shared.domain.schedules.stored import CrawlEffect, Fired, Firing, QueuedEffect, StoredSchedule, WaitingCommand
+from shared.ports.broker import Broker
+from shared.ports.schedules import Schedules
+from tests.support.manual_clock import ManualClock
+
+TERM = Term(3)
+SPEC = ScheduleSpec(Verb.RETRY_FAILED, crawl="docs", every_s=60)
+
+
+class StoppedClock(ManualClock):
+    """A clock whose time of day stands still."""
+
+    def unix_ms(self) -> int:
+        return 1_800_000_000_000
+
+
+class OneTable:
+    """Schedules of one table in memory, which refuses every claim below its term."""
+
+    def __init__(self, due_ms: Sequence[int]) -> None:
+        self.term = Term(0)
+        self.rows = dict(enumerate(due_ms, 1))
+        self.waiting: list[WaitingCommand] = []
+        self.asked: list[int] = []
+
+    async def claim(self, term: Term) -> None:
+        if term < self.term:
+            raise OwnershipLost("a later leader has claimed")
+        self.term = term
+
+    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule]:
+        self.asked.append(max_count)
+        found = sorted((at, number) for number, at in self.rows.items() if at <= now_ms)[:max_count]
+        return [StoredSchedule(number, f"s{number}", 1, SPEC, False, at, at, 0, 0, "test") for at, number in found]
+
+    async def next_fires_ms(self) -> int | None:
+        return min(self.rows.values(), default=None)
+
+    async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+        if self.rows[due.schedule_id] != due.due_ms:
+            return None
+        assert step.next_ms is not None
+        assert step.fires is not None
+        self.rows[due.schedule_id] = step.next_ms
+        command = WaitingCommand(due.schedule_id, step.fires, "docs", CrawlId(7), f"retry-{due.schedule_id}")
+        self.waiting.append(command)
+        effect = CrawlEffect("docs", CrawlId(7), FiringOutcome.FIRED, "", now_ms, command.command)
+        line = Firing(
+            due.schedule_id, step.fires, now_ms, Verb.RETRY_FAILED, FiringOutcome.FIRED, "", 0, step.fires, [effect]
+        )
+        return Fired(due.name, [line])
+
+    async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
+        return []
+
+    async def commands(self, max_count: int) -> Sequence[WaitingCommand]:
+        return self.waiting[:max_count]
+
+    async def commanded(self, command: WaitingCommand) -> None:
+        self.waiting.remove(command)
+
+
+class Reports:
+    """A broker that keeps the ids of what was published."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    async def publish_report(self, partition: int, kind: str, data: bytes, message_id: str) -> None:
+        self.ids.append(message_id)
+
+
+def runner(table: OneTable, clock: StoppedClock, **more: Any) -> tuple[ScheduleRunner, Reports, list[str]]:
+    broker, noted = Reports(), list[str]()
+    made = ScheduleRunner(
+        cast(Schedules, table),
+        cast(Broker, broker),
+        clock,
+        2,
+        lambda: TERM,
+        more.get("changed", lambda: None),
+        lambda schedule, firing: noted.append(f"{schedule} {firing.outcome}"),
+    )
+    return made, broker, noted
+
+
+def test_round_fires_what_is_due_and_publishes_its_command() -> None:
+    async def story() -> None:
+        clock, woken = StoppedClock(), list[bool]()
+        now = clock.unix_ms()
+        table = OneTable([now - 1_000, now + 200])
+        leads, broker, noted = runner(table, clock, changed=lambda: woken.append(True))
+        assert await leads.once(TERM) == 0.0
+        assert (noted, woken) == (["s1 fired"], [True])
+        assert broker.ids == ["retry-1.0", "retry-1.1"]
+        assert table.waiting == []
+        assert await leads.once(TERM) == pytest.approx(0.2), "until the next one fires"
+        assert table.asked == [AT_ONCE] * 2
+
+    asyncio.run(story())
+
+
+def test_round_of_a_deposed_leader_fires_nothing() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        table = OneTable([clock.unix_ms() - 1_000])
+        table.term = Term(9)
+        leads, _, noted = runner(table, clock)
+        with pytest.raises(OwnershipLost):
+            await leads.once(TERM)
+        assert noted == []
+
+    asyncio.run(story())
