@@ -319,3 +319,42 @@ def test_an_answer_that_its_disk_does_not_take_ends_with_one_sentence(
         err = capfd.readouterr().err
         assert err.startswith("orb: the output was cut short (No space left on device); make room")
         assert err.count("\n") == 1
+
+
+NIGHTLY = """\
+name: nightly
+crawl: docs
+verb: start
+cron: 30 2 * * *
+zone: Europe/Berlin
+"""
+
+
+def test_schedule_is_applied_described_paused_and_deleted(
+    running: Served, orb: Orb, tmp_path: Path, file: Path
+) -> None:
+    nightly = tmp_path / "nightly.yaml"
+    nightly.write_text(NIGHTLY)
+    refused = orb("apply", "-f", nightly, code=Exit.USAGE)
+    assert "schedule nightly" in refused
+    assert "there is no crawl 'docs'" in refused
+    assert "schedule/nightly would be created" in orb("apply", "-f", nightly, "--dry-run")
+    # The crawl comes first, in whatever order the files are named.
+    assert orb("apply", "-f", nightly, "-f", file) == "crawl/docs created\nschedule/nightly created\n"
+    assert orb("apply", "-f", nightly) == "schedule/nightly unchanged\n"
+    nightly.write_text(NIGHTLY + "catch_up: last\n")
+    planned = orb("apply", "-f", nightly, "--dry-run")
+    assert "schedule/nightly would change" in planned
+    assert "+ catch_up: last" in planned
+    assert orb("apply", "-f", nightly) == "schedule/nightly configured\n"
+    shown = yaml.safe_load(orb("get", "schedule", "nightly", "-o", "yaml"))
+    assert (shown["cron"], shown["catch_up"], len(shown["next_firings"])) == ("30 2 * * *", "last", 10)
+    nightly.write_text(yaml.safe_dump(shown))
+    assert orb("apply", "-f", nightly) == "schedule/nightly unchanged\n"
+    assert re.search(r"^nightly +start +docs +30 2 \* \* \*", orb("get", "schedules"), re.M)
+    assert "nightly" not in orb("get", "schedules", "-c", "other")
+    assert orb("schedules", "pause", "nightly") == "schedule/nightly paused\n"
+    assert "next_firings" not in orb("describe", "schedule", "nightly")
+    assert orb("schedules", "resume", "nightly") == "schedule/nightly resumed\n"
+    assert "next_firings" in orb("describe", "schedule", "nightly")
+    assert orb("delete", "schedule", "nightly") == "schedule/nightly deleted\n"

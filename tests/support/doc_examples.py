@@ -186,6 +186,7 @@ FILES: Final = {
     ("docs/recrawl.md", "seeds:"): "news.yaml",
     ("docs/ctl.md", "name: docs"): "docs.yaml",
     ("docs/pages.md", "collections:"): "config.yaml",
+    ("docs/schedules.md", "name: nightly"): "nightly.yaml",
 }
 """Examples that are files, which are there before their page's commands run."""
 

@@ -25,7 +25,7 @@ class StoppedClock(ManualClock):
     """A clock whose time of day stands still."""
 
     def unix_ms(self) -> int:
-        return 1_800_000_000_000
+        return 1_800_000_030_000
 
 
 class OneTable:
