@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from shared.domain.errors import Permanent, ResourceFull, Transient
+from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import Partition, Term
 from shared.domain.schedules.firing import FiringOutcome, step_of
@@ -70,6 +70,9 @@ class ScheduleRunner:
             try:
                 if (term := self._term()) is not None:
                     pause_s = await self.once(term)
+            except OwnershipLost as error:  # a later leader fires them; this leadership is about to end
+                self._claimed = None
+                log.info("schedules.lost", error=str(error))
             except ResourceFull as error:
                 log.debug("schedules.postponed", error=str(error))
             except Transient as error:

@@ -78,7 +78,9 @@ class ScheduleReplacement(RequestModel):
         None, description="The part of each day in which it may fire. Other due times are left out. Default: all day."
     )
     jitter_s: Annotated[int, Field(ge=0, le=MAX_JITTER_S)] = Field(
-        0, description="Each firing is delayed by up to this many seconds, always the same for one due time."
+        0,
+        description="Each firing is delayed by up to this many seconds, always the same for one due time.",
+        examples=[300],
     )
     overlap: Literal["skip", "queue"] = Field(
         "skip",
@@ -91,7 +93,7 @@ class ScheduleReplacement(RequestModel):
         "fires for the last of them.",
     )
     late_s: Annotated[int, Field(ge=1, le=MAX_LATE_S)] = Field(
-        120, description="A due time fires if it is at most this many seconds late."
+        120, description="A due time fires if it is at most this many seconds late.", examples=[600]
     )
     paused: bool = Field(False, description="True: nothing fires. Due times meanwhile are left out.")
 

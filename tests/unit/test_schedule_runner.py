@@ -125,3 +125,30 @@ def test_round_of_a_deposed_leader_fires_nothing() -> None:
         assert noted == []
 
     asyncio.run(story())
+
+
+def test_runner_of_a_deposed_leader_goes_on_without_firing() -> None:
+    """Its task must not end the master: the leadership ends elsewhere."""
+
+    async def story() -> None:
+        clock = StoppedClock()
+        table = OneTable([clock.unix_ms() - 1_000])
+        table.term = Term(9)
+        refused = asyncio.Event()
+
+        async def claim(term: Term) -> None:
+            refused.set()
+            raise OwnershipLost("a later leader has claimed")
+
+        table.claim = claim  # type: ignore[method-assign]
+        leads, _, noted = runner(table, clock)
+        running = asyncio.create_task(leads.run())
+        await refused.wait()
+        await asyncio.sleep(0)
+        assert not running.done()
+        assert noted == []
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(story())
