@@ -40,7 +40,7 @@ ScheduleName = Annotated[
 ]
 ScheduledVerb = Literal["start", "reset", "retry-failed", "pause", "resume"]
 EXAMPLE: Final[dict[str, Any]] = {
-    "crawl": "docs", "verb": "start", "cron": "30 2 * * *", "zone": "Europe/Berlin", "catch_up": "last",
+    "selector": {"team": "search"}, "verb": "start", "cron": "30 2 * * *", "zone": "Europe/Berlin", "catch_up": "last",
 }  # fmt: skip
 
 
@@ -56,7 +56,9 @@ class ScheduleReplacement(RequestModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    crawl: CrawlName | None = Field(None, description="The crawl. Either this or `selector` is set.", examples=["docs"])
+    crawl: CrawlName | None = Field(
+        None, description="The crawl. Either this or `selector` is set. Default: unset.", examples=["docs"]
+    )
     selector: Labels = Field(
         default_factory=dict,
         description=f"Labels that the crawls must have, at most {MAX_SELECTED} crawls.",
@@ -65,11 +67,11 @@ class ScheduleReplacement(RequestModel):
     verb: ScheduledVerb = field("What is applied to the crawls.", "start")
     cron: Annotated[str, StringConstraints(max_length=MAX_CRON_CHARS, pattern=ONE_LINE)] | None = Field(
         None,
-        description="Minute, hour, day of month, month and day of week. Either this or `every_s` is set.",
+        description="Minute, hour, day of month, month, day of week. Either this or `every_s` is set. Default: unset.",
         examples=["30 2 * * *"],
     )
     every_s: Annotated[int, Field(ge=MIN_EVERY_S, le=MAX_EVERY_S)] | None = Field(
-        None, description="An interval in seconds, counted from 1970-01-01T00:00:00Z.", examples=[3600]
+        None, description="An interval in seconds, counted from 1970-01-01T00:00:00Z. Default: unset.", examples=[3600]
     )
     zone: Annotated[str, StringConstraints(max_length=64, pattern=ONE_LINE)] = Field(
         "UTC", description="The IANA time zone of `cron` and `window`.", examples=["Europe/Berlin"]
@@ -158,7 +160,7 @@ class Schedule(ScheduleSummary):
     """A schedule with its next firings."""
 
     next_firings: list[NextFiring] = field(f"The next {SHOWN} firings, empty if it is paused.")
-    warnings: list[str] = field("What keeps it from having an effect now.", "there is no crawl 'docs'")
+    warnings: list[str] = field("What keeps it from having an effect now.", ["there is no crawl 'docs'"])
 
 
 class FiringEffect(Model):
