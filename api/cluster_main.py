@@ -158,6 +158,9 @@ async def _connect(
     coordinator = EtcdCoordinator(etcd_of(settings), clock)
     stack.push_async_callback(coordinator.close)
     view = await connected("etcd", lambda: stack.enter_async_context(coordinator.watch(keys.root)))
+    archive = None if settings.archive is None else ServedPages(LocalSegments(settings.archive), threads=2)
+    if archive is not None:
+        stack.callback(archive.close)
     engines = MasterEngines(
         keys=keys,
         coordinator=coordinator,
@@ -171,6 +174,7 @@ async def _connect(
         broker=broker,
         publisher=lambda leadership: EtcdSpecPublisher(coordinator, leadership, keys),
         clock=clock,
+        archive=archive,
     )
     return store, broker, partitions, engines
 

@@ -21,6 +21,8 @@ from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.objects.local import LocalSegments
+from shared.adapters.objects.page_archive import ServedPages
 from shared.adapters.sql.catalog.items import SqlItems
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
@@ -45,6 +47,7 @@ _MAX_LOCAL_HOSTS: Final = 40_000
 DATABASE = "crawl.db"
 SPEC = "spec.json"
 SPECS = "specs"
+ARCHIVE = "archive"
 
 
 async def run(settings: MasterSettings) -> int:
@@ -93,6 +96,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
                 settings=StreamSettings(ack_wait_s=settings.ack_wait_s),
             ),
         )
+        archive = ServedPages(LocalSegments(settings.dir / ARCHIVE), threads=2)
         try:
             await connected("nats", lambda: broker.declare([settings.pool]))
             master = Standalone(
@@ -110,6 +114,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
                     first_claim_rests=settings.renewed,
                 ),
                 alone=settings.alone,
+                archive=archive,
                 gauges={Resource.MEMORY: memory_of_process(settings.memory_bytes)},
                 retry_id=settings.retry_id,
                 unblock=settings.unblock,
@@ -118,6 +123,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
             up.set()
             await master.run(stop, grace_s=settings.grace_s)
         finally:
+            archive.close()
             await broker.close()
     finally:
         await store.close()

@@ -3,7 +3,7 @@
 from typing import Final, assert_never
 
 from shared.domain.archive.model import Archived
-from shared.domain.explain.excluded_links import LINKS_PER_PAGE
+from shared.domain.explain.excluded_links import LINKS_PER_PAGE, UNLISTED
 from shared.domain.explain.sentences import NEEDS_SCRIPTS
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.ids import Fingerprint
@@ -51,10 +51,16 @@ def answered(
         truncated=_truncated(answer),
         found=reading.links_found,
         not_indexed=reading.not_indexed or "",
-        left_out=[LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()],
+        left_out=_left_out(reading),
         mark=mark,
         entries=reading.entries,
     )
+
+
+def _left_out(reading: PageReading) -> list[LeftOut]:
+    """Return the links that were left out by reason, and how many of these the page's outlinks record does not have."""
+    left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
+    return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out
 
 
 def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> UrlOutcome:

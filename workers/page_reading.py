@@ -10,7 +10,7 @@ import msgspec
 
 from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.requisites_spec import Requisites
-from shared.domain.crawl.scope import ScopeRule
+from shared.domain.crawl.scope import ExclusionReason, ScopeRule
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
 from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
@@ -93,6 +93,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `requisites`: what the page or stylesheet needs to be replayed, if the crawl fetches that. `requisite_hops`: how
       many stylesheets and redirects lead to them, counted from 1.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
+    - `unlisted`: the number of outlinks that the scope judged and that are not in `archived`.
     - `not_indexed`: why the page belongs in no list, export or item, None if it does.
     """
 
@@ -120,6 +121,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     not_indexed: NotIndexed | None = None
     beyond: tuple[Location, ...] = ()
     extra: int = 0
+    unlisted: int = 0
 
     @property
     def unstored(self) -> bool:
@@ -208,6 +210,7 @@ def _read(
         not_indexed=not_indexed,
         beyond=outlinks.beyond,
         extra=outlinks.extra,
+        unlisted=outlinks.urls_left_out + outlinks.excluded.get(ExclusionReason.LENGTH, 0),
     )
     if crawl.spec.scope.requisites is Requisites.NONE:
         return reading
@@ -254,6 +257,7 @@ def _with_requisites(
         archived={**reading.archived, "E */@src": requisites.urls},
         left_out=added(reading.left_out, requisites.left_out()),
         examples={**requisites.examples, **reading.examples},
+        unlisted=reading.unlisted + requisites.urls_left_out,
     )
 
 

@@ -43,7 +43,7 @@ from api.crawls.reconcile import (
     time_is_up,
 )
 from api.crawls.retention_sweeper import RetentionSweeper
-from api.crawls.seed_messages import apply_scope, publish_seeds, schedule_recrawl
+from api.crawls.seed_messages import apply_scope, find_again, publish_seeds, schedule_recrawl
 from api.frontier.dispatch_crawls import DispatchCrawls, spec_of
 from api.frontier.owner import Alarm, ignore_alarm
 from api.frontier.stats import OwnerStats
@@ -337,6 +337,9 @@ class CrawlController:
                 await schedule_recrawl(
                     self._broker, row.crawl_id, row.revision, spec.recrawl, counters, self._partitions
                 )
+                widened = await self._store.widened_revision(row.crawl_id)
+                if widened is not None:
+                    await find_again(self._broker, row.crawl_id, widened, self._partitions)
             seeds = await publish_seeds(self._broker, row.crawl_id, row.revision, spec.seeds, self._partitions)
             log.info("crawl.seeded", crawl=row.crawl_id, revision=row.revision, seeds=seeds)
             await until_resource_available(partial(self._advance, row, CrawlState.RUNNING, None))

@@ -11,6 +11,7 @@ import structlog
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.scope_change import scope_command_of
 from shared.domain.crawl.spec import Seed
+from shared.domain.crawl.wider_scope import rediscovery_of
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.counters import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
@@ -68,6 +69,17 @@ async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, par
     args = {"revision": int(revision)}
     await _command_all(
         broker, Command(scope_command_of(crawl_id, revision), crawl_id, CommandKind.RESCOPE, args), partitions
+    )
+
+
+async def find_again(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
+    """Command all owners to find in the archive what the scope, widened at `revision`, admits on stored pages.
+
+    Return when every partition's command is acknowledged.
+    """
+    args = {"revision": int(revision)}
+    await _command_all(
+        broker, Command(rediscovery_of(crawl_id, revision), crawl_id, CommandKind.REDISCOVER, args), partitions
     )
 
 

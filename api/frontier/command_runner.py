@@ -21,13 +21,17 @@ from typing import Final
 import msgspec
 import structlog
 
+from api.frontier.leases import TrackedLease
+from api.frontier.rediscovery import Rediscovery
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
 from shared.domain.crawl.scope_change import ChangedScope
+from shared.domain.crawl.wider_scope import Rediscovered
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.frontier.command_progress import hosts_of_chunk
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.store_model import CommandRun, DeadLetterRow, MessageDeadLetter
+from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker, ReportKind
 from shared.runtime.retry import until_resource_available
 from shared.wire.items import crawl_of
@@ -44,14 +48,19 @@ _LEASES_AT_ONCE: Final = 50
 class CommandRunner:
     """Applies one partition's commands.
 
-    `turn` is a lock: the owners of a master share it and apply one chunk at a time.
+    `turn` is a lock: the owners of a master share it and apply one chunk at a time. `archive`: the archive of pages,
+    None if this master cannot read it.
     """
 
-    def __init__(self, writer: PartitionWriter, broker: Broker, turn: asyncio.Lock) -> None:
+    def __init__(
+        self, writer: PartitionWriter, broker: Broker, turn: asyncio.Lock, archive: PageArchive | None = None
+    ) -> None:
         self._own, self._commands = writer.own, writer.own.commands
         self._writer, self._store, self._clock = writer, writer.store, writer.clock
         self._broker = broker
         self._turn = turn
+        self._rediscovery = Rediscovery(archive, broker, self._own.settings.partitions)
+        self._without_archive: set[str] = set()
         self._through: dict[str, tuple[int, float]] = {}
 
     async def run(self) -> None:
@@ -77,6 +86,8 @@ class CommandRunner:
             return self._out_of_reach(run)
         if run.kind == CommandKind.RESCOPE:
             return await self._scope_in_force(run)
+        if run.kind == CommandKind.REDISCOVER:
+            return await self._visits_in_scope(run)
         applied = own.position.discovery_seq
         if run.kind not in _SEEDS or applied >= run.sequence:
             return True
@@ -124,15 +135,86 @@ class CommandRunner:
             return False
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
+    async def _visits_in_scope(self, run: CommandRun) -> bool:
+        """Return True if the wider scope is in force here, and no worker may judge links by an earlier one.
+
+        Later leases have a revision that a worker must know before it begins. So pages that are stored from then on
+        need not be read. The archive must be in reach.
+        """
+        own = self._own
+        try:
+            await self._writer.look_up([run.crawl_id])
+            crawl = own.crawls.find(run.crawl_id)
+            if crawl is None:
+                return True
+            if crawl.revision < int(str(run.args["revision"])) or crawl.refused is not None:
+                return False
+            earlier = self._earlier_leases(run)
+            if any(held.grant is not None for held in earlier):
+                return False
+            if not earlier:
+                return self._rediscovery.archive is not None or await self._needs_no_archive(run)
+        except Transient as error:
+            log.warning("command.delayed", partition=own.partition, command=run.id, error=str(error))
+            return False
+        await self._recall(earlier)
+        return False
+
+    async def _needs_no_archive(self, run: CommandRun) -> bool:
+        """Return True if the next chunk reads no page. Otherwise log once that this master cannot read the archive."""
+        if not (await self._store.readable_pages(run)).pages:
+            return True
+        if run.id not in self._without_archive:
+            self._without_archive.add(run.id)
+            error = "this master cannot read the archive: start it with --archive"
+            log.warning("command.delayed", partition=self._own.partition, command=run.id, error=error)
+        return False
+
+    def _earlier_leases(self, run: CommandRun) -> list[TrackedLease]:
+        """Return the crawl's leases of revisions before that of the command."""
+        revision = int(str(run.args["revision"]))
+        return [held for held in self._own.leases.of_crawl(run.crawl_id) if held.row.spec < revision]
+
+    async def _recall(self, leases: Sequence[TrackedLease]) -> None:
+        """End some leases that no worker has begun, so that their URLs are leased again under the present revision."""
+        own = self._own
+
+        async def recall() -> None:
+            async with self._writer.writing(TransactionKind.COMMAND):
+                unbegun = [held for held in leases if held in own.leases and held.grant is None][:_LEASES_AT_ONCE]
+                batch = self._writer.batch(marked=False)
+                for held in unbegun:
+                    batch.end(held)
+                if unbegun:
+                    await self._writer.commit(batch)
+                    own.suspect_orphans()
+
+        await until_resource_available(recall)
+
+    async def _found_again(self, run: CommandRun) -> Rediscovered | None:
+        """Find again what the next chunk of a REDISCOVER has, and publish it. None: the crawl is deleted."""
+        crawl = self._own.crawls.find(run.crawl_id)
+        if crawl is None:
+            return None
+        return await self._rediscovery.chunk(run, crawl, await self._store.readable_pages(run))
+
     async def _advance(self, run: CommandRun) -> None:
         """Apply the next chunk of a command."""
+        found = None
+        if run.kind == CommandKind.REDISCOVER:
+            try:
+                found = await self._found_again(run)
+            except Transient as error:
+                log.warning("command.delayed", partition=self._own.partition, command=run.id, error=str(error))
+                await asyncio.sleep(error.retry_in)
+                return
         try:
             sent, upto = await self._publish_letters(run) if run.kind == CommandKind.REPLAY else ([], None)
-            await until_resource_available(partial(self._chunk, run, sent, upto))
+            await until_resource_available(partial(self._chunk, run, sent, upto, found))
         except Permanent as error:
             await until_resource_available(partial(self._give_up, run, error))
 
-    async def _chunk(self, run: CommandRun, sent: Sequence[int], upto: int | None) -> None:
+    async def _chunk(self, run: CommandRun, sent: Sequence[int], upto: int | None, found: Rediscovered | None) -> None:
         """Apply one chunk in one transaction."""
         own, writer = self._own, self._writer
         async with self._turn, writer.writing(TransactionKind.COMMAND):
@@ -160,6 +242,7 @@ class CommandRunner:
                 upto=upto,
                 exclusions=own.crawls.exclusions,
                 changed=changed,
+                found=found,
             )
             own.chunk_applied(run, rest, self._clock.elapsed())
             writer.committed()

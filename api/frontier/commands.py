@@ -25,13 +25,14 @@ class Commands:
         return len(self._runs)
 
     def add(self, run: CommandRun) -> None:
-        """Add an accepted command. A DELETE ends the other commands of its crawl, a RESCOPE an earlier RESCOPE."""
-        if run.kind in (CommandKind.DELETE, CommandKind.RESCOPE):
-            every, kept = self._runs.values(), run.kind == CommandKind.RESCOPE
+        """Add an accepted command.
+
+        A DELETE ends the other commands of its crawl, a RESCOPE or REDISCOVER an earlier one of its kind.
+        """
+        if run.kind in (CommandKind.DELETE, CommandKind.RESCOPE, CommandKind.REDISCOVER):
+            every, kept = self._runs.values(), run.kind != CommandKind.DELETE
             self._runs = {
-                each.id: each
-                for each in every
-                if each.crawl_id != run.crawl_id or (kept and each.kind != CommandKind.RESCOPE)
+                each.id: each for each in every if each.crawl_id != run.crawl_id or (kept and each.kind != run.kind)
             }
         self._runs[run.id] = run
 

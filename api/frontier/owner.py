@@ -22,6 +22,7 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import Position, same_stream
 from shared.domain.frontier.store_model import Changes, Claimed, Counters
 from shared.domain.ids import CrawlId, Partition, Term
+from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.store import Store
@@ -58,6 +59,7 @@ class Owner:
         alarm: Alarm = ignore_alarm,
         turn: asyncio.Lock | None = None,
         applied: Callable[[], None] = lambda: None,
+        archive: PageArchive | None = None,
     ) -> None:
         """Create an owner that has claimed nothing yet.
 
@@ -65,6 +67,7 @@ class Owner:
         - `again`: an earlier owner in this process, which has ended, may have claimed the partition under this term.
         - `turn`: a lock that the owners of one process share, so that they run one chunk of a command at a time.
         - `applied`: called after reports were applied.
+        - `archive`: the archive of pages; None if this process cannot read it.
         """
         self.partition = partition
         self.term = term
@@ -82,6 +85,7 @@ class Owner:
         self._alarm = alarm
         self._turn = turn or asyncio.Lock()
         self._applied = applied
+        self._archive = archive
 
     def __repr__(self) -> str:
         return f"<Owner p={self.partition} term={self.term} {self.writer!r}>"
@@ -158,7 +162,8 @@ class Owner:
                 loops.start(f"{name}.ended", writer.ended())
                 loops.start(f"{name}.ingest.outcome", ingest.run("outcome"))
                 loops.start(f"{name}.ingest.discovery", ingest.run("discovery"))
-                loops.start(f"{name}.commands", CommandRunner(writer, self._broker, self._turn).run())
+                runner = CommandRunner(writer, self._broker, self._turn, self._archive)
+                loops.start(f"{name}.commands", runner.run())
                 loops.start(f"{name}.dispatch", dispatch.run())
                 loops.start(f"{name}.sweep", sweep.run())
                 await loops.ended()

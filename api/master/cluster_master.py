@@ -324,4 +324,5 @@ class ClusterMaster:
             again=again,
             alarm=self._alarm,
             turn=self._turn,
+            archive=self._engines.archive,
         )

@@ -11,13 +11,20 @@ import structlog
 
 from api.crawls.finished_check import FinishedCheck, finished
 from api.crawls.item_writer import ItemWriter
-from api.crawls.seed_messages import publish_seeds, retry_failed, retry_unanswered, schedule_recrawl
+from api.crawls.seed_messages import (
+    apply_scope,
+    find_again,
+    publish_seeds,
+    retry_failed,
+    retry_unanswered,
+    schedule_recrawl,
+)
 from api.frontier.capacity import BudgetReservation, PoolCapacity, spent_in
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
-from api.frontier.host_waits import host_waits, waiting_in
 from api.frontier.owner import Owner, ignore_alarm
 from api.frontier.ownership import FrontierSettings
 from api.frontier.stats import OwnerStats
+from api.master.host_waits import host_waits, waiting_in
 from api.members.member_stats import ask_statuses
 from api.members.pressure import MasterPressure, log_only
 from shared.domain.crawl.spec import CrawlSpec, encode_spec
@@ -27,6 +34,7 @@ from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.ops.watermarks import Resource, Watermarks, reason_of
+from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
@@ -69,6 +77,7 @@ class Standalone:
         clock: Clock,
         settings: FrontierSettings,
         alone: bool,
+        archive: PageArchive | None = None,
         gauges: Mapping[Resource, Gauge] = NO_GAUGES,
         retry_id: str = "",
         unblock: bool = False,
@@ -76,7 +85,8 @@ class Standalone:
     ) -> None:
         """Prepare the crawl.
 
-        `gauges` measure resources: while one is full, nothing is dispatched and the crawl uses up no time. A non-empty
+        `archive` is the folder's archive of pages. `gauges` measure resources: while one is full, nothing is dispatched
+        and the crawl uses up no time. A non-empty
         `retry_id` retries every failed URL, once for each such id. At the start, `unblock`
         lifts the blocks of hosts and makes URLs that wait for a retry due. A crawl that fetches its pages again ends
         when nothing is left that was due at `refresh_ms` (Unix ms); with 0 it goes on.
@@ -92,6 +102,7 @@ class Standalone:
         self._clock = clock
         self._settings = settings
         self._alone = alone
+        self._archive = archive
         self._crawls = DispatchCrawls()
         self._capacity = PoolCapacity()
         self._turn = asyncio.Lock()
@@ -168,6 +179,7 @@ class Standalone:
             alone=self._alone,
             turn=self._turn,
             applied=self._applied.set,
+            archive=self._archive,
         )
 
     async def _owned(self, owner: Owner) -> None:
@@ -195,6 +207,7 @@ class Standalone:
             if crawl.revision > 1 and not self._retry_id:
                 await retry_unanswered(self._broker, crawl.crawl_id, crawl.revision, self._settings.partitions)
             if crawl.revision > 1:
+                await self._apply_scope(crawl)
                 counters = await _answered(partial(self._store.counters, crawl.crawl_id))
                 await schedule_recrawl(
                     self._broker,
@@ -244,6 +257,16 @@ class Standalone:
                 worked_ms = int(worked_s * 1000)
                 await until_resource_available(partial(self._count_time, crawl, worked_ms))
                 await self._to(crawl, CrawlState.FINISHED, reason)
+
+    async def _apply_scope(self, crawl: DispatchCrawl) -> None:
+        """Command the owners to apply a changed scope, and to find again what a wider one admits."""
+        partitions = self._settings.partitions
+        scoped = await _answered(partial(self._store.scope_revision, crawl.crawl_id))
+        if scoped > 1:
+            await apply_scope(self._broker, crawl.crawl_id, scoped, partitions)
+        widened = await _answered(partial(self._store.widened_revision, crawl.crawl_id))
+        if widened is not None:
+            await find_again(self._broker, crawl.crawl_id, widened, partitions)
 
     async def _refreshed(self, crawl: DispatchCrawl) -> int | None:
         """Return the version of the counters at which nothing is open that was due when the refresh began, else None.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.domain.frontier.placement import StoreKind
+from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership, View
@@ -24,6 +25,7 @@ class MasterEngines:
     - `kind` is that of `store`. `items`, `desired`, `schedules` and `retained` are further tables of its database.
       `retained` holds the rows that the leader deletes after their retention.
     - `publisher` makes the publisher of crawl specs for a leadership.
+    - `archive` is None if this master cannot read it.
     """
 
     keys: Keys
@@ -38,3 +40,4 @@ class MasterEngines:
     broker: Broker
     publisher: Callable[[Leadership], SpecPublisher]
     clock: Clock
+    archive: PageArchive | None = None

@@ -7,11 +7,24 @@ import msgspec
 from fastapi import Header, Path, Query, Response
 
 from api.http.cached_reads import described
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.http.deps import (
+    CONDITIONAL,
+    UNCHANGED,
+    By,
+    Expected,
+    Idempotent,
+    Page,
+    Served,
+    Services,
+    etag,
+    needs,
+    problems,
+)
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.crawl_verbs import collect
+from api.routes.pages import NO_ARCHIVE_HINT
 from api.schemas.changes import recrawl_plan
 from api.schemas.crawls import (
     MAX_LABELS,
@@ -40,6 +53,8 @@ from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
+from shared.domain.crawl.wider_scope import may_admit_more
+from shared.domain.explain.excluded_links import OUTLINKS
 from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
@@ -54,6 +69,7 @@ Fields = Annotated[Literal["spec"] | None, Query(description="`spec`: add the wh
 _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 _PATCH_ATTEMPTS: Final = 5
+_NEEDS_ARCHIVE: Final = "the wider scope needs the links of stored pages, and this master cannot read the archive"
 
 
 @router.get("", summary="List crawls", dependencies=_READS)
@@ -119,7 +135,10 @@ async def get_crawl(name: Name, served: Served) -> Response:
 
 @router.put(
     "/{name}", summary="Create or replace a crawl", dependencies=_WRITES,
-    responses={201: {"model": Crawl, "description": "It was created."}, **problems(404, ProblemKind.FULL, 412)},
+    responses={
+        201: {"model": Crawl, "description": "It was created."},
+        **problems(404, ProblemKind.FULL, ProblemKind.NO_ARCHIVE, 412),
+    },
 )  # fmt: skip
 async def put_crawl(
     name: Name,
@@ -134,9 +153,11 @@ async def put_crawl(
 ) -> Crawl:
     """Create the crawl, or replace its spec and labels.
 
-    If nothing differs, nothing changes. A changed spec is a new revision.
+    If nothing differs, nothing changes. A changed spec is a new revision. A wider scope needs the archive, if pages are
+    stored with links that the scope left out.
     """
     declaration = _declared(name, wanted.spec, wanted.labels)
+    await _check_archive(served, declaration)
     now_ms, max_count = served.clock.unix_ms(), served.tuning().max_crawls
     if if_none_match is not None:
         try:
@@ -157,7 +178,10 @@ async def put_crawl(
     return body
 
 
-@router.patch("/{name}", summary="Change parts of a crawl", dependencies=_WRITES, responses=problems(404, 412))
+@router.patch(
+    "/{name}", summary="Change parts of a crawl", dependencies=_WRITES,
+    responses=problems(404, ProblemKind.NO_ARCHIVE, 412),
+)  # fmt: skip
 async def patch_crawl(
     name: Name, patch: CrawlPatch, served: Served, by: By, expected: Expected, response: Response
 ) -> Crawl:
@@ -173,6 +197,7 @@ async def patch_crawl(
             wrong = FieldError("labels", f"there would be more than {MAX_LABELS}")
             raise ApiProblem(ProblemKind.INVALID, "the labels are not valid", errors=[wrong])
         declaration = _declared(name, given_spec(merge_patch(_spec(stored), patch.spec)), labels)
+        await _check_archive(served, declaration)
         try:
             made, _ = await served.catalog.put(
                 declaration,
@@ -227,7 +252,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
             recrawl = await asyncio.to_thread(recrawl_plan, spec.recrawl, tallies.get(RATES, {}))
         if moved:
             change = await served.catalog.scope_change(stored.crawl_id, compiled_scope(spec))
-            scope = scope_plan_body(change, tallies.get("excluded", {}))
+            wider = _is_wider(stored.spec, spec)
+            scope = scope_plan_body(change, tallies.get("excluded", {}), tallies.get(OUTLINKS, {}) if wider else {})
+            if scope.pages_to_read and served.archive is None:
+                warnings.append(f"{_NEEDS_ARCHIVE}; a PUT is refused")
     return Plan(
         action="update" if differences or labels else "none",
         revision=stored.revision + bool(differences),
@@ -237,6 +265,29 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
         recrawl=recrawl,
         scope=scope,
     )
+
+
+async def _check_archive(served: Services, declaration: Declaration) -> None:
+    """Raise a problem if the declaration widens the scope of a crawl, and its stored pages cannot be read here."""
+    if served.archive is not None:
+        return
+    try:
+        stored = await served.catalog.crawl(declaration.name)
+    except Missing:
+        return
+    if not _is_wider(stored.spec, decode_spec(declaration.spec)):
+        return
+    _, tallies, _ = await served.catalog.stats(stored.crawl_id)
+    if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
+        raise ApiProblem(ProblemKind.NO_ARCHIVE, _NEEDS_ARCHIVE, hint=NO_ARCHIVE_HINT)
+
+
+def _is_wider(stored: str, wanted: CrawlSpec) -> bool:
+    """Return True if the new scope may admit more. A stored spec of a version that cannot be read counts as narrow."""
+    try:
+        return may_admit_more(decode_spec(stored), wanted)
+    except msgspec.MsgspecError:
+        return True
 
 
 def _scope_differs(stored: str, wanted: CrawlSpec) -> bool:

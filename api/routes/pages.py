@@ -55,7 +55,7 @@ BODY: Final[dict[int | str, dict[str, Any]]] = {
     **UNCHANGED,
     **problems(404, ProblemKind.NO_ARCHIVE),
 }
-_NO_ARCHIVE_HINT: Final = "start this master with --archive DIR (ORB_ARCHIVE), where it can read the workers' segments"
+NO_ARCHIVE_HINT: Final = "start this master with --archive DIR (ORB_ARCHIVE), where it can read the workers' segments"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_CHARS: Final = 80
 
@@ -154,7 +154,7 @@ def digest_of(body: Model) -> str:
 def archive_of(served: Services) -> PageArchive:
     """Return the archive that this master reads. Raise a problem with a hint if none is configured."""
     if served.archive is None:
-        raise ApiProblem(ProblemKind.NO_ARCHIVE, "no archive is configured on this master", hint=_NO_ARCHIVE_HINT)
+        raise ApiProblem(ProblemKind.NO_ARCHIVE, "no archive is configured on this master", hint=NO_ARCHIVE_HINT)
     return served.archive
 
 
@@ -196,7 +196,7 @@ async def stored_body(
     except (RecordUnreadable, NotARecord) as error:
         log.warning("archive_record.rejected", crawl=crawl.crawl_id, url=url, error=str(error))
         detail = "the page's record cannot be read in this master's archive; the log says why"
-        raise ApiProblem(ProblemKind.NO_ARCHIVE, detail, hint=_NO_ARCHIVE_HINT) from error
+        raise ApiProblem(ProblemKind.NO_ARCHIVE, detail, hint=NO_ARCHIVE_HINT) from error
     if stored.incomplete is not None:
         headers["X-Orb-Incomplete"] = stored.incomplete
     if is_whole:

@@ -78,8 +78,9 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
     """Return the numbers of a crawl that people and progress bars need."""
     crawl = await served.catalog.crawl(name)
     now_ms, running = served.clock.unix_ms(), crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
-    counted, states, rates = await asyncio.gather(
+    counted, commands, states, rates = await asyncio.gather(
         served.overview.counters([crawl.crawl_id]),
+        served.catalog.commands_in_progress(crawl.crawl_id),
         served.overview.host_states(crawl.crawl_id, now_ms, MAX_HOSTS + 1) if running else _none(),
         _rates(served, crawl.crawl_id),
     )
@@ -102,6 +103,7 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
         pages_per_s=counters.pages / active_s if active_s else 0.0,
         rates=rates,
         next_due_at=_next_due(states, now_ms) if spec.recrawl.used else None,
+        commands=dict(commands),
         waits=waits_body(waits, now_ms, more=more, in_flight=counters.leased > 0),
     )
 

@@ -19,6 +19,7 @@ from shared.domain.crawl.spec_diff import Difference
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.state import allowed_verbs
+from shared.domain.explain.excluded_links import UNLISTED
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.egress import closed_networks
 from shared.domain.reads.declared import CommandProgress, DeclaredCrawl, StoredRevision, summary_of
@@ -222,6 +223,14 @@ class ScopePlan(Model):
     excluded_before: int = field(
         "The number of URLs that an earlier scope excluded. Those that the new scope admits would be queued again.", 0
     )
+    pages_to_read: int = field(
+        "The number of stored pages with links that the scope left out. A wider scope reads these links from the "
+        "archive. 0 if the new scope admits no more than the present one.",
+        5200,
+    )
+    pages_unlisted: int = field(
+        "How many of these pages have links that the archive does not list. They would be fetched again.", 3
+    )
 
 
 class Plan(Model):
@@ -375,8 +384,12 @@ def changes_body(differences: list[Difference], *, below: str = "spec.") -> list
     return [Change.of(each, path=below + each.path) for each in differences]
 
 
-def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int]) -> ScopePlan:
-    """Return what a changed scope would do. `tallies`: the crawl's excluded URLs by reason."""
+def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int], outlinks: Mapping[str, int]) -> ScopePlan:
+    """Return what a changed scope would do.
+
+    `tallies`: the crawl's excluded URLs by reason. `outlinks`: its pages with links that the scope left out, empty for
+    a scope that is not wider.
+    """
     return ScopePlan(
         queued=change.queued,
         leaving=sum(change.leaving.values()),
@@ -384,6 +397,8 @@ def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int]) -> ScopePla
         exact=change.read == change.queued,
         read=change.read,
         excluded_before=sum(n for reason, n in tallies.items() if reason in BY_SCOPE),
+        pages_to_read=max(0, outlinks.get("left_out", 0)),
+        pages_unlisted=max(0, outlinks.get(UNLISTED, 0)),
     )
 
 

@@ -130,6 +130,11 @@ class CrawlProgress(Model):
         "waits.",
         "2030-01-02T08:12:30Z",
     )
+    commands: dict[str, int] = field(
+        "Commands in progress: the number of partitions that still apply each kind. With `rediscover` the links that a "
+        "wider scope admits are read from the archive; `tallies.rediscovered` of /stats counts what it has done.",
+        {"rediscover": 12},
+    )
     waits: CrawlWaits = field(
         "The reasons why hosts of a crawl that is seeding or running are not fetched now; empty otherwise."
     )

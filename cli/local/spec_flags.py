@@ -29,8 +29,7 @@ OUTAGE_S: Final = 600
 _REQUESTS: Final = "the changed request settings apply from now on; URLs that failed without an answer are retried"
 _EFFECTS: Final = {
     "seeds": "new seeds are added; seeds that are left out stay in the crawl",
-    "scope": "the changed scope applies to queued URLs and to links found from now on; pages already fetched are not "
-    "read again for links (--fresh does that)",
+    "scope": "the changed scope applies to queued URLs, to links found from now on, and to the links of stored pages",
     "discover": "sitemaps are read with the next URL of a host, and feeds of pages fetched from now on",
     "extract": "the changed rules apply to pages fetched from now on: pages already fetched are not read again "
     "(--fresh does that)",

@@ -153,6 +153,10 @@ class Catalog(Protocol):
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
         """Return a crawl's counters, its tallies (kind -> key -> number), and the hosts with the most pages."""
 
+    async def commands_in_progress(self, crawl_id: CrawlId) -> Mapping[str, int]:
+        """Return how many partitions still apply each kind of command of the crawl. Finished kinds are left out."""
+        ...
+
     async def scope_change(self, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
         """Return which of the crawl's queued URLs `scope` would exclude, from a sample of bounded size."""
 

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
+from shared.domain.crawl.wider_scope import ReadablePages, Rediscovered
 from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
@@ -123,6 +124,10 @@ class Store(Protocol):
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
         """Return the revision since which the crawl has its present scope. Later revisions changed other fields."""
+
+    async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
+        """Return the newest revision of the crawl whose scope may admit more than the one before. None without any."""
+        ...
 
     async def host_names(self, ids: Collection[int]) -> Mapping[int, str]:
         """Return the names of those of the hosts that are stored, by id."""
@@ -246,6 +251,7 @@ class Store(Protocol):
         upto: int | None = None,
         exclusions: Exclusions = NO_EXCLUSIONS,
         changed: ChangedScope | None = None,
+        found: Rediscovered | None = None,
     ) -> int | None:
         """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
@@ -254,7 +260,12 @@ class Store(Protocol):
         URLs of dead letters up to `upto` and delete the letters in `sent`. The owner publishes the messages
         (`message_letters`). An EXCLUDE excludes what `exclusions`, those in force now, cover.
         A RESCOPE applies `changed`, the crawl's present scope. Without it nothing remains to do: the crawl is deleted.
+        A REDISCOVER applies `found`, which the owner found on `readable_pages`. Without it nothing remains to do.
         """
+
+    async def readable_pages(self, command: CommandRun) -> ReadablePages:
+        """Return the next stored pages, in bounded number, whose links a REDISCOVER must read from the archive."""
+        ...
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return which of these crawls have a command in progress. All that was committed before the call counts."""

@@ -76,7 +76,7 @@ def test_page_that_becomes_noindex_replaces_the_counts_of_the_page(on_store: OnS
     async def story(t: Tables) -> None:
         page = await page_of(t)
         first = fetch(t, page, 200, "depth 5", "length")
-        counts = {("left_out", "depth"): 5, ("truncated", "length"): 1}
+        counts = {("left_out", "depth"): 5, ("outlinks", "left_out"): 1, ("truncated", "length"): 1}
         await t.apply(Changes(fetches=[first], tallies={(t.crawl_id, *key): n for key, n in counts.items()}))
         for again, tallies in (
             (replace(fetch(t, page, 200, None), page=False, reason="noindex"), {"not_indexed": {"noindex": 1}}),

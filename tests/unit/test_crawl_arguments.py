@@ -270,7 +270,7 @@ def test_changed_flags_say_what_they_will_do() -> None:
         return effects(changed_fields(parse_spec({"seeds": [URL]}), parse_spec({"seeds": [URL], **sections})))
 
     assert said() == []
-    assert "are not read again for links (--fresh does that)" in said(scope={"max_depth": 3})[0]
+    assert "to the links of stored pages" in said(scope={"max_depth": 3})[0]
     assert "up to the changed limits" in said(budget={"max_pages": 3})[0]
     assert "new seeds are added" in said(seeds=[URL, "https://b.example/"])[0]
     assert len(said(fetch={"contact": "a@b.example"}, politeness={"delay_s": 2})) == 1

@@ -96,7 +96,7 @@ def test_a_row_that_says_nothing_counts_nothing(row: Any) -> None:
 
 
 def test_a_body_in_part_counts_of_a_page_only() -> None:
-    assert losses(True, "length", "depth 2", None) == [("left_out", "depth", 2), ("truncated", "length", 1)]
+    assert losses(True, "length", "nofollow 2", None) == [("left_out", "nofollow", 2), ("truncated", "length", 1)]
     assert losses(False, "length", None, "http_404") == []
 
 
@@ -104,5 +104,6 @@ def test_page_that_must_not_be_indexed_counts_by_its_directive() -> None:
     assert losses(False, "length", None, "noindex") == [("not_indexed", "noindex", 1)]
     assert losses(False, None, "depth 2", "unavailable_after") == [
         ("left_out", "depth", 2),
+        ("outlinks", "left_out", 1),
         ("not_indexed", "unavailable_after", 1),
     ]

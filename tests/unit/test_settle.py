@@ -418,7 +418,8 @@ def test_what_a_page_left_out_counts_once_with_its_accepted_outcome() -> None:
     draft.outcome(outcome(1, msgspec.structs.replace(lossy, fingerprint=fingerprint(2, 0))))
     changes = draft.changes
     assert {key[1:]: n for key, n in changes.tallies.items()} == {
-        ("status", "200"): 1, ("left_out", "other_host"): 50, ("truncated", "length"): 1,
+        ("status", "200"): 1, ("left_out", "other_host"): 50, ("outlinks", "left_out"): 1,
+        ("truncated", "length"): 1,
     }  # fmt: skip
     assert [(link.reason, link.url) for link in changes.left_out] == [("other_host", "http://b.test/")]
     (row,) = changes.fetches

@@ -125,6 +125,7 @@ class _ListingReading:
             entries=reader.entries,
             problem=reader.problem,
             left_out=outlinks.left_out(),
+            unlisted=sum(outlinks.excluded.values()),
             examples=outlinks.examples,
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.web.robots import NotIndexed
 
@@ -13,6 +14,18 @@ LINKS_PER_PAGE: Final = "max_links_per_page"
 INVALID: Final = "invalid"
 SITEMAP_LOCATION: Final = "sitemap_location"
 """Reasons besides those of the scope (shared.domain.crawl.scope.ExclusionReason)."""
+
+UNLISTED: Final = "unlisted"
+"""Not a reason: a page's number of links that the scope judged and that its outlinks record does not have. It travels
+and is stored with the reasons."""
+
+OUTLINKS: Final = "outlinks"
+"""The tally of pages with links that the scope left out (`left_out`), and of those whose record lacks links
+(`unlisted`)."""
+
+REDISCOVERED: Final = "rediscovered"
+"""The tally of what was found after the last wider scope: `pages` read from the archive, `links`, and pages
+`queued_again`."""
 
 NOT_INDEXED: Final = "not_indexed"
 """The tally of pages that robots directives or `media.stored` keep out of lists, exports and items."""
@@ -81,8 +94,14 @@ def losses(
 
     These are excluded links by reason, the cause of an incomplete body, and why a page is not indexed. An incomplete
     body counts only for a page. `left_out`: as `encoded` returns it. `reason`: that of the stored fetch.
+
+    A page with links that the scope left out counts once in OUTLINKS.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
+    if may_be_admitted(left_out):
+        counts.append((OUTLINKS, "left_out", 1))
+        if is_unlisted(decoded(left_out, unlisted=True)):
+            counts.append((OUTLINKS, UNLISTED, 1))
     if not_indexed(reason):
         counts.append((NOT_INDEXED, str(reason), 1))
     elif page and truncated:
@@ -95,11 +114,24 @@ def not_indexed(reason: str | None) -> bool:
     return reason in NotIndexed.__members__.values()
 
 
-def decoded(row: str | None) -> dict[str, int]:
-    """Return a page's counts of excluded links by reason from the stored text (see `encoded`)."""
+def may_be_admitted(row: str | None) -> bool:
+    """Return True if another scope may admit links of a page, by the stored text of its excluded links."""
+    return bool(row) and not BY_SCOPE.isdisjoint(decoded(row))
+
+
+def is_unlisted(counts: Mapping[str, int]) -> bool:
+    """Return True if the outlinks record of a page with these counts does not have all of its links."""
+    return counts.get(UNLISTED, 0) > 0
+
+
+def decoded(row: str | None, *, unlisted: bool = False) -> dict[str, int]:
+    """Return a page's counts of excluded links by reason from the stored text (see `encoded`).
+
+    `unlisted`: return also its number of links that are not in its outlinks record, as UNLISTED.
+    """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):
         reason, _, n = entry.partition(" ")
-        if n.isdigit():
+        if n.isdigit() and (unlisted or reason != UNLISTED):
             counts[reason] = int(n)
     return counts

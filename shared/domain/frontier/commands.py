@@ -32,6 +32,7 @@ class CommandKind(StrEnum):
     exclusions with it. With `withdraw` it also takes what is stored of such URLs from pages, exports and items.
     RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. Those that it does not admit leave
     the queue. Those that only an earlier scope excluded are queued again.
+    REDISCOVER finds what the scope of a crawl, widened at `revision`, admits of the links of stored pages.
 
     REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.
     """
@@ -46,6 +47,7 @@ class CommandKind(StrEnum):
     RECRAWL = "recrawl"
     EXCLUDE = "exclude"
     RESCOPE = "rescope"
+    REDISCOVER = "rediscover"
     REPLAY = "replay"
     DISCARD = "discard"
 
@@ -61,6 +63,7 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.RECRAWL: {"every_ms": int},
     CommandKind.EXCLUDE: {"target": str, "revision": int, "withdraw": bool},
     CommandKind.RESCOPE: {"revision": int},
+    CommandKind.REDISCOVER: {"revision": int},
     CommandKind.REPLAY: {"letter": int},
     CommandKind.DISCARD: {"letter": int},
 }

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 _WEEKLY: Final = re.compile(r"\.k(\d{1,9})$")
-_ONCE: Final = ("seeds-", "letter-")
+_ONCE: Final = ("seeds-", "letter-", "rediscover-")
 DAY_MS: Final = 24 * 3600 * 1000
 
 
@@ -25,7 +25,8 @@ class RetainedKind(StrEnum):
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.
     * PRODUCERS: for each sender of discoveries, the number of its last message that was applied.
-    * UPLOADS: the same for senders that are used only once: for an upload of seeds, or a replayed dead letter.
+    * UPLOADS: the same for senders that are used only once: for an upload of seeds, a replayed dead letter, or links
+      found again for a wider scope.
     * KEYS: revoked keys.
     * HOSTS: hosts without any row of a crawl.
     * CHANGES: the log of new, changed and gone pages.

@@ -12,7 +12,7 @@ from shared.adapters.sql.catalog import items as stored_items
 from shared.adapters.sql.catalog import pages as stored_pages
 from shared.adapters.sql.catalog import seeds as stored_seeds
 from shared.adapters.sql.engine.executor import SqlAdapter, read, write
-from shared.adapters.sql.frontier import excluded_links
+from shared.adapters.sql.frontier import commands, excluded_links
 from shared.domain.reads.declared import DeclaredCrawl, Stamp
 
 
@@ -58,6 +58,7 @@ class SqlCatalog(SqlAdapter):
     dead_letter = read(listing.dead_letter)
     ask = write(access.ask)
     command = read(access.command)
+    commands_in_progress = read(commands.by_kind)
     add_key = write(access.add_key)
     add_first_key = write(access.add_first_key)
     key = read(access.key)

@@ -7,7 +7,7 @@ that accepts them applies them.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
@@ -22,11 +22,13 @@ from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.adapters.sql.frontier.exclude import exclude
 from shared.adapters.sql.frontier.recrawl_schedule import schedule
+from shared.adapters.sql.frontier.rediscover import rediscovered
 from shared.adapters.sql.frontier.rescope import rescope
 from shared.adapters.sql.frontier.seed_deletion import delete_seeds
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, RANK_NOW
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope_change import ChangedScope
+from shared.domain.crawl.wider_scope import Rediscovered
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.commands import GREATEST, CommandKind, check_command
@@ -56,6 +58,10 @@ _IN_PROGRESS = text(
 _CRAWLS_WITH: Final = text(
     "SELECT DISTINCT crawl_id FROM commands_in_progress WHERE crawl_id IN :crawl_ids"
 ).bindparams(bindparam("crawl_ids", expanding=True))
+
+_BY_KIND: Final = text(
+    "SELECT kind, count(DISTINCT partition) AS n FROM commands_in_progress WHERE crawl_id = :crawl_id GROUP BY kind"
+)
 
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 _FAILED = f"state = 4 AND {UNMARKED}"
@@ -149,10 +155,10 @@ def accept(
         case _ if any(other.kind == CommandKind.DELETE for other in others):
             connection.execute(_RECORD, record)
             return None
-        case CommandKind.RESCOPE:
+        case CommandKind.RESCOPE | CommandKind.REDISCOVER:
             # Each chunk applies the present scope, so the newest command does all that earlier ones have left.
             for other in others:
-                if other.kind == CommandKind.RESCOPE:
+                if other.kind == kind:
                     connection.execute(_END, keys | {"id": other.id})
                     connection.execute(_RECORD, record | {"id": other.id})
     # Each transaction has its own version of the fence, greater than all earlier ones.
@@ -192,6 +198,11 @@ def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId])
     }
 
 
+def by_kind(connection: Connection, crawl_id: CrawlId) -> Mapping[str, int]:
+    """Return how many partitions still apply each kind of command of the crawl (Catalog.commands_in_progress)."""
+    return {row.kind: row.n for row in connection.execute(_BY_KIND, {"crawl_id": crawl_id})}
+
+
 def run_chunk(
     connection: Connection,
     fence: Fence,
@@ -202,6 +213,7 @@ def run_chunk(
     upto: int | None = None,
     exclusions: Exclusions = NO_EXCLUSIONS,
     changed: ChangedScope | None = None,
+    found: Rediscovered | None = None,
 ) -> int | None:
     """Apply one bounded chunk of a command in progress, beginning after `command.after`.
 
@@ -222,6 +234,8 @@ def run_chunk(
             rest = exclude(connection, command, exclusions)
         case CommandKind.RESCOPE:
             rest = None if changed is None else rescope(connection, command, changed, now_ms)
+        case CommandKind.REDISCOVER:
+            rest = None if found is None else rediscovered(connection, command, found, now_ms)
         case CommandKind.REPLAY:
             rest = letters.replay(connection, command, sent, command.through if upto is None else upto, now_ms)
         case CommandKind.DISCARD:

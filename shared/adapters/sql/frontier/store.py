@@ -21,6 +21,7 @@ from shared.adapters.sql.frontier import (
     leader_state,
     leasing,
     purge_holds,
+    rediscover,
     rescope,
     revisits,
 )
@@ -60,6 +61,8 @@ class SqlStore(SqlAdapter):
     scope_revision = read(rescope.scope_revision)
     host_names = read(rescope.host_names)
     via_hosts = read(rescope.via_hosts)
+    widened_revision = read(rediscover.widened_revision)
+    readable_pages = read(rediscover.readable_pages)
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         return await self._run.read(bound(crawls.rows_of, crawl_ids)) if crawl_ids else ()

@@ -1,0 +1,170 @@
+"""Find again, in the archive, the links of stored pages that a wider scope admits, and publish them as discoveries.
+
+All links of a chunk are acknowledged before its owner commits the chunk. After a crash the chunk is repeated under
+another producer's name. That changes nothing but counters, because the URLs are known then.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+
+from api.frontier.dispatch_crawls import DispatchCrawl
+from shared.domain.crawl.wider_scope import (
+    LINKS_A_CHUNK,
+    FoundAgain,
+    ReadablePage,
+    ReadablePages,
+    Rediscovered,
+    found_again,
+    hops_of_page,
+)
+from shared.domain.errors import Permanent
+from shared.domain.frontier.command_progress import behind
+from shared.domain.frontier.states import kind_of
+from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
+from shared.domain.web.url import partition_of
+from shared.ports.archive import PageArchive
+from shared.ports.broker import Broker
+from shared.runtime.retry import until_answered
+from shared.wire.messages import Discoveries, Link, Origin, encode
+
+log = structlog.get_logger("orb.frontier")
+
+_PAGES_AT_ONCE: Final = 10
+_KNOWN_LINKS: Final = 50_000
+"""The links that are remembered as published. Beyond that all are forgotten, which costs repeated messages."""
+
+_LINKS_A_MESSAGE: Final = 500
+_CHARS_A_MESSAGE: Final = 512 * 1024
+_MESSAGES_A_NAME: Final = 10_000
+
+_Linked = tuple[ReadablePage, FoundAgain]
+
+
+class Rediscovery:
+    """Reads and publishes the chunks of commands REDISCOVER, for the owner of one partition.
+
+    `archive`: None if this master cannot read the archive. Then no such command may run here.
+    """
+
+    def __init__(self, archive: PageArchive | None, broker: Broker, partitions: int) -> None:
+        self.archive = archive
+        self._broker = broker
+        self._partitions = partitions
+        self._known: dict[tuple[CrawlId, int, Fingerprint, int, int], tuple[int, int]] = {}
+        self._producer = ""
+        self._sent = 0
+        self._marks: dict[tuple[CrawlId, Partition], tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Rediscovery {self.archive!r} sent={self._sent}>"
+
+    async def chunk(self, run: CommandRun, crawl: DispatchCrawl, some: ReadablePages) -> Rediscovered:
+        """Read the links of the next pages and publish those that the crawl's scope admits.
+
+        Return what was done once the broker has acknowledged it. The chunk ends early behind a page with many links.
+        Raise Transient if the archive cannot be read now.
+        """
+        assert self.archive is not None, "a command without an archive does not run"
+        found: list[_Linked] = []
+        again: list[tuple[HostId, Fingerprint]] = []
+        read, rest = 0, some.rest
+        while read < len(some.pages):
+            if len(found) >= LINKS_A_CHUNK:
+                last = some.pages[read - 1]
+                rest = behind(last.host_id, last.fingerprint)
+                break
+            part = some.pages[read : read + _PAGES_AT_ONCE]
+            links, unread = await self.archive.aside(partial(_read, self.archive, crawl, part))
+            found += links
+            again += unread
+            read += len(part)
+        fresh = [each for each in found if self._is_fresh(crawl, each[1])]
+        await self._publish(crawl, fresh)
+        self._remember(crawl, fresh)
+        return Rediscovered(read, len(fresh), again, rest)
+
+    def _is_fresh(self, crawl: DispatchCrawl, link: FoundAgain) -> bool:
+        known = self._known.get(_key(crawl, link))
+        return known is None or (link.depth, link.hops) < known
+
+    def _remember(self, crawl: DispatchCrawl, links: Sequence[_Linked]) -> None:
+        if len(self._known) + len(links) > _KNOWN_LINKS:
+            self._known.clear()
+        for _, link in links:
+            key, place = _key(crawl, link), (link.depth, link.hops)
+            self._known[key] = min(place, self._known.get(key, place))
+
+    async def _publish(self, crawl: DispatchCrawl, links: Sequence[_Linked]) -> None:
+        """Publish the links to their partitions, in messages of bounded size. All are acknowledged on return."""
+        by_partition: dict[Partition, list[_Linked]] = defaultdict(list)
+        for each in links:
+            by_partition[partition_of(each[1].location.host, self._partitions)].append(each)
+        for partition, part in by_partition.items():
+            begun = chars = 0
+            for end, (_, link) in enumerate(part):
+                if end - begun == _LINKS_A_MESSAGE or (end > begun and chars > _CHARS_A_MESSAGE):
+                    await self._send(crawl, partition, part[begun:end])
+                    begun, chars = end, 0
+                chars += len(link.location.url)
+            await self._send(crawl, partition, part[begun:])
+
+    async def _send(self, crawl: DispatchCrawl, partition: Partition, links: Sequence[_Linked]) -> None:
+        """Publish one message. The broker's name of a producer is used for a bounded number of messages."""
+        if self._sent % _MESSAGES_A_NAME == 0:
+            self._producer = f"rediscover-{uuid.uuid4().hex}"
+            self._marks.clear()
+        stream = (crawl.crawl_id, partition)
+        n, total = self._marks.get(stream, (0, 0))
+        n, total = n + 1, total + len(links)
+        message = Discoveries(crawl.crawl_id, crawl.revision, self._producer, n, total, _origins(links))
+        message_id = f"{self._producer}.{crawl.crawl_id}.{partition}.{n}"
+        await until_answered(
+            partial(self._broker.publish_report, partition, "discovery", encode(message), message_id),
+            lambda error: log.warning("rediscovery.delayed", crawl=crawl.crawl_id, error=str(error)),
+        )
+        self._marks[stream] = n, total
+        self._sent += 1
+
+
+def _key(crawl: DispatchCrawl, link: FoundAgain) -> tuple[CrawlId, int, Fingerprint, int, int]:
+    return crawl.crawl_id, crawl.revision, link.location.fingerprint, link.kind, link.extra
+
+
+def _origins(links: Sequence[_Linked]) -> list[Origin]:
+    """Return the links by the pages that have them. The links of a page are in sequence."""
+    origins: list[Origin] = []
+    for page, link in links:
+        if not origins or origins[-1].fingerprint != page.fingerprint:
+            origins.append(Origin(page.host_id, page.fingerprint, []))
+        url = link.location.url
+        origins[-1].links.append(Link(url, link.depth, link.hops, kind=link.kind, extra=link.extra))
+    return origins
+
+
+def _read(
+    archive: PageArchive, crawl: DispatchCrawl, pages: Sequence[ReadablePage]
+) -> tuple[list[_Linked], list[tuple[HostId, Fingerprint]]]:
+    """Return the links of the pages that the scope admits, and the pages that must be queued again. It blocks.
+
+    A page is queued again if its record does not have all of its links, or cannot be read.
+    """
+    found: list[_Linked] = []
+    again: list[tuple[HostId, Fingerprint]] = []
+    scope = crawl.scope
+    for page in pages:
+        try:
+            outlinks = archive.outlinks(page.location)
+        except Permanent as error:
+            log.warning("archive_record.rejected", crawl=crawl.crawl_id, url=page.url, error=str(error))
+            outlinks = ()
+        found += [(page, link) for link in found_again(scope, page, outlinks)]
+        incomplete = page.unlisted or not outlinks or kind_of(page.flags).listing
+        if incomplete and hops_of_page(scope, page) is not None:
+            again.append((page.host_id, page.fingerprint))
+    return found, again

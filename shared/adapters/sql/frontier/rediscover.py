@@ -1,0 +1,188 @@
+"""Finds the stored pages whose links a wider scope may admit, and applies what their links gave, for a command.
+
+The owner reads the archive between the two. The command goes through the crawl's hosts in the partition, and through
+all fetches of each.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select, text
+
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import updating
+from shared.adapters.sql.engine.chunks import HOSTS, Chunk
+from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.rescope import host_names
+from shared.adapters.sql.frontier.url_compression import whole
+from shared.domain.archive.model import RecordLocation
+from shared.domain.crawl.spec import CrawlSpec, decode_spec
+from shared.domain.crawl.wider_scope import PAGES_A_CHUNK, ReadablePage, ReadablePages, Rediscovered, may_admit_more
+from shared.domain.explain.excluded_links import REDISCOVERED, decoded, is_unlisted, may_be_admitted
+from shared.domain.frontier import command_progress
+from shared.domain.frontier.command_progress import behind, behind_host, place_of
+from shared.domain.frontier.states import (
+    IS_REQUISITE,
+    RETRY,
+    REVISIT,
+    UrlState,
+    queued_as,
+    rank_of,
+    requisite_rank,
+)
+from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
+
+_OF_HOST: Final = "crawl_id = :crawl_id AND host_id = :host_id"
+_FETCHED: Final = text(
+    'SELECT f.fingerprint, f.segment, f."offset", f.length, f.left_out, u.url, u.state, u.depth, u.hops, u.flags,'
+    " u.via_host FROM fetches f JOIN urls u ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id"
+    " AND u.fingerprint = f.fingerprint WHERE f.crawl_id = :crawl_id AND f.host_id = :host_id"
+    " AND f.fingerprint > :after ORDER BY f.fingerprint LIMIT :step"
+)
+_STATES: Final = text(
+    f"SELECT fingerprint, state, depth, priority, flags FROM urls WHERE {_OF_HOST} AND fingerprint IN :fingerprints"
+).bindparams(bindparam("fingerprints", expanding=True))
+_AGAIN: Final = updating(
+    schema.urls,
+    ("crawl_id", "host_id", "fingerprint"),
+    ("rank", "flags"),
+    "state = 0, rank = {v}rank, flags = {v}flags, attempts = 0, reason = NULL",
+)
+_QUEUE: Final = text(
+    "UPDATE queues SET queued = queued + :queued, waiting = waiting - :waiting, next_due_ms = coalesce((SELECT"
+    f" min(rank) FROM urls WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
+)
+_BEGIN: Final = text(
+    f"UPDATE crawl_tallies SET n = 0 WHERE crawl_id = :crawl_id AND partition = :partition AND kind = '{REDISCOVERED}'"
+)
+
+
+def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages:
+    """Return the next pages that the command must read from the archive (Store.readable_pages)."""
+    first, mark = place_of(command.after)
+    which = {
+        "crawl_id": command.crawl_id,
+        "partition": command.partition,
+        "first": first,
+        "max_count": command_progress.HOSTS_A_CHUNK,
+    }
+    hosts = connection.execute(HOSTS[connection.dialect.name], which).all()
+    rest = behind_host(hosts[-1].host_id) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
+    chunk = Chunk()
+    found: list[tuple[Any, Any]] = []
+    places = [(host, mark if host.host_id == first else b"") for host in reversed(hosts)]
+    while places:
+        host, after = places.pop()
+        step = chunk.step
+        keys = {"crawl_id": command.crawl_id, "host_id": host.host_id, "after": after, "step": step}
+        rows = connection.execute(_FETCHED, keys).all()
+        chunk.take(len(rows))
+        for row in rows:
+            if row.segment is None or row.state == UrlState.EXCLUDED or not may_be_admitted(row.left_out):
+                continue
+            found.append((host, row))
+            if len(found) == PAGES_A_CHUNK:
+                return ReadablePages(_pages(connection, found), behind(host.host_id, bytes(row.fingerprint)))
+        if len(rows) == step:
+            places.append((host, bytes(rows[-1].fingerprint)))
+        if places and chunk.full:
+            following, last = places[-1]
+            rest = behind(following.host_id, last)
+            break
+    return ReadablePages(_pages(connection, found), rest)
+
+
+def _pages(connection: Connection, found: Sequence[tuple[Any, Any]]) -> list[ReadablePage]:
+    names = host_names(connection, {row.via_host for _, row in found if row.via_host is not None})
+    return [
+        ReadablePage(
+            HostId(host.host_id),
+            host.host,
+            Fingerprint(bytes(row.fingerprint)),
+            whole(row.url, host.host),
+            row.depth,
+            row.hops,
+            row.flags,
+            None if row.via_host is None else names.get(row.via_host, host.host),
+            RecordLocation(row.segment, row.offset, row.length),
+            is_unlisted(decoded(row.left_out, unlisted=True)),
+        )
+        for host, row in found
+    ]
+
+
+def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered, now_ms: int) -> int | None:
+    """Apply what a chunk of a REDISCOVER gave. Return where the next chunk begins, None at the end.
+
+    The version of the crawl's counters grows in any case: the finished check compares it.
+    """
+    crawl_id, partition = command.crawl_id, command.partition
+    if not command.after:
+        connection.execute(_BEGIN, {"crawl_id": crawl_id, "partition": partition})
+    by_host: dict[HostId, list[Fingerprint]] = defaultdict(list)
+    for host_id, fingerprint in done.again:
+        by_host[host_id].append(fingerprint)
+    deltas: dict[str, int] = defaultdict(int)
+    again = sum(
+        _queue_again(connection, crawl_id, host_id, keys, deltas, now_ms) for host_id, keys in sorted(by_host.items())
+    )
+    add_counters(connection, crawl_id, partition, deltas)
+    counts = {"pages": done.pages, "links": done.links, "queued_again": again}
+    add_tallies(connection, partition, {(crawl_id, REDISCOVERED, key): n for key, n in counts.items() if n})
+    return done.rest
+
+
+def _queue_again(
+    connection: Connection,
+    crawl_id: CrawlId,
+    host_id: HostId,
+    fingerprints: Sequence[Fingerprint],
+    deltas: dict[str, int],
+    now_ms: int,
+) -> int:
+    """Queue done pages of a host again, and those that wait for their next fetch, without validators. Return how many.
+
+    A page that is queued or leased is read with the present scope anyway.
+    """
+    keys = {"crawl_id": crawl_id, "host_id": host_id}
+    values: list[tuple[Any, ...]] = []
+    waiting = 0
+    for row in connection.execute(_STATES, keys | {"fingerprints": list(fingerprints)}).all():
+        if row.state == UrlState.WAITING and row.flags & REVISIT:
+            waiting += 1
+            deltas[queued_as(row.flags) or "revisits"] -= 1
+        elif row.state == UrlState.DONE:
+            deltas["done"] -= 1
+            deltas["queued"] += 1
+            deltas["requisites"] += bool(row.flags & IS_REQUISITE)
+        else:
+            continue
+        requisite = row.flags & IS_REQUISITE
+        rank = requisite_rank(now_ms) if requisite else rank_of(now_ms, row.depth, row.priority)
+        values.append((rank, row.flags & ~(RETRY | REVISIT), crawl_id, host_id, bytes(row.fingerprint)))
+    if values:
+        _AGAIN.run(connection, sorted(values, key=lambda each: each[-1]))
+        connection.execute(_QUEUE, keys | {"queued": len(values), "waiting": waiting})
+    return len(values)
+
+
+def widened_revision(connection: Connection, crawl_id: CrawlId) -> Revision | None:
+    """Return the newest revision whose scope may admit more than the one before (Store.widened_revision)."""
+    table = schema.crawl_revisions
+    current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()
+    here = (table.c.crawl_id == crawl_id) & (table.c.revision <= current)
+    newest = select(table.c.revision, table.c.spec).where(here).order_by(table.c.revision.desc())
+    later: tuple[int, CrawlSpec] | None = None
+    before = 2**31 - 1
+    while (row := connection.execute(newest.where(table.c.revision < before).limit(1)).first()) is not None:
+        try:
+            spec = decode_spec(row.spec)
+        except msgspec.MsgspecError:
+            return None if later is None else Revision(later[0])
+        if later is not None and may_admit_more(spec, later[1]):
+            return Revision(later[0])
+        later, before = (row.revision, spec), row.revision
+    return None

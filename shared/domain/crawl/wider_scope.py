@@ -1,0 +1,208 @@
+"""A wider scope: if a new spec may admit more links, and which stored links of a page the present scope admits. Pure.
+
+The archive keeps the links of each page with how they were found, in the form of Heritrix (`Exchange.outlinks`). They
+are judged as the worker judged them when it fetched the page, but by the present scope.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shared.domain.archive.model import RecordLocation
+from shared.domain.crawl.host_specs import HostSpecs
+from shared.domain.crawl.requisites_spec import Requisites
+from shared.domain.crawl.scope import CompiledScope, home, prefixes
+from shared.domain.crawl.scope_change import found_beyond
+from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Traps
+from shared.domain.frontier.states import UrlKind, kind_of
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
+from shared.domain.web.url import Location, locate
+
+PAGES_A_CHUNK: Final = 100
+"""The most pages that one chunk reads from the archive."""
+
+LINKS_A_CHUNK: Final = 5_000
+"""A chunk ends behind the page with which it has found so many links."""
+
+_NARROWER: Final = frozenset(
+    {
+        (ScopeMode.DOMAIN, ScopeMode.HOST),
+        (ScopeMode.ANY, ScopeMode.HOST),
+        (ScopeMode.ANY, ScopeMode.DOMAIN),
+        (ScopeMode.ANY, ScopeMode.PREFIX),
+    }
+)
+_REQUISITES: Final = (Requisites.NONE, Requisites.SAME_HOST, Requisites.ALL)
+
+
+def may_admit_more(before: CrawlSpec, after: CrawlSpec) -> bool:
+    """Return True unless the scope of `after` admits certainly no link that the scope of `before` excludes.
+
+    The scopes of all hosts are compared: an override may be wider than the scope that it replaces.
+    """
+    if _admits_more(before, after):
+        return True
+    patterns = {host for spec in (before, after) for override in spec.overrides for host in override.hosts}
+    earlier, later = HostSpecs(before), HostSpecs(after)
+    # A pattern such as `*.example.org` is looked up as a host: the overrides of all hosts below apply to it.
+    return any(_admits_more(earlier.of(host), later.of(host)) for host in patterns)
+
+
+def _admits_more(before: CrawlSpec, after: CrawlSpec) -> bool:
+    old, new = before.scope, after.scope
+    if old.mode is not new.mode and (old.mode, new.mode) not in _NARROWER:
+        return True
+    if new.mode is ScopeMode.PREFIX and old.mode is ScopeMode.PREFIX and prefixes(before) != prefixes(after):
+        return True
+    if new.extra_hops and home(before) != home(after):
+        return True
+    return _limits_rise(old, new) or _patterns_admit(old, new) or _traps_open(old.traps, new.traps)
+
+
+def _limits_rise(old: Scope, new: Scope) -> bool:
+    return (
+        _exceeds(new.max_depth, old.max_depth)
+        or new.max_url_length > old.max_url_length
+        or new.extra_hops > old.extra_hops
+        or bool(set(new.schemes) - set(old.schemes))
+        or _REQUISITES.index(new.requisites) > _REQUISITES.index(old.requisites)
+    )
+
+
+def _patterns_admit(old: Scope, new: Scope) -> bool:
+    included = bool(old.include) and (not new.include or bool(set(new.include) - set(old.include)))
+    return included or bool(set(old.exclude) - set(new.exclude))
+
+
+def _traps_open(old: Traps, new: Traps) -> bool:
+    return (
+        _exceeds(new.max_segment_repeats, old.max_segment_repeats)
+        or _exceeds(new.max_parameter_repeats, old.max_parameter_repeats)
+        or (old.cycles and not new.cycles)
+    )
+
+
+def _exceeds(new: int | None, old: int | None) -> bool:
+    """Return True if the limit `new` is higher than `old`. None is no limit."""
+    return old is not None and (new is None or new > old)
+
+
+def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
+    """Return the id of the command that finds what the scope of a revision admits. It is the same for every sender."""
+    return f"rediscover-{crawl_id}-{revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadablePage:
+    """A stored page with links that the scope left out, as its row has it.
+
+    `via_host`: the host that led to it, None for a seed. `unlisted`: its record does not have all of its links.
+    """
+
+    host_id: HostId
+    host: str
+    fingerprint: Fingerprint
+    url: str
+    depth: int
+    hops: int
+    flags: int
+    via_host: str | None
+    location: RecordLocation
+    unlisted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadablePages:
+    """The next pages of a command REDISCOVER, and where its next chunk begins, None at the end."""
+
+    pages: Sequence[ReadablePage]
+    rest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rediscovered:
+    """What a chunk of a command REDISCOVER did: the pages read, the links published, and pages to queue again.
+
+    `rest`: where the next chunk begins, None at the end.
+    """
+
+    pages: int
+    links: int
+    again: Sequence[tuple[HostId, Fingerprint]]
+    rest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAgain:
+    """A link of a stored page that the present scope admits. The fields are those of a discovery."""
+
+    location: Location
+    depth: int
+    hops: int
+    kind: UrlKind
+    extra: int
+
+
+def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
+    """Return how many hops beyond the present scope a stored page is. None: it is outside, so its links do not count.
+
+    A sitemap or a requisite is 0 hops beyond it.
+    """
+    found = found_beyond(
+        scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
+    )
+    return found if isinstance(found, int) else None
+
+
+def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tuple[str, str]]) -> list[FoundAgain]:
+    """Return those of the stored links of a page that the present scope admits, each URL once as a page or requisite.
+
+    `outlinks` are pairs of a URL and how it was found. The entries of sitemaps and feeds are left out.
+    """
+    extra = hops_of_page(scope, page)
+    if extra is None:
+        return []
+    found: dict[tuple[str, bool], FoundAgain] = {}
+    for url, how in outlinks:
+        location = locate(url)
+        if location is None or location.url == page.url:
+            continue
+        link = _admitted(scope, page, extra, location, how[:1])
+        if link is not None:
+            found.setdefault((location.url, link.kind is UrlKind.REQUISITE), link)
+    return list(found.values())
+
+
+def _admitted(scope: CompiledScope, page: ReadablePage, extra: int, to: Location, hop: str) -> FoundAgain | None:
+    """Return the link as a discovery if the scope admits it. `hop`: the letter of Heritrix for how it was found."""
+    kind, depth, hops = kind_of(page.flags), page.depth, page.hops + 1
+    beyond = 0
+    match hop:
+        case "E":
+            hops = hops if kind is UrlKind.REQUISITE else 1
+            kind = UrlKind.REQUISITE
+            rule = scope.judge_requisite(to.url, to.host, via_host=page.host, hops=hops)
+        case "R" if kind is UrlKind.REQUISITE:
+            rule = scope.judge_requisite(to.url, to.host, via_host=page.host, hops=hops)
+        case "R" if kind.listing:
+            rule = scope.judge_listing(to.url, to.host, depth=depth, via_host=page.host, hops=hops)
+        case "R" | "L":
+            redirect = hop == "R"
+            kind = kind if redirect else UrlKind.PAGE
+            depth, hops = (depth, hops) if redirect else (depth + 1, 0)
+            verdict = scope.hops_beyond(
+                to.url,
+                to.host,
+                depth=depth,
+                via_host=page.host,
+                via_seed_redirect=redirect and depth == 0,
+                hops=hops,
+                extra=extra,
+            )
+            if isinstance(verdict, int):
+                beyond, rule = verdict, None
+            else:
+                rule = verdict
+        case _:
+            return None
+    return FoundAgain(to, depth, hops, kind, beyond) if rule is None else None
