@@ -10,9 +10,8 @@ import structlog
 
 from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
-from shared.domain.crawl.host_specs import HostSpecs
+from shared.domain.crawl.host_specs import HostSpecs, compiled_scope
 from shared.domain.crawl.scope import CompiledScope
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION

@@ -9,12 +9,11 @@ import structlog
 from api.frontier.capacity import BudgetReservation
 from api.frontier.hosts import Host, HostFacts
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS
-from shared.domain.crawl.host_specs import HostSpecs
+from shared.domain.crawl.host_specs import HostSpecs, compiled_scope
 from shared.domain.crawl.priority_rules import CompiledPriority, compiled_priority
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.crawl_rows import CrawlRow

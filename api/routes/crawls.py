@@ -48,8 +48,8 @@ from api.schemas.crawls import (
     summary_body,
 )
 from api.schemas.model import ANYTHING, Listing
+from shared.domain.crawl.host_specs import compiled_scope
 from shared.domain.crawl.scope_change import same_scope
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec

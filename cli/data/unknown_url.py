@@ -11,9 +11,9 @@ from cli.local.crawl_folder import CrawlFolder
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.outlinks import read_outlinks
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.domain.crawl.host_specs import compiled_scope
 from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.scope import Verdict
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Permanent, Transient
 from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW

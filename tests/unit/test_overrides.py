@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from api.frontier.capacity import BudgetReservation
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.hosts import Host, HostFacts
-from shared.domain.crawl.host_specs import HostSpecs, spec_for
+from shared.domain.crawl.host_specs import HostSpecs, compiled_scope, spec_for
 from shared.domain.crawl.scope import CompiledScope, ScopeRule
 from shared.domain.crawl.scope_change import same_scope
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.crawl.spec_parse import SpecError, parse_spec
 from shared.domain.crawl.spec_rules import refused_pattern

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from shared.domain.crawl.host_specs import deciding, override_of, spec_for
+from shared.domain.crawl.host_specs import compiled_scope, deciding, override_of, spec_for
 from shared.domain.crawl.scope_change import extra_of_page, judge_found
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.crawl.state import COMPLETE, CrawlStatus

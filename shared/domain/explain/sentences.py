@@ -5,14 +5,13 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from shared.domain.crawl.exclusions import OWNER
-from shared.domain.crawl.host_specs import deciding, spec_for
+from shared.domain.crawl.host_specs import compiled_scope, deciding, spec_for
 from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.priority_rules import compiled_priority
 from shared.domain.crawl.recrawl_rules import compiled
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.crawl.requisites_spec import MAX_REQUISITES, REQUISITE_HOST, REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import ExclusionReason, Verdict
-from shared.domain.crawl.scope_overrides import compiled_scope
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.explain.excluded_links import (
     INVALID,
