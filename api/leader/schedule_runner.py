@@ -89,7 +89,8 @@ class ScheduleRunner:
         if term != self._claimed:
             await self._schedules.claim(term)
             self._claimed = term
-        due = await self._schedules.due(self._clock.unix_ms(), AT_ONCE)
+        now_ms, next_ms = self._clock.unix_ms(), await self._schedules.next_fires_ms()
+        due = await self._schedules.due(now_ms, AT_ONCE) if next_ms is not None and next_ms <= now_ms else ()
         for stored in due:
             await self._fire(term, stored)
         for waiting in await self._schedules.queued(AT_ONCE):
@@ -99,7 +100,6 @@ class ScheduleRunner:
             await self._publish(command)
         if due:
             return 0.0
-        next_ms = await self._schedules.next_fires_ms()
         left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000
         return min(_LOOK_S, max(_LEAST_S, left_s))
 
