@@ -11,7 +11,7 @@ import structlog
 
 from shared.domain.errors import Permanent, Transient, Unusable
 from shared.domain.ids import Partition
-from shared.domain.schedules.stored import Firing
+from shared.domain.schedules.history import Firing
 from shared.ports.clock import Clock
 from shared.ports.events import Events
 from shared.wire.events import Event, EventKind, encode_event, event_subject

@@ -13,8 +13,7 @@ from api.frontier.dispatch_crawls import DispatchCrawls
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, DiscoveryResult
 from shared.domain.ops.counts import OTHER, CrawlCounts, Histogram, Key, status_class
-from shared.domain.schedules.firing import FiringOutcome
-from shared.domain.schedules.stored import Firing
+from shared.domain.schedules.history import Firing, FiringOutcome
 from shared.domain.web.fetch import FailureKind
 from shared.ports.broker import Delivered
 

@@ -15,8 +15,9 @@ import structlog
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import Partition, Term
-from shared.domain.schedules.firing import FiringOutcome, step_of
-from shared.domain.schedules.stored import Fired, Firing, StoredSchedule, WaitingCommand
+from shared.domain.schedules.firing import step_of
+from shared.domain.schedules.history import Fired, Firing, FiringOutcome
+from shared.domain.schedules.stored import StoredSchedule, WaitingCommand
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.schedules import Schedules

@@ -35,7 +35,7 @@ from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.config import LogLevel, MasterTuning, MemberRole, master_tuning
 from shared.domain.ops.watermarks import Resource
-from shared.domain.schedules.stored import Firing
+from shared.domain.schedules.history import Firing
 from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.exclusions import ExclusionsFollower
 from shared.runtime.pressure_monitor import Gauge, PressureMonitor

@@ -14,7 +14,7 @@ from api.master.cluster_master import ClusterMaster
 from api.observe.sampler import KINDS, StatsSampler
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.reads.items import DROPPED
-from shared.domain.schedules.firing import FiringOutcome
+from shared.domain.schedules.history import FiringOutcome
 from shared.domain.software import VERSION
 from shared.domain.web.fetch import FailureKind
 from shared.ports.clock import Clock

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from api.schemas.crawls import CrawlName, Labels
-from api.schemas.model import ONE_LINE, Model, RequestModel, field, moment_of, when
+from api.schemas.model import ONE_LINE, WHOLE, Model, RequestModel, field, moment_of, when
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.crawl.state import Verb
-from shared.domain.schedules.firing import FiringOutcome
+from shared.domain.schedules.history import Firing, FiringOutcome
 from shared.domain.schedules.spec import (
     MAX_CRON_CHARS,
     MAX_EVERY_S,
@@ -24,7 +24,7 @@ from shared.domain.schedules.spec import (
     Window,
     problems_of,
 )
-from shared.domain.schedules.stored import MAX_SELECTED, Firing, StoredSchedule
+from shared.domain.schedules.stored import MAX_SELECTED, StoredSchedule
 from shared.domain.schedules.times import due_times, fires_at, never_due
 
 SHOWN: Final = 10
@@ -70,7 +70,7 @@ class ScheduleReplacement(RequestModel):
         description="Minute, hour, day of month, month, day of week. Either this or `every_s` is set. Default: unset.",
         examples=["30 2 * * *"],
     )
-    every_s: Annotated[int, Field(ge=MIN_EVERY_S, le=MAX_EVERY_S)] | None = Field(
+    every_s: Annotated[int, Field(ge=MIN_EVERY_S, le=MAX_EVERY_S), WHOLE] | None = Field(
         None, description="An interval in seconds, counted from 1970-01-01T00:00:00Z. Default: unset.", examples=[3600]
     )
     zone: Annotated[str, StringConstraints(max_length=64, pattern=ONE_LINE)] = Field(
@@ -79,7 +79,7 @@ class ScheduleReplacement(RequestModel):
     window: ScheduleWindow | None = Field(
         None, description="The part of each day in which it may fire. Other due times are left out. Default: all day."
     )
-    jitter_s: Annotated[int, Field(ge=0, le=MAX_JITTER_S)] = Field(
+    jitter_s: Annotated[int, Field(ge=0, le=MAX_JITTER_S), WHOLE] = Field(
         0,
         description="Each firing is delayed by up to this many seconds, always the same for one due time.",
         examples=[300],
@@ -94,7 +94,7 @@ class ScheduleReplacement(RequestModel):
         description="What becomes of due times that are more than `late_s` too late: `none` misses them all, `last` "
         "fires for the last of them.",
     )
-    late_s: Annotated[int, Field(ge=1, le=MAX_LATE_S)] = Field(
+    late_s: Annotated[int, Field(ge=1, le=MAX_LATE_S), WHOLE] = Field(
         120, description="A due time fires if it is at most this many seconds late.", examples=[600]
     )
     paused: bool = Field(False, description="True: nothing fires. Due times meanwhile are left out.")

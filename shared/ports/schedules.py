@@ -11,8 +11,9 @@ from typing import Protocol
 from shared.domain.ids import Term
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.domain.schedules.firing import Step
+from shared.domain.schedules.history import Fired, Firing
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import Fired, Firing, QueuedEffect, StoredSchedule, WaitingCommand
+from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, WaitingCommand
 
 
 class Schedules(Protocol):

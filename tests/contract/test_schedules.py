@@ -19,9 +19,10 @@ from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Term
 from shared.domain.reads.declared import Actor, Declaration
-from shared.domain.schedules.firing import FiringOutcome, Step, step_of
+from shared.domain.schedules.firing import Step, step_of
+from shared.domain.schedules.history import Fired, FiringOutcome
 from shared.domain.schedules.spec import Overlap, ScheduleSpec
-from shared.domain.schedules.stored import HISTORY, MAX_SELECTED, Fired, StoredSchedule, encode_schedule
+from shared.domain.schedules.stored import HISTORY, MAX_SELECTED, StoredSchedule, encode_schedule
 from shared.ports.catalog import Full, Missing, Stale
 from tests.support.database.statement_log import statements
 from tests.support.database.store_tables import Tables

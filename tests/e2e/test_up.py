@@ -251,10 +251,11 @@ def test_the_first_crawl_of_the_readme_works_as_it_is_written(web: Served, tmp_p
             )
             answers.append(json.loads(done.stdout))
             finished(up)
-    made, progress, urls = answers
+    made, progress, urls, schedule = answers
     assert (made["name"], made["state"]) == ("docs", "seeding")
     assert "progress" in progress
     assert len(urls["items"]) >= 10
+    assert (schedule["name"], schedule["crawl"], len(schedule["next_firings"])) == ("nightly", "docs", 10)
 
 
 def test_the_key_of_no_cluster_is_wrong_usage(tmp_path: Path) -> None:

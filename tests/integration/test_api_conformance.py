@@ -46,6 +46,7 @@ FOLLOWED: Final[Mapping[str, tuple[dict[str, str], dict[str, str]]]] = {
 BEYOND_THE_DOCUMENT: Final = frozenset(
     {
         "the crawl spec cannot be used",
+        "the schedule cannot be used",
         "the configuration cannot be used",
         "the address has a NUL character in it",
         "the cursor is not valid",

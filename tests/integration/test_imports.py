@@ -25,7 +25,7 @@ ROWS: Final = {
     "help": ("import cli.main", 100, {"asyncio", "structlog", "msgspec", "logging", "ctypes", *SQL}),
     "crawl": (
         "import cli.local.crawl; from cli.local.fork_server import preload; preload(cli.local.crawl.IMPORTED)",
-        720,
+        730,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE,
     ),
     "show": (
@@ -33,10 +33,10 @@ ROWS: Final = {
         500,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE | {"nats", "uvloop", "pycurl", "api", "workers"},
     ),
-    "worker": ("import workers.main", 490, DRAWING | EXPORTING | HTTP | CLUSTER | RARE | SQL | {"api"}),
+    "worker": ("import workers.main", 500, DRAWING | EXPORTING | HTTP | CLUSTER | RARE | SQL | {"api"}),
     "cluster worker": (
         "import workers.main, workers.membership",
-        580,
+        590,
         DRAWING | EXPORTING | HTTP | RARE | SQL | {"api"},
     ),
     "up": (

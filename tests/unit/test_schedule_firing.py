@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from shared.domain.crawl.state import CrawlStatus, Verb
 from shared.domain.frontier.states import CrawlState
-from shared.domain.schedules.firing import MAX_MISSED, FiringOutcome, Step, effect_of, outcome_of, step_of
+from shared.domain.schedules.firing import MAX_MISSED, Step, effect_of, outcome_of, step_of
+from shared.domain.schedules.history import FiringOutcome
 from shared.domain.schedules.spec import CatchUp, Overlap, ScheduleSpec
 from shared.domain.schedules.times import due_times, fires_at, next_due
 

@@ -10,9 +10,10 @@ from api.leader.schedule_runner import AT_ONCE, ScheduleRunner
 from shared.domain.crawl.state import Verb
 from shared.domain.errors import OwnershipLost
 from shared.domain.ids import CrawlId, Term
-from shared.domain.schedules.firing import FiringOutcome, Step
+from shared.domain.schedules.firing import Step
+from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import CrawlEffect, Fired, Firing, QueuedEffect, StoredSchedule, WaitingCommand
+from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, WaitingCommand
 from shared.ports.broker import Broker
 from shared.ports.schedules import Schedules
 from tests.support.manual_clock import ManualClock

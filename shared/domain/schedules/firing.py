@@ -7,11 +7,11 @@ handled once, whatever the clocks of the leaders show.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from shared.domain.crawl.state import CrawlStatus, IllegalTransition, Verb, status_after
 from shared.domain.frontier.states import CrawlState
+from shared.domain.schedules.history import FiringOutcome
 from shared.domain.schedules.spec import BEGINS_RUN, CatchUp, Overlap, ScheduleSpec
 from shared.domain.schedules.times import fires_at, next_due
 
@@ -19,16 +19,6 @@ MAX_MISSED: Final = 500
 """The due times that one step examines. A longer gap takes several steps, each with a line in the history."""
 
 _RUNS: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
-
-
-class FiringOutcome(StrEnum):
-    """What became of a due time, or of one crawl at it."""
-
-    FIRED = "fired"
-    QUEUED = "queued"
-    SKIPPED = "skipped"
-    REFUSED = "refused"
-    MISSED = "missed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,11 @@
-"""Schedules and their history as the database stores them."""
+"""Schedules as the database stores them, and what a firing left to do."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from shared.domain.crawl.state import Verb
 from shared.domain.ids import CrawlId
-from shared.domain.schedules.firing import FiringOutcome
 from shared.domain.schedules.spec import ScheduleSpec
 
 MAX_SCHEDULES: Final = 20_000
@@ -59,41 +56,6 @@ class StoredSchedule:
     def shown_tag(self) -> str:
         """The ETag of what is shown: it also changes with each due time. If-Match ignores the part after the dot."""
         return f"{self.tag}.{self.last_ms}-{self.due_ms or 0}"
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlEffect:
-    """What a firing did to one crawl. `crawl_id` is None if there was no crawl of that name."""
-
-    crawl: str
-    crawl_id: CrawlId | None
-    outcome: FiringOutcome
-    detail: str
-    at_ms: int
-    command: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """What became of a due time. `missed` is the number of due times, from `due_ms` to `until_ms`, that were missed."""
-
-    schedule_id: int
-    due_ms: int
-    at_ms: int
-    verb: Verb
-    outcome: FiringOutcome
-    detail: str
-    missed: int
-    until_ms: int
-    effects: Sequence[CrawlEffect] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """What one transaction of the leader did: lines of the history, oldest first, and the schedule's name."""
-
-    schedule: str
-    firings: Sequence[Firing]
 
 
 @dataclass(frozen=True, slots=True)

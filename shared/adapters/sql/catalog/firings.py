@@ -20,14 +20,12 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Term
 from shared.domain.reads.declared import Actor
-from shared.domain.schedules.firing import FiringOutcome, Step, effect_of, outcome_of
+from shared.domain.schedules.firing import Step, effect_of, outcome_of
+from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
 from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import (
     HISTORY,
     MAX_SELECTED,
-    CrawlEffect,
-    Fired,
-    Firing,
     QueuedEffect,
     StoredSchedule,
     WaitingCommand,

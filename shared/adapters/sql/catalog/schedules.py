@@ -10,8 +10,9 @@ from shared.adapters.sql.catalog import access, firings
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
 from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
 from shared.domain.reads.declared import Actor, Repeatable
+from shared.domain.schedules.history import Firing
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import MAX_SCHEDULES, Firing, StoredSchedule, encode_schedule
+from shared.domain.schedules.stored import MAX_SCHEDULES, StoredSchedule, encode_schedule
 from shared.domain.schedules.times import fires_at, next_due
 from shared.ports.catalog import Exists, Full, Missing, Stale
 
