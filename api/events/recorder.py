@@ -261,6 +261,7 @@ class EventRecorder:
         before = self._crawls.get(crawl_id)
         shown = after or before
         if shown is None:  # It was created and deleted since the last pass.
+            self._moving.discard(crawl_id)
             return
         for action in of_crawl(before, after):
             self._telling.publish(EventKind.CRAWL, crawl_id, action, crawl=shown.name, data=_shown(shown, action))
