@@ -62,6 +62,7 @@ class CommandRunner:
         self._rediscovery = Rediscovery(archive, broker, self._own.settings.partitions)
         self._without_archive: set[str] = set()
         self._through: dict[str, tuple[int, float]] = {}
+        self._not_before: dict[str, float] = {}
 
     async def run(self) -> None:
         """Apply one chunk of each crawl's oldest command in turn, until cancelled."""
@@ -82,6 +83,8 @@ class CommandRunner:
         delays nothing else. An exclusion and a changed scope wait for the workers.
         """
         own = self._own
+        if self._clock.elapsed() < self._not_before.get(run.id, 0.0):
+            return False
         if run.kind == CommandKind.EXCLUDE:
             return self._out_of_reach(run)
         if run.kind == CommandKind.RESCOPE:
@@ -193,6 +196,7 @@ class CommandRunner:
 
     async def _found_again(self, run: CommandRun) -> Rediscovered | None:
         """Find again what the next chunk of a REDISCOVER has, and publish it. None: the crawl is deleted."""
+        await self._writer.look_up([run.crawl_id])
         crawl = self._own.crawls.find(run.crawl_id)
         if crawl is None:
             return None
@@ -206,7 +210,10 @@ class CommandRunner:
                 found = await self._found_again(run)
             except Transient as error:
                 log.warning("command.delayed", partition=self._own.partition, command=run.id, error=str(error))
-                await asyncio.sleep(error.retry_in)
+                self._not_before[run.id] = self._clock.elapsed() + error.retry_in
+                return
+            except Permanent as error:
+                await until_resource_available(partial(self._give_up, run, error))
                 return
         try:
             sent, upto = await self._publish_letters(run) if run.kind == CommandKind.REPLAY else ([], None)
@@ -220,6 +227,8 @@ class CommandRunner:
         async with self._turn, writer.writing(TransactionKind.COMMAND):
             if not self._commands.current(run):
                 return  # A later command has ended it.
+            if run.kind == CommandKind.REDISCOVER and self._earlier_leases(run):
+                return  # Dispatch was under way when the scope changed. The chunk is repeated after that visit.
             if run.kind in _SEEDS:
                 await self._recall_ungranted(run)
             if run.kind in (CommandKind.EXCLUDE, CommandKind.RESCOPE):
@@ -248,6 +257,7 @@ class CommandRunner:
             writer.committed()
         if rest is None:
             self._through.pop(run.id, None)
+            self._not_before.pop(run.id, None)
             log.info("command.applied", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _recall_ungranted(self, run: CommandRun) -> None:

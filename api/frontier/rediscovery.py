@@ -7,12 +7,14 @@ another producer's name. That changes nothing but counters, because the URLs are
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 
 from api.frontier.dispatch_crawls import DispatchCrawl
+from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.wider_scope import (
     LINKS_A_CHUNK,
     FoundAgain,
@@ -22,15 +24,14 @@ from shared.domain.crawl.wider_scope import (
     found_again,
     hops_of_page,
 )
-from shared.domain.errors import Permanent
+from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.command_progress import behind
 from shared.domain.frontier.states import kind_of
 from shared.domain.frontier.store_model import CommandRun
-from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition, Revision
 from shared.domain.web.url import partition_of
 from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker
-from shared.runtime.retry import until_answered
 from shared.wire.messages import Discoveries, Link, Origin, encode
 
 log = structlog.get_logger("orb.frontier")
@@ -44,6 +45,15 @@ _CHARS_A_MESSAGE: Final = 512 * 1024
 _MESSAGES_A_NAME: Final = 10_000
 
 _Linked = tuple[ReadablePage, FoundAgain]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """The scope of a crawl at one revision. A chunk keeps it, even if the crawl is changed meanwhile."""
+
+    crawl_id: CrawlId
+    revision: Revision
+    scope: CompiledScope
 
 
 class Rediscovery:
@@ -68,9 +78,13 @@ class Rediscovery:
         """Read the links of the next pages and publish those that the crawl's scope admits.
 
         Return what was done once the broker has acknowledged it. The chunk ends early behind a page with many links.
-        Raise Transient if the archive cannot be read now.
+        Raise Transient if the archive cannot be read now, or if the broker does not store a message.
         """
-        assert self.archive is not None, "a command without an archive does not run"
+        if not some.pages:
+            return Rediscovered(0, 0, [], some.rest)
+        if self.archive is None:
+            raise Transient("this master cannot read the archive: start it with --archive")
+        judge = _Judge(crawl.crawl_id, crawl.revision, crawl.scope)
         found: list[_Linked] = []
         again: list[tuple[HostId, Fingerprint]] = []
         read, rest = 0, some.rest
@@ -80,27 +94,33 @@ class Rediscovery:
                 rest = behind(last.host_id, last.fingerprint)
                 break
             part = some.pages[read : read + _PAGES_AT_ONCE]
-            links, unread = await self.archive.aside(partial(_read, self.archive, crawl, part))
+            links, unread = await self.archive.aside(partial(_read, self.archive, judge, part))
             found += links
             again += unread
             read += len(part)
-        fresh = [each for each in found if self._is_fresh(crawl, each[1])]
-        await self._publish(crawl, fresh)
-        self._remember(crawl, fresh)
+        fresh = [each for each in found if self._is_fresh(judge, each[1])]
+        try:
+            await self._publish(judge, fresh)
+        except Transient:
+            # The broker may have stored the message. A repeat under the same number could be taken for it, so a new
+            # name is used.
+            self._producer = ""
+            raise
+        self._remember(judge, fresh)
         return Rediscovered(read, len(fresh), again, rest)
 
-    def _is_fresh(self, crawl: DispatchCrawl, link: FoundAgain) -> bool:
-        known = self._known.get(_key(crawl, link))
+    def _is_fresh(self, judge: _Judge, link: FoundAgain) -> bool:
+        known = self._known.get(_key(judge, link))
         return known is None or (link.depth, link.hops) < known
 
-    def _remember(self, crawl: DispatchCrawl, links: Sequence[_Linked]) -> None:
+    def _remember(self, judge: _Judge, links: Sequence[_Linked]) -> None:
         if len(self._known) + len(links) > _KNOWN_LINKS:
             self._known.clear()
         for _, link in links:
-            key, place = _key(crawl, link), (link.depth, link.hops)
+            key, place = _key(judge, link), (link.depth, link.hops)
             self._known[key] = min(place, self._known.get(key, place))
 
-    async def _publish(self, crawl: DispatchCrawl, links: Sequence[_Linked]) -> None:
+    async def _publish(self, judge: _Judge, links: Sequence[_Linked]) -> None:
         """Publish the links to their partitions, in messages of bounded size. All are acknowledged on return."""
         by_partition: dict[Partition, list[_Linked]] = defaultdict(list)
         for each in links:
@@ -109,31 +129,28 @@ class Rediscovery:
             begun = chars = 0
             for end, (_, link) in enumerate(part):
                 if end - begun == _LINKS_A_MESSAGE or (end > begun and chars > _CHARS_A_MESSAGE):
-                    await self._send(crawl, partition, part[begun:end])
+                    await self._send(judge, partition, part[begun:end])
                     begun, chars = end, 0
                 chars += len(link.location.url)
-            await self._send(crawl, partition, part[begun:])
+            await self._send(judge, partition, part[begun:])
 
-    async def _send(self, crawl: DispatchCrawl, partition: Partition, links: Sequence[_Linked]) -> None:
+    async def _send(self, judge: _Judge, partition: Partition, links: Sequence[_Linked]) -> None:
         """Publish one message. The broker's name of a producer is used for a bounded number of messages."""
-        if self._sent % _MESSAGES_A_NAME == 0:
+        if not self._producer or self._sent % _MESSAGES_A_NAME == 0:
             self._producer = f"rediscover-{uuid.uuid4().hex}"
             self._marks.clear()
-        stream = (crawl.crawl_id, partition)
+        stream = (judge.crawl_id, partition)
         n, total = self._marks.get(stream, (0, 0))
         n, total = n + 1, total + len(links)
-        message = Discoveries(crawl.crawl_id, crawl.revision, self._producer, n, total, _origins(links))
-        message_id = f"{self._producer}.{crawl.crawl_id}.{partition}.{n}"
-        await until_answered(
-            partial(self._broker.publish_report, partition, "discovery", encode(message), message_id),
-            lambda error: log.warning("rediscovery.delayed", crawl=crawl.crawl_id, error=str(error)),
-        )
+        message = Discoveries(judge.crawl_id, judge.revision, self._producer, n, total, _origins(links))
+        message_id = f"{self._producer}.{judge.crawl_id}.{partition}.{n}"
+        await self._broker.publish_report(partition, "discovery", encode(message), message_id)
         self._marks[stream] = n, total
         self._sent += 1
 
 
-def _key(crawl: DispatchCrawl, link: FoundAgain) -> tuple[CrawlId, int, Fingerprint, int, int]:
-    return crawl.crawl_id, crawl.revision, link.location.fingerprint, link.kind, link.extra
+def _key(judge: _Judge, link: FoundAgain) -> tuple[CrawlId, int, Fingerprint, int, int]:
+    return judge.crawl_id, judge.revision, link.location.fingerprint, link.kind, link.extra
 
 
 def _origins(links: Sequence[_Linked]) -> list[Origin]:
@@ -148,20 +165,20 @@ def _origins(links: Sequence[_Linked]) -> list[Origin]:
 
 
 def _read(
-    archive: PageArchive, crawl: DispatchCrawl, pages: Sequence[ReadablePage]
+    archive: PageArchive, judge: _Judge, pages: Sequence[ReadablePage]
 ) -> tuple[list[_Linked], list[tuple[HostId, Fingerprint]]]:
     """Return the links of the pages that the scope admits, and the pages that must be queued again. It blocks.
 
-    A page is queued again if its record does not have all of its links, or cannot be read.
+    A page is queued again if its record does not have all of its links or cannot be read, or if it has none.
     """
     found: list[_Linked] = []
     again: list[tuple[HostId, Fingerprint]] = []
-    scope = crawl.scope
+    scope = judge.scope
     for page in pages:
         try:
-            outlinks = archive.outlinks(page.location)
+            outlinks = () if page.location is None else archive.outlinks(page.location)
         except Permanent as error:
-            log.warning("archive_record.rejected", crawl=crawl.crawl_id, url=page.url, error=str(error))
+            log.warning("archive_record.rejected", crawl=judge.crawl_id, url=page.url, error=str(error))
             outlinks = ()
         found += [(page, link) for link in found_again(scope, page, outlinks)]
         incomplete = page.unlisted or not outlinks or kind_of(page.flags).listing

@@ -74,13 +74,17 @@ def test_pages_whose_links_the_scope_left_out_are_read_and_no_others(on_store: O
         await stored(t, unlisted, "other_host 1;unlisted 7")
         await stored(t, links("c.example.com", range(2)), "nofollow 1;robots 2")
         await stored(t, links("d.example.com", range(2)), None)
-        await stored(t, links("e.example.com", range(2)), "depth 1", record=False)
+        unstored = links("e.example.com", range(2))
+        await stored(t, unstored, "depth 1", record=False)
         await t.found(*links("f.example.com", range(2)))
         pages = await walked(t, await accepted(t))
         assert {(page.fingerprint, page.unlisted) for page in pages} == {
-            *((each.fingerprint, False) for each in read), *((each.fingerprint, True) for each in unlisted),
-        }  # fmt: skip
-        assert {page.url for page in pages} == {each.url for each in (*read, *unlisted)}
+            *((each.fingerprint, False) for each in (*read, *unstored)),
+            *((each.fingerprint, True) for each in unlisted),
+        }
+        without_record = {page.fingerprint for page in pages if page.location is None}
+        assert without_record == {each.fingerprint for each in unstored}, "media.stored kept them out of the archive"
+        assert {page.url for page in pages} == {each.url for each in (*read, *unlisted, *unstored)}
         by_key = {page.fingerprint: page for page in pages}
         assert [by_key[each.fingerprint].location for each in read] == [location(n) for n in range(3)]
         assert await tallies(t) == {"pages": 5}

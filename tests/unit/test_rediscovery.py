@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -122,12 +123,59 @@ def test_link_that_was_published_is_not_published_again_by_the_same_owner() -> N
     assert done.links == 0
 
 
-def test_message_without_an_answer_is_repeated_under_its_number() -> None:
-    broker = Published(fails=2)
-    chunk({"p": [f"http://{OTHER}/f"]}, broker, page("p"))
-    assert len(broker.ids) == 3
-    assert len(set(broker.ids)) == 1
-    assert [message.n for _, message in broker.messages] == [1]
+def test_chunk_whose_message_got_no_answer_is_repeated_by_another_producer() -> None:
+    """The broker may have stored the first message, and would take a second one under its number for a repeat."""
+
+    async def run() -> None:
+        broker = Published(fails=1)
+        archive = cast(PageArchive, Records({"p": [f"http://{OTHER}/f"]}))
+        finding = Rediscovery(archive, cast(Broker, cast(Any, broker)), PARTITIONS)
+        pages, wide = ReadablePages((page("p"),), None), crawl(Scope(mode=ScopeMode.ANY))
+        with pytest.raises(Transient):
+            await finding.chunk(RUN, wide, pages)
+        done = await finding.chunk(RUN, wide, pages)
+        assert (done.links, broker.links()) == (1, [f"http://{OTHER}/f"])
+        assert len({message_id.split(".")[0] for message_id in broker.ids}) == len(broker.ids) == 2
+
+    asyncio.run(run())
+
+
+def test_chunk_keeps_the_scope_with_which_it_began() -> None:
+    """A later revision must not be named for links that it has not judged."""
+
+    async def run() -> None:
+        broker, wide = Published(), crawl(Scope(mode=ScopeMode.ANY))
+
+        class Changing(Records):
+            async def aside(self, read: Any) -> Any:
+                found = await super().aside(read)
+                wide.revision = Revision(3)
+                return found
+
+        finding = Rediscovery(
+            cast(PageArchive, Changing({"p": [f"http://{OTHER}/f"]})), cast(Broker, cast(Any, broker)), PARTITIONS
+        )
+        await finding.chunk(RUN, wide, ReadablePages((page("p"),), None))
+        assert [message.spec for _, message in broker.messages] == [2]
+
+    asyncio.run(run())
+
+
+def test_page_that_was_kept_out_of_the_archive_is_queued_again() -> None:
+    unstored = replace(page("p"), location=None)
+    done = chunk({}, Published(), unstored)
+    assert (done.pages, done.again) == (1, [(unstored.host_id, unstored.fingerprint)])
+
+
+def test_chunk_without_pages_needs_no_archive() -> None:
+    async def run() -> None:
+        finding = Rediscovery(None, cast(Broker, cast(Any, Published())), PARTITIONS)
+        wide = crawl(Scope(mode=ScopeMode.ANY))
+        assert await finding.chunk(RUN, wide, ReadablePages((), 7)) == Rediscovered(0, 0, [], 7)
+        with pytest.raises(Transient):
+            await finding.chunk(RUN, wide, ReadablePages((page("p"),), None))
+
+    asyncio.run(run())
 
 
 def test_incomplete_and_unreadable_records_queue_their_page_again() -> None:
@@ -157,8 +205,9 @@ def test_chunk_with_many_links_ends_behind_the_pages_it_read(monkeypatch: pytest
     monkeypatch.setattr("api.frontier.rediscovery.LINKS_A_CHUNK", 15)
     monkeypatch.setattr("api.frontier.rediscovery._LINKS_A_MESSAGE", 4)
     broker = Published()
-    pages = [page(f"p{n:02}") for n in range(30)]
-    records = {each.location.segment: [f"http://{OTHER}/{each.location.segment}"] for each in pages}
+    names = [f"p{n:02}" for n in range(30)]
+    pages = [page(name) for name in names]
+    records = {name: [f"http://{OTHER}/{name}"] for name in names}
     done = chunk(records, broker, *pages)
     assert (done.pages, done.links) == (20, 20)
     assert done.rest == behind(HostId(7), pages[19].fingerprint)

@@ -96,7 +96,8 @@ def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
 class ReadablePage:
     """A stored page with links that the scope left out, as its row has it.
 
-    `via_host`: the host that led to it, None for a seed. `unlisted`: its record does not have all of its links.
+    `via_host`: the host that led to it, None for a seed. `location`: None if `media.stored` kept it out of the archive.
+    `unlisted`: its record does not have all of its links.
     """
 
     host_id: HostId
@@ -107,7 +108,7 @@ class ReadablePage:
     hops: int
     flags: int
     via_host: str | None
-    location: RecordLocation
+    location: RecordLocation | None
     unlisted: bool
 
 

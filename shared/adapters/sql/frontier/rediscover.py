@@ -81,7 +81,7 @@ def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages
         rows = connection.execute(_FETCHED, keys).all()
         chunk.take(len(rows))
         for row in rows:
-            if row.segment is None or row.state == UrlState.EXCLUDED or not may_be_admitted(row.left_out):
+            if row.state == UrlState.EXCLUDED or not may_be_admitted(row.left_out):
                 continue
             found.append((host, row))
             if len(found) == PAGES_A_CHUNK:
@@ -107,7 +107,7 @@ def _pages(connection: Connection, found: Sequence[tuple[Any, Any]]) -> list[Rea
             row.hops,
             row.flags,
             None if row.via_host is None else names.get(row.via_host, host.host),
-            RecordLocation(row.segment, row.offset, row.length),
+            None if row.segment is None else RecordLocation(row.segment, row.offset, row.length),
             is_unlisted(decoded(row.left_out, unlisted=True)),
         )
         for host, row in found
