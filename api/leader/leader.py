@@ -194,7 +194,9 @@ class Leader:
                 tasks.start("leader.pass", self._passes(leadership, excluding))
                 tasks.start("leader.exclusions", excluding.send_commands())
                 tasks.start("leader.tend", self._controller.lead(self.acting, self.term, self._poked.set))
-                tasks.start("leader.schedules", self._firing().run())
+                firing = self._firing()
+                tasks.start("leader.schedules", firing.run())
+                tasks.start("leader.schedule_commands", firing.publish())
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick

@@ -3,11 +3,14 @@
 The runner reads what is due, decides with `step_of`, and lets the database carry it out under the leader's term. It
 keeps nothing between two rounds: what was fired and what comes next is in the database. So a killed leader loses
 nothing, and a deposed one changes nothing.
+
+Commands of firings are published by a loop of their own. So a broker that is away, or a partition whose subject is
+full, delays no due time. A schedule that cannot be fired delays no other.
 """
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -17,11 +20,10 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import Partition, Term
 from shared.domain.schedules.firing import step_of
 from shared.domain.schedules.history import Fired, Firing, FiringOutcome
-from shared.domain.schedules.stored import StoredSchedule, WaitingCommand
+from shared.domain.schedules.stored import StoredSchedule, UnreadableSchedule, WaitingCommand
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.schedules import Schedules
-from shared.runtime.retry import until_answered
 from shared.wire.messages import Command, encode
 
 log = structlog.get_logger("orb.control")
@@ -63,6 +65,8 @@ class ScheduleRunner:
         self._changed = changed
         self._noted = noted
         self._claimed: Term | None = None
+        self._refused: set[tuple[str, str]] = set()
+        self._asked = asyncio.Event()
 
     async def run(self) -> None:
         """Fire what is due, again and again, until cancelled."""
@@ -92,25 +96,67 @@ class ScheduleRunner:
             self._claimed = term
         now_ms, next_ms = self._clock.unix_ms(), await self._schedules.next_fires_ms()
         due = await self._schedules.due(now_ms, AT_ONCE) if next_ms is not None and next_ms <= now_ms else ()
+        moved = False
         for stored in due:
-            await self._fire(term, stored)
+            moved |= await self._fire(term, stored)
         for waiting in await self._schedules.queued(AT_ONCE):
-            fire = partial(self._schedules.fire_queued, term, waiting, self._clock.unix_ms(), self._partitions)
-            self._note(await fire())
-        for command in await self._schedules.commands(AT_ONCE):
-            await self._publish(command)
-        if due:
+            try:
+                now_ms = self._clock.unix_ms()
+                self._note(await self._schedules.fire_queued(term, waiting, now_ms, self._partitions))
+            except Permanent as error:
+                self._refuse(f"schedule {waiting.schedule_id}, crawl {waiting.crawl}", error)
+        self._asked.set()
+        if moved:
             return 0.0
+        if due:  # None of them can be fired: do not try again at once.
+            return _LOOK_S
         left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000
         return min(_LOOK_S, max(_LEAST_S, left_s))
 
-    async def _fire(self, term: Term, stored: StoredSchedule) -> None:
-        if stored.due_ms is None:
-            return
-        now_ms = self._clock.unix_ms()
-        step = await asyncio.to_thread(step_of, stored.spec, stored.schedule_id, stored.due_ms, now_ms)
-        if step is not None:
-            self._note(await self._schedules.fire(term, stored, step, now_ms, self._partitions))
+    async def publish(self) -> None:
+        """Publish the commands of firings, again and again, until cancelled."""
+        while True:
+            try:
+                if self._term() is not None:
+                    await self.publish_once()
+            except Transient as error:
+                log.warning("schedules.delayed", error=str(error))
+            except Permanent as error:
+                log.error("schedules.refused", error=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._asked.wait()
+
+    async def publish_once(self) -> None:
+        """Publish the commands that wait, each to all partitions. Those that a partition refuses for now wait on."""
+        self._asked.clear()
+        for command in await self._schedules.commands(AT_ONCE):
+            try:
+                await self._publish(command)
+            except Transient as error:
+                log.warning("schedules.delayed", error=str(error))
+
+    async def _fire(self, term: Term, stored: StoredSchedule | UnreadableSchedule) -> bool:
+        """Carry out the next step of a schedule. Return False if it cannot be carried out."""
+        try:
+            if isinstance(stored, UnreadableSchedule):
+                raise Permanent(stored.reason)
+            if stored.due_ms is None:
+                return False
+            now_ms = self._clock.unix_ms()
+            step = await asyncio.to_thread(step_of, stored.spec, stored.schedule_id, stored.due_ms, now_ms)
+            if step is not None:
+                self._note(await self._schedules.fire(term, stored, step, now_ms, self._partitions))
+        except Permanent as error:
+            self._refuse(stored.name, error)
+            return False
+        return True
+
+    def _refuse(self, schedule: str, error: Permanent) -> None:
+        """Log a schedule that cannot be fired, once for each reason."""
+        if (schedule, str(error)) not in self._refused:
+            self._refused.add((schedule, str(error)))
+            log.error("schedule.refused", schedule=schedule, error=str(error))
 
     def _note(self, fired: Fired | None) -> None:
         """Log and report what a transaction did."""
@@ -135,8 +181,6 @@ class ScheduleRunner:
         """Publish a command to all partitions. An owner applies its id once, so a repeat after a kill is harmless."""
         message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
         for number in range(self._partitions):
-            publish = partial(
-                self._broker.publish_report, Partition(number), "outcome", message, f"{command.command}.{number}"
-            )
-            await until_answered(publish)
+            message_id = f"{command.command}.{number}"
+            await self._broker.publish_report(Partition(number), "outcome", message, message_id)
         await self._schedules.commanded(command)

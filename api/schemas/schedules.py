@@ -25,7 +25,7 @@ from shared.domain.schedules.spec import (
     problems_of,
 )
 from shared.domain.schedules.stored import MAX_SELECTED, StoredSchedule
-from shared.domain.schedules.times import due_times, fires_at, never_due
+from shared.domain.schedules.times import due_times, fires_at, jitter_problem, never_due
 
 SHOWN: Final = 10
 """How many of the next firings are shown."""
@@ -45,7 +45,7 @@ EXAMPLE: Final[dict[str, Any]] = {
 
 
 class ScheduleWindow(RequestModel):
-    """The part of each day in which a schedule may fire."""
+    """The part of each day whose due times fire. A jitter or an outage may delay a firing beyond it."""
 
     start: _Clock = field("When it begins, as HH:MM in the schedule's zone. Included.", "22:00")
     end: _Clock = field("When it ends, excluded. If it is before `start`, the window spans midnight.", "06:00")
@@ -77,7 +77,7 @@ class ScheduleReplacement(RequestModel):
         "UTC", description="The IANA time zone of `cron` and `window`.", examples=["Europe/Berlin"]
     )
     window: ScheduleWindow | None = Field(
-        None, description="The part of each day in which it may fire. Other due times are left out. Default: all day."
+        None, description="The part of each day whose due times fire. Others are left out. Default: all day."
     )
     jitter_s: Annotated[int, Field(ge=0, le=MAX_JITTER_S), WHOLE] = Field(
         0,
@@ -142,7 +142,7 @@ class ScheduleSummary(Model):
     cron: str | None = field("The cron expression. Null if there is an interval.", "30 2 * * *")
     every_s: int | None = field("The interval in seconds. Null if there is a cron expression.", None)
     zone: str = field("The IANA time zone.", "Europe/Berlin")
-    window: ScheduleWindow | None = field("The part of each day in which it may fire. Null: all day.", None)
+    window: ScheduleWindow | None = field("The part of each day whose due times fire. Null: all day.", None)
     jitter_s: int = field("The greatest delay of a firing in seconds.", 0)
     overlap: Overlap = field("What a firing does while a run of the crawl is not over.")
     catch_up: CatchUp = field("What becomes of due times that are too late.")
@@ -187,12 +187,12 @@ class ScheduleFiring(Model):
     effects: list[FiringEffect] = field("What it did to each crawl.")
 
 
-def schedule_problems(spec: ScheduleSpec, now_ms: int) -> Iterator[ScheduleProblem]:
-    """Yield the problems of a declaration, with their fields."""
+def schedule_problems(spec: ScheduleSpec, now_ms: int) -> list[ScheduleProblem]:
+    """Return the problems of a declaration, with their fields."""
     found = list(problems_of(spec))
-    yield from found
-    if not found and (never := never_due(spec, now_ms)) is not None:
-        yield never
+    if found:
+        return found
+    return [problem for problem in (never_due(spec, now_ms), jitter_problem(spec, now_ms)) if problem is not None]
 
 
 def summary_body(stored: StoredSchedule) -> ScheduleSummary:

@@ -13,7 +13,7 @@ from shared.domain.reads.declared import Actor, Repeatable
 from shared.domain.schedules.firing import Step
 from shared.domain.schedules.history import Fired, Firing
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, WaitingCommand
+from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, UnreadableSchedule, WaitingCommand
 
 
 class Schedules(Protocol):
@@ -71,7 +71,7 @@ class Schedules(Protocol):
     async def claim(self, term: Term) -> None:
         """Let only leaders of `term` or later write from now on. Raise OwnershipLost if a later one has claimed."""
 
-    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule]:
+    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
         """Return up to `max_count` schedules that fire at `now_ms` or earlier, the earliest first."""
 
     async def next_fires_ms(self) -> int | None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Connection, func, insert, select, text
 
 from shared.adapters.sql.catalog import access, firings
@@ -314,6 +315,35 @@ def test_history_keeps_the_newest_lines(on_schedules: Callable[[Story], None]) -
     on_schedules(story)
 
 
+def test_history_keeps_what_waits_for_the_end_of_a_run(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl(start=True)
+        await stage.declared(replace(EVERY, overlap=Overlap.QUEUE))
+        for minute in range(1, HISTORY + 6):
+            await stage.fire(await stage.schedules.schedule("nightly"), NOW + minute * MINUTE)
+        assert await stage.lines() == HISTORY + 1
+        await stage.catalog.turn("news", Verb.CANCEL, expected=None, actor=OPERATOR, now_ms=NOW)
+        waiting = await stage.schedules.queued(10)
+        assert [each.due_ms for each in waiting] == [NOW + MINUTE], "the first firing still waits"
+
+    on_schedules(story)
+
+
+def test_command_of_a_deleted_schedule_is_still_published(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.crawl(start=True)
+        stored = await stage.declared(replace(EVERY, verb=Verb.RETRY_FAILED))
+        assert await stage.fire(stored, NOW + MINUTE) is not None
+        await stage.schedules.delete("nightly", expected=None, actor=OPERATOR, now_ms=NOW)
+        (command,) = await stage.schedules.commands(10)
+        await stage.schedules.commanded(command)
+        assert await stage.schedules.commands(10) == []
+        left = await stage.run.read(lambda c: c.execute(text("SELECT count(*) FROM schedule_effects")).scalar())
+        assert left == 0
+
+    on_schedules(story)
+
+
 def test_ten_thousand_schedules_cost_what_is_due(on_schedules: Callable[[Story], None]) -> None:
     """A round with three due schedules sends as many statements for 10,000 as for ten, and finds them by index."""
 
@@ -325,6 +355,7 @@ def test_ten_thousand_schedules_cost_what_is_due(on_schedules: Callable[[Story],
             with statements() as sent:
                 due = await stage.schedules.due(NOW, 100)
                 for stored in due:
+                    assert isinstance(stored, StoredSchedule)
                     assert await stage.fire(stored, NOW) is not None
                 await stage.schedules.next_fires_ms()
                 await stage.schedules.queued(100)

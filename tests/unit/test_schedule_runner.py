@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from api.leader.schedule_runner import AT_ONCE, ScheduleRunner
 from shared.domain.crawl.state import Verb
-from shared.domain.errors import OwnershipLost
+from shared.domain.errors import OwnershipLost, Refused
 from shared.domain.ids import CrawlId, Term
 from shared.domain.schedules.firing import Step
 from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, WaitingCommand
+from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, UnreadableSchedule, WaitingCommand
 from shared.ports.broker import Broker
 from shared.ports.schedules import Schedules
 from tests.support.manual_clock import ManualClock
@@ -43,7 +45,7 @@ class OneTable:
             raise OwnershipLost("a later leader has claimed")
         self.term = term
 
-    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule]:
+    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
         self.asked.append(max_count)
         found = sorted((at, number) for number, at in self.rows.items() if at <= now_ms)[:max_count]
         return [StoredSchedule(number, f"s{number}", 1, SPEC, False, at, at, 0, 0, "test") for at, number in found]
@@ -80,8 +82,11 @@ class Reports:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
+        self.full = ""
 
     async def publish_report(self, partition: int, kind: str, data: bytes, message_id: str) -> None:
+        if message_id == self.full:
+            raise Refused("the subject is full")
         self.ids.append(message_id)
 
 
@@ -106,11 +111,53 @@ def test_round_fires_what_is_due_and_publishes_its_command() -> None:
         table = OneTable([now - 1_000, now + 200])
         leads, broker, noted = runner(table, clock, changed=lambda: woken.append(True))
         assert await leads.once(TERM) == 0.0
-        assert (noted, woken) == (["s1 fired"], [True])
+        assert (noted, woken, broker.ids) == (["s1 fired"], [True], [])
+        await leads.publish_once()
         assert broker.ids == ["retry-1.0", "retry-1.1"]
         assert table.waiting == []
         assert await leads.once(TERM) == pytest.approx(0.2), "until the next one fires"
         assert table.asked == [AT_ONCE], "nothing was due in the second round"
+
+    asyncio.run(story())
+
+
+def test_schedule_that_cannot_be_fired_delays_no_other() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        due_ms = clock.unix_ms() - 1_000
+        table = OneTable([due_ms] * 3)
+        found = await table.due(clock.unix_ms(), AT_ONCE)
+
+        async def due(now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
+            assert isinstance(found[1], StoredSchedule)
+            unknown = replace(found[1], spec=structs.replace(SPEC, zone="Mars/Olympus"))
+            fired = table.rows[3] != due_ms
+            return [UnreadableSchedule(1, "s1", "its spec cannot be read"), unknown, *([] if fired else found[2:])]
+
+        table.due = due  # type: ignore[method-assign]
+        leads, _, noted = runner(table, clock)
+        assert await leads.once(TERM) == 0.0
+        assert noted == ["s3 fired"]
+        assert await leads.once(TERM) == 0.5, "what cannot be fired is not tried again at once"
+        assert noted == ["s3 fired"]
+
+    asyncio.run(story())
+
+
+def test_command_that_a_partition_refuses_waits_and_delays_no_other() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        table = OneTable([clock.unix_ms() - 1_000] * 2)
+        leads, broker, _ = runner(table, clock)
+        assert await leads.once(TERM) == 0.0
+        broker.full = "retry-1.1"
+        await leads.publish_once()
+        assert broker.ids == ["retry-1.0", "retry-2.0", "retry-2.1"]
+        assert [each.command for each in table.waiting] == ["retry-1"]
+        broker.full = ""
+        await leads.publish_once()
+        assert broker.ids[3:] == ["retry-1.0", "retry-1.1"]
+        assert table.waiting == []
 
     asyncio.run(story())
 

@@ -59,6 +59,15 @@ class StoredSchedule:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableSchedule:
+    """A schedule whose spec this version cannot read: a later version wrote it."""
+
+    schedule_id: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedEffect:
     """An effect that waited for the end of its crawl's run, which has come."""
 

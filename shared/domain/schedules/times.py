@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -20,6 +20,9 @@ from shared.domain.schedules.zones import time_of, wall_of, zone_of
 
 MAX_LOOKS: Final = 1_500
 """How many times outside the window are examined, at most one a window, before the schedule counts as never due."""
+
+_COMPARED: Final = 100
+"""The due times among which the shortest interval is looked for."""
 
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
@@ -57,6 +60,20 @@ def never_due(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
     if spec.window is not None:
         return ScheduleProblem("window", "has none of the schedule's times", "widen the window, or change the times")
     return ScheduleProblem("cron", f"{spec.cron!r} matches no date", "check day of month, month and day of week")
+
+
+def jitter_problem(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
+    """Return the problem of a valid declaration whose jitter reaches the following due time, None if it does not.
+
+    Due times are handled in order. So a due time would wait for the jitter of the one before it, and be missed.
+    """
+    if not spec.jitter_s:
+        return None
+    due = due_times(spec, after_ms, _COMPARED)
+    shortest_s = min((later - earlier for earlier, later in pairwise(due)), default=0) // 1000
+    if len(due) < 2 or spec.jitter_s < shortest_s:
+        return None
+    return ScheduleProblem("jitter_s", f"is not less than {shortest_s}, the shortest interval", "set a shorter jitter")
 
 
 def _due_times(spec: ScheduleSpec, after_ms: int) -> Iterator[int]:

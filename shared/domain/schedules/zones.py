@@ -9,6 +9,8 @@ from importlib.resources import files
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from shared.domain.errors import Permanent
+
 UTC_NAME: Final = "UTC"
 _EPOCH: Final = datetime(1970, 1, 1)
 _SECOND: Final = timedelta(seconds=1)
@@ -22,9 +24,9 @@ def zone_names() -> frozenset[str]:
 
 @lru_cache(1_024)
 def zone_of(name: str) -> ZoneInfo:
-    """Return the zone of that name, one of `zone_names`. Raise KeyError if there is none."""
+    """Return the zone of that name, one of `zone_names`. Raise Permanent if there is none."""
     if name not in zone_names():
-        raise KeyError(name)
+        raise Permanent(f"this version knows no time zone {name!r}")
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as data:
         return ZoneInfo.from_file(data, key=name)
 

@@ -42,7 +42,13 @@ _LARGE_ROWS: Final = {
 }
 """Rows per page of tables whose rows may be large."""
 
-_NUMBERED: Final = {"crawls": "crawl_id", "dead_letters": "id", "audit_log": "id"}
+_NUMBERED: Final = {
+    "crawls": "crawl_id",
+    "dead_letters": "id",
+    "audit_log": "id",
+    "exclusions": "id",
+    "schedules": "schedule_id",
+}
 """Tables whose numbers the database generates, each only once."""
 
 
@@ -120,6 +126,7 @@ def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
         "SELECT coalesce(sum(ms), 0) FROM pool_clocks",
         "SELECT coalesce(sum(version), 0) FROM item_writer",
         "SELECT coalesce(max(id), 0) FROM audit_log",
+        "SELECT coalesce(sum(last_ms), 0) FROM schedules",
     )
     return tuple(tuple(map(int, row)) for query in numbers for row in connection.execute(text(query)))
 

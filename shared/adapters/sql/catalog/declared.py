@@ -139,6 +139,17 @@ def turn(
     return stored, made
 
 
+def locked(connection: Connection, name: str) -> DeclaredCrawl:
+    """Return the declared crawl of this name, which no other transaction changes until the end of this one.
+
+    Raise Missing if it does not exist or is deleted.
+    """
+    stored = _find(connection, name, lock=True)
+    if stored is None:
+        raise Missing(f"there is no crawl {name!r}")
+    return stored
+
+
 def get(connection: Connection, name: str) -> DeclaredCrawl:
     """Return the declared crawl of this name. Raise Missing if it does not exist or is deleted (Catalog.crawl)."""
     return named(connection.execute(BY_NAME.statement, {"wanted_name": name}).all(), name)

@@ -9,7 +9,8 @@ its line of the audit log. So a due time has its effect and its line, or neither
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select, text, update
+import msgspec
+from sqlalchemy import Connection, Row, delete, exists, insert, select, text, update
 
 from shared.adapters.sql.catalog import access, declared
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
@@ -28,6 +29,7 @@ from shared.domain.schedules.stored import (
     MAX_SELECTED,
     QueuedEffect,
     StoredSchedule,
+    UnreadableSchedule,
     WaitingCommand,
     decode_schedule,
 )
@@ -50,15 +52,18 @@ _LINE: Final = text(
 _OLDEST: Final = text(
     "SELECT due_ms FROM schedule_firings WHERE schedule_id = :schedule_id ORDER BY due_ms DESC LIMIT 1 OFFSET :kept"
 )
-# `fires_ms` is in the index `schedules_due`, whose condition these queries repeat.
-_DUE: Final = (~schedules.c.paused) & (schedules.c.fires_ms <= bindparam("now"))
+# The queries repeat the conditions of the partial indexes word for word, so that SQLite uses these, too.
+_DUE: Final = text("NOT paused AND fires_ms <= :now")
+_TO_PUBLISH: Final = text("command IS NOT NULL AND NOT commanded")
 _NEXT: Final = text("SELECT min(fires_ms) FROM schedules WHERE NOT paused AND fires_ms IS NOT NULL")
 _QUEUED: Final = text(
     "SELECT e.schedule_id, e.due_ms, e.crawl FROM schedule_effects e WHERE e.outcome = 'queued'"
     " AND EXISTS (SELECT 1 FROM schedules s WHERE s.schedule_id = e.schedule_id AND NOT s.paused)"
-    " AND NOT EXISTS (SELECT 1 FROM crawls c WHERE c.name = e.crawl AND c.state IN ('seeding', 'running', 'paused'))"
+    " AND NOT EXISTS (SELECT 1 FROM crawls c WHERE c.name = e.crawl AND c.state <> 'deleted'"
+    " AND c.state IN ('seeding', 'running', 'paused'))"
     " ORDER BY e.crawl, e.schedule_id, e.due_ms LIMIT :max_count"
 )
+_ALL_PUBLISHED: Final = text("(command IS NULL OR commanded)")
 _WAITS: Final = text(
     "SELECT 1 FROM schedule_effects WHERE outcome = 'queued' AND crawl = :crawl AND schedule_id = :schedule_id LIMIT 1"
 )
@@ -70,11 +75,11 @@ def claim(connection: Connection, term: Term) -> None:
         raise OwnershipLost(f"schedules are fired under a term later than {term}")
 
 
-def due(connection: Connection, now_ms: int, max_count: int) -> Sequence[StoredSchedule]:
+def due(connection: Connection, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
     """Return the schedules that fire at `now_ms` or earlier, the earliest first (Schedules.due)."""
     order = schedules.c.fires_ms, schedules.c.schedule_id
     query = select(schedules).where(_DUE).order_by(*order).limit(max_count)
-    return [stored_schedule(row) for row in connection.execute(query, {"now": now_ms})]
+    return [_readable(row) for row in connection.execute(query, {"now": now_ms})]
 
 
 def next_fires_ms(connection: Connection) -> int | None:
@@ -142,8 +147,7 @@ def fire_queued(
 def commands(connection: Connection, max_count: int) -> Sequence[WaitingCommand]:
     """Return commands that are not published for certain (Schedules.commands)."""
     table = schedule_effects
-    waiting = table.c.command.is_not(None) & ~table.c.commanded
-    query = select(table).where(waiting).order_by(table.c.schedule_id, table.c.due_ms).limit(max_count)
+    query = select(table).where(_TO_PUBLISH).order_by(table.c.schedule_id, table.c.due_ms).limit(max_count)
     return [
         WaitingCommand(row.schedule_id, row.due_ms, row.crawl, CrawlId(row.crawl_id), row.command)
         for row in connection.execute(query)
@@ -151,10 +155,20 @@ def commands(connection: Connection, max_count: int) -> Sequence[WaitingCommand]
 
 
 def commanded(connection: Connection, command: WaitingCommand) -> None:
-    """Record that a command was published (Schedules.commanded)."""
+    """Record that a command was published (Schedules.commanded). Of a deleted schedule nothing is kept then."""
     table = schedule_effects
     here = (table.c.schedule_id == command.schedule_id) & (table.c.due_ms == command.due_ms)
     connection.execute(update(table).where(here, table.c.crawl == command.crawl).values(commanded=True))
+    of_schedule = select(schedules.c.schedule_id).where(schedules.c.schedule_id == command.schedule_id)
+    connection.execute(delete(table).where(here, table.c.crawl == command.crawl, ~exists(of_schedule)))
+
+
+def forget(connection: Connection, schedule_id: int) -> None:
+    """Delete a schedule with its history, except for commands that are not published yet."""
+    effects = schedule_effects
+    for table in (schedules, schedule_firings):
+        connection.execute(delete(table).where(table.c.schedule_id == schedule_id))
+    connection.execute(delete(effects).where(effects.c.schedule_id == schedule_id, _ALL_PUBLISHED))
 
 
 def stored_schedule(row: Row[Any]) -> StoredSchedule:
@@ -171,6 +185,13 @@ def stored_schedule(row: Row[Any]) -> StoredSchedule:
         created_at_ms=row.created_at_ms,
         created_by=row.created_by,
     )
+
+
+def _readable(row: Row[Any]) -> StoredSchedule | UnreadableSchedule:
+    try:
+        return stored_schedule(row)
+    except msgspec.MsgspecError as error:
+        return UnreadableSchedule(row.schedule_id, row.name, f"its spec cannot be read: {error}")
 
 
 def stored_firing(row: Row[Any], effects: Iterable[Row[Any]]) -> Firing:
@@ -235,7 +256,7 @@ def _on_crawl(
     """Apply the verb to one crawl, if its state allows that. `waited`: this effect itself waited for the crawl."""
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")
     try:
-        crawl = declared.get(connection, name)
+        crawl = declared.locked(connection, name)
         status = CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)
         key = {"crawl": name, "schedule_id": stored.schedule_id}
         waits = not waited and connection.execute(_WAITS, key).first() is not None
@@ -277,11 +298,15 @@ def _write(connection: Connection, line: Firing) -> bool:
 
 
 def _trim(connection: Connection, schedule_id: int) -> None:
-    """Delete the lines of the history beyond those that are kept."""
+    """Delete the lines of the history beyond those that are kept, except for what is still to be done."""
     oldest = connection.execute(_OLDEST, {"schedule_id": schedule_id, "kept": HISTORY}).scalar()
-    if oldest is not None:
-        for table in (schedule_effects, schedule_firings):
-            connection.execute(delete(table).where(table.c.schedule_id == schedule_id, table.c.due_ms <= oldest))
+    if oldest is None:
+        return
+    effects, lines = schedule_effects, schedule_firings
+    old = (effects.c.schedule_id == schedule_id) & (effects.c.due_ms <= oldest)
+    connection.execute(delete(effects).where(old, effects.c.outcome != FiringOutcome.QUEUED, _ALL_PUBLISHED))
+    left = exists().where(effects.c.schedule_id == lines.c.schedule_id, effects.c.due_ms == lines.c.due_ms)
+    connection.execute(delete(lines).where(lines.c.schedule_id == schedule_id, lines.c.due_ms <= oldest, ~left))
 
 
 def _effect_columns(made: CrawlEffect) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Schedules as operators declare them, on SQL. `firings` beside it has the leader's transactions."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from shared.adapters.sql.catalog import access, firings
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
@@ -15,8 +15,6 @@ from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import MAX_SCHEDULES, StoredSchedule, encode_schedule
 from shared.domain.schedules.times import fires_at, next_due
 from shared.ports.catalog import Exists, Full, Missing, Stale
-
-_HISTORIES: Final = (schedule_effects, schedule_firings)
 
 
 def one(connection: Connection, name: str) -> StoredSchedule:
@@ -110,8 +108,7 @@ def remove(connection: Connection, name: str, *, expected: frozenset[str] | None
     if stored is None:
         raise _missing(name)
     _check(stored, expected)
-    for table in (schedules, *_HISTORIES):
-        connection.execute(delete(table).where(table.c.schedule_id == stored.schedule_id))
+    firings.forget(connection, stored.schedule_id)
     access.record(connection, actor, "schedule.delete", name, _described(stored), None, now_ms)
 
 

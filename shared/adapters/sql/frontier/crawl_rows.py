@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, insert, select, text, true, update
 
 from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.access_schema import leader_fence
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
 from shared.domain.frontier.crawl_rows import CrawlRow
@@ -43,8 +44,9 @@ def public_suffixes(connection: Connection) -> str:
 
 
 def newest_term(connection: Connection) -> Term:
-    """Return the greatest term under which any partition was claimed, 0 if none was."""
-    return Term(int(connection.execute(select(func.max(schema.partitions.c.owner_term))).scalar() or 0))
+    """Return the greatest term under which a partition or the schedules were claimed, 0 if none were."""
+    terms = schema.partitions.c.owner_term, leader_fence.c.term
+    return Term(max(int(connection.execute(select(func.max(term))).scalar() or 0) for term in terms))
 
 
 def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
