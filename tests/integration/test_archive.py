@@ -18,7 +18,7 @@ from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.repair import repair_torn
 from shared.domain.archive.model import ArchivedCrawl, Exchange, RecordLocation, Revisit, RevisitProfile, payload_digest
 from shared.domain.ids import CrawlId
-from shared.ports.archive import RecordUnreadable
+from shared.ports.archive import ArchiveUnavailable, RecordUnreadable
 from tests.support.archive.exchanges import AT_MS, answer, exchange, warcio_check
 from tests.support.whole_records import read_response
 from workers.archive import WarcArchive
@@ -269,6 +269,11 @@ def test_a_location_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> 
         segments.read(RecordLocation(name, 0, 1))
     with pytest.raises(RecordUnreadable, match="not a segment's name"):
         segments.read_up_to(name, 0, 1)
+
+
+def test_record_in_a_folder_that_is_away_is_unavailable_and_not_lost(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveUnavailable, match="check that it is mounted"):
+        LocalSegments(tmp_path / "away").read(RecordLocation("1-there.warc.gz", 0, 1))
 
 
 def test_a_stored_bomb_is_read_under_its_limit(tmp_path: Path) -> None:

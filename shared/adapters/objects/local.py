@@ -86,6 +86,8 @@ class LocalSegments:
         for candidate in (path, _open_path(path), path):
             with _named_errors(name), contextlib.suppress(FileNotFoundError):
                 return os.open(candidate, os.O_RDONLY | os.O_CLOEXEC)
+        if not self._folder.is_dir():  # It may be a file system that is not mounted now.
+            raise ArchiveUnavailable(f"there is no folder {self._folder}: check that it is mounted")
         raise RecordUnreadable(f"there is no segment {name} in {self._folder}")
 
     def _path(self, name: str) -> Path:
