@@ -87,7 +87,7 @@ def test_pages_whose_links_the_scope_left_out_are_read_and_no_others(on_store: O
         assert {page.url for page in pages} == {each.url for each in (*read, *unlisted, *unstored)}
         by_key = {page.fingerprint: page for page in pages}
         assert [by_key[each.fingerprint].location for each in read] == [location(n) for n in range(3)]
-        assert await tallies(t) == {"pages": 5}
+        assert await tallies(t) == {"pages": 7}
         assert await t.store.crawls_with_commands([t.crawl_id]) == set()
 
     on_store(story)

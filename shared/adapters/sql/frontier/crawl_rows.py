@@ -6,7 +6,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, insert, select, text, true, update
 
 from shared.adapters.sql.engine import schema
-from shared.adapters.sql.engine.access_schema import leader_fence
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
 from shared.domain.frontier.crawl_rows import CrawlRow
@@ -43,10 +42,12 @@ def public_suffixes(connection: Connection) -> str:
     return str(suffixes)
 
 
+_NEWEST_TERMS: Final = text("SELECT max(owner_term) FROM partitions"), text("SELECT max(term) FROM leader_fence")
+
+
 def newest_term(connection: Connection) -> Term:
     """Return the greatest term under which a partition or the schedules were claimed, 0 if none were."""
-    terms = schema.partitions.c.owner_term, leader_fence.c.term
-    return Term(max(int(connection.execute(select(func.max(term))).scalar() or 0) for term in terms))
+    return Term(max(int(connection.execute(query).scalar() or 0) for query in _NEWEST_TERMS))
 
 
 def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
