@@ -116,6 +116,7 @@ class ScheduleRunner:
     async def publish(self) -> None:
         """Publish the commands of firings, again and again, until cancelled."""
         while True:
+            self._asked.clear()  # Even while this master must not act: else the wait below would never suspend.
             try:
                 if self._term() is not None:
                     await self.publish_once()
@@ -129,7 +130,6 @@ class ScheduleRunner:
 
     async def publish_once(self) -> None:
         """Publish the commands that wait, each to all partitions. Those that a partition refuses for now wait on."""
-        self._asked.clear()
         for command in await self._schedules.commands(AT_ONCE):
             try:
                 await self._publish(command)

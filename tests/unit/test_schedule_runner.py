@@ -162,6 +162,28 @@ def test_command_that_a_partition_refuses_waits_and_delays_no_other() -> None:
     asyncio.run(story())
 
 
+def test_publisher_of_a_master_that_must_not_act_leaves_the_loop_free() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        leads, broker, _ = runner(OneTable([clock.unix_ms() + 60_000]), clock)
+        await leads.once(TERM)  # asks for publication
+        acts = asyncio.Event()
+
+        def term() -> None:
+            acts.set()
+
+        leads._term = term
+        publishing = asyncio.create_task(leads.publish())
+        await acts.wait()
+        await asyncio.sleep(0)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        assert broker.ids == []
+
+    asyncio.run(story())
+
+
 def test_round_of_a_deposed_leader_fires_nothing() -> None:
     async def story() -> None:
         clock = StoppedClock()
