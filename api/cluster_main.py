@@ -101,7 +101,6 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             failpoint=failpoint_of(os.environ),
         )
         sampler = StatsSampler(
-            master.crawls,
             stats.crawls,
             master.owned,
             store=store,
@@ -118,7 +117,7 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
         if isinstance(services.archive, ServedPages):
             stack.callback(services.archive.close)
         recorder = EventRecorder(master, overview, broker.events, publisher, clock, settings.id)
-        master.on_crawl_changes(recorder.take)
+        master.on_crawl_changes(recorder.take, sampler.take)
         client = await stack.enter_async_context(leaders_client(others.context))
         up.set()
         log.info(

@@ -11,7 +11,7 @@ and counters have not changed since the check. Only one of two leaders counts th
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -78,10 +78,6 @@ def _none() -> None:
     """Do nothing: no publisher of specs waits."""
 
 
-def _ignore_changes(_: CrawlChanges) -> None:
-    """Do nothing: no events are recorded."""
-
-
 class PublishedSpecs:
     """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`)."""
 
@@ -96,7 +92,7 @@ class CrawlController:
 
     - `crawls` and `fleet` are the crawls that this master dispatches, and its owners.
     - `retaining` deletes rows past their retention; None deletes none.
-    - `on_changes` is called with what each pass read. It must neither wait nor raise.
+    - `on_changes` are called with what each pass read. They must neither wait nor raise.
     - `still` returns True while resource pressure stops all work of a pool. Its crawls then use up no time.
     """
 
@@ -116,7 +112,7 @@ class CrawlController:
         still: Callable[[str], bool] = lambda pool: False,
     ) -> None:
         self.specs: PublishedSpecs | None = None
-        self.on_changes: Callable[[CrawlChanges], None] = _ignore_changes
+        self.on_changes: Sequence[Callable[[CrawlChanges], None]] = ()
         self._store = store
         self._writer = ItemWriter(items, broker, clock, tally or OwnerStats(), alarm)
         self._broker = broker
@@ -179,7 +175,8 @@ class CrawlController:
             if not known.is_current(version):
                 changes = await self._store.crawl_changes(known.mark, known.version, known.next_compared())
                 known.take(changes, version)
-                self.on_changes(changes)
+                for take in self.on_changes:
+                    take(changes)
                 counted = {*changes.counted, *changes.compared}
             if not self._leading:
                 known.skip_checks()

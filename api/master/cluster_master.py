@@ -188,9 +188,9 @@ class ClusterMaster:
     def wake(self) -> None:
         self._leader.wake()
 
-    def on_crawl_changes(self, callback: Callable[[CrawlChanges], None]) -> None:
-        """Have `callback` called with all changes of crawls that this master reads."""
-        self._controller.on_changes = callback
+    def on_crawl_changes(self, *callbacks: Callable[[CrawlChanges], None]) -> None:
+        """Have each of the callbacks called with all changes of crawls that this master reads."""
+        self._controller.on_changes = callbacks
 
     def drain(self, draining: bool) -> None:
         """Start or cancel the drain: a draining master gets no more partitions and loses those it owns."""

@@ -1,20 +1,25 @@
 """Read numbers for metrics from SQL and the broker every few seconds, so that a scrape costs no query.
 
-Each master reads the crawls' counters in the partitions it owns, so the sum over masters is the cluster's. A crawl that
-ended is read for some more minutes, so that its last numbers are scraped, too.
+Each master reads the crawls' counters in the partitions it owns, so the sum over masters is the cluster's. It reads
+those that changed, as the crawl controller's passes say, so a read costs the same for any number of crawls. All are
+read again when the master owns other partitions.
+
+A crawl that ended keeps its last numbers for some more minutes, so that they are scraped, too.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from api.frontier.dispatch_crawls import DispatchCrawls
+from api.observe.crawl_sums import CrawlSums
 from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier.crawl_rows import CrawlChanges
+from shared.domain.frontier.states import WORKED_ON
 from shared.domain.frontier.store_model import Counters
-from shared.domain.ids import Partition
+from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.counts import CrawlCounts
 from shared.ports.broker import Broker, ReportKind
 from shared.ports.clock import Clock
@@ -49,7 +54,6 @@ class StatsSampler:
 
     def __init__(
         self,
-        crawls: DispatchCrawls,
         counts: CrawlCounts,
         owned: Callable[[], Sequence[Partition]],
         *,
@@ -59,7 +63,10 @@ class StatsSampler:
         read_s: float = READ_S,
     ) -> None:
         """Set up the sampler. `counts` gives crawls their labels; `owned` returns the partitions of this master."""
-        self._crawls = crawls
+        self._active: dict[CrawlId, str] = {}
+        self._changed: set[CrawlId] = set()
+        self._sums = CrawlSums()
+        self._summed_in: Sequence[Partition] | None = None
         self._counts = counts
         self._owned = owned
         self._store = store
@@ -70,6 +77,15 @@ class StatsSampler:
 
     def __repr__(self) -> str:
         return f"<StatsSampler {self.stored!r}>"
+
+    def take(self, changes: CrawlChanges) -> None:
+        """Have the next read look at these changes of crawls."""
+        for crawl_id, row in changes.rows.items():
+            if row is not None and row.state in WORKED_ON:
+                self._active[crawl_id] = row.name
+            else:
+                self._active.pop(crawl_id, None)
+        self._changed.update(changes.rows, changes.counted, changes.compared)
 
     async def run(self) -> None:
         """Read the numbers periodically until cancelled.
@@ -88,29 +104,47 @@ class StatsSampler:
     async def once(self) -> None:
         """Read all numbers once into `stored`."""
         now = self._clock.elapsed()
-        counters = await self._counters(now)
+        await self._update_sums(now)
         fullness = {kind: await self._broker.fullness(kind) for kind in KINDS}
-        self.stored = StatsSample(now, counters, await self._broker.pending_reports(), fullness)
+        self.stored = StatsSample(now, self._sums.by_label(), await self._broker.pending_reports(), fullness)
 
-    async def _counters(self, now: float) -> Mapping[str, Counters]:
-        for crawl in sorted(self._crawls, key=lambda crawl: crawl.crawl_id):
-            self._counts.of(crawl.crawl_id, crawl.name, now)
-        self._counts.forget_idle(now)
-        active = {crawl.crawl_id for crawl in self._crawls}
-        ended = [crawl_id for crawl_id in self._counts if crawl_id not in active]
+    async def _update_sums(self, now: float) -> None:
+        """Read the counters that changed, in the partitions owned; all of them if those are others than before."""
+        owned = tuple(self._owned())
+        changed, self._changed = self._changed, set()
+        self._assign_labels(now)
+        if owned != self._summed_in:
+            self._sums, self._summed_in = CrawlSums(), None
+            changed.update(self._active, self._counts)
+        try:
+            counters = await self._read(changed, owned)
+        except BaseException:
+            self._changed |= changed  # The next read looks at them.
+            raise
+        self._summed_in = owned
+        for crawl_id in changed:
+            self._sums.put(crawl_id, self._counts.name(crawl_id), counters.get(crawl_id))
+        labelled = set(self._counts)
+        for crawl_id in labelled | self._sums.apart:
+            kept = crawl_id in labelled or crawl_id in self._active
+            self._sums.relabel(crawl_id, self._counts.name(crawl_id) if kept else None)
+
+    async def _read(self, changed: Collection[CrawlId], owned: Sequence[Partition]) -> Mapping[CrawlId, Counters]:
+        """Return the counters of those crawls that are worked on, or ended lately and have a label."""
+        active = self._active.keys() & changed
+        ended = [crawl_id for crawl_id in self._counts if crawl_id in changed and crawl_id not in active]
         # The rows of a deleted crawl are being collected, so they are not counted.
         crawl_ids = {*active, *(await self._store.living(ended) if ended else ())}
-        by_name: dict[str, list[Counters]] = {}
-        counted = await self._store.counters_in(crawl_ids, self._owned()) if crawl_ids else {}
-        for crawl_id, counters in counted.items():
-            by_name.setdefault(self._counts.name(crawl_id), []).append(counters)
-        return {name: summed(parts) for name, parts in by_name.items()}
+        return await self._store.counters_in(crawl_ids, owned) if crawl_ids else {}
 
-
-def summed(parts: Iterable[Counters]) -> Counters:
-    """Return the sum of the counters, field by field."""
-    total = dict.fromkeys(Counters.__dataclass_fields__, 0)
-    for part in parts:
-        for name in total:
-            total[name] += getattr(part, name)
-    return Counters(**total)
+    def _assign_labels(self, now: float) -> None:
+        """Keep the labels of the crawls that are worked on, and give new ones to others while there are any left."""
+        labelled = [crawl_id for crawl_id in self._counts if crawl_id in self._active]
+        for crawl_id in labelled:
+            self._counts.of(crawl_id, self._active[crawl_id], now)
+        self._counts.forget_idle(now)
+        if len(labelled) < len(self._active) and not self._counts.is_full():
+            for crawl_id in sorted(self._active.keys() - set(labelled)):
+                self._counts.of(crawl_id, self._active[crawl_id], now)
+                if self._counts.is_full():
+                    break

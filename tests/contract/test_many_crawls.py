@@ -11,10 +11,11 @@ from sqlalchemy import text
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import CrawlState, Position
+from shared.domain.ops.counts import OTHER as OTHERS
 from shared.wire.events import EventKind
-from tests.support.database.running_crawls import Master, Recorder, ended, running
+from tests.support.database.running_crawls import Master, Recorder, ended, running, sampling
 from tests.support.database.statement_log import executor_of, statements, steps
-from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, sqlite_tables
+from tests.support.database.store_tables import NOW_MS, OTHER, PARTITION, Tables, link, sqlite_tables
 
 OnStore = Callable[[Callable[[Tables], Awaitable[None]]], None]
 
@@ -108,7 +109,7 @@ def test_recording_of_events_reads_as_much_for_any_number_of_crawls(tmp_path: Pa
                 await ended(t)
                 await running(t, crawls, 1)
                 master, recorder = Master(t), Recorder(t)
-                master.controller.on_changes = recorder.recorder.take
+                master.controller.on_changes = (recorder.recorder.take,)
                 for _ in range(4):
                     await master.look()
                     await recorder.look()
@@ -133,6 +134,50 @@ def test_recording_of_events_reads_as_much_for_any_number_of_crawls(tmp_path: Pa
             assert idle[0] * 0.8 <= idle[1] <= idle[0] * 1.2, idle
             assert busy[0] * 0.8 <= busy[1] <= busy[0] * 1.2, busy
             assert sent[0] == sent[1] >= 8, "they are not counted"
+
+    asyncio.run(story())
+
+
+def test_numbers_for_metrics_read_as_much_for_any_number_of_crawls(tmp_path: Path) -> None:
+    """Also of three crawls that change, in steps of SQLite's own machine."""
+
+    async def story() -> None:
+        async with sqlite_tables(tmp_path) as t:
+            sent, idle, busy = [], [], []
+            for crawls in (100, 10_000):
+                await ended(t)
+                await running(t, crawls, 1)
+                master, sampler = Master(t), sampling(t, [PARTITION, OTHER])
+                master.controller.on_changes = (sampler.take,)
+                for _ in range(4):
+                    await master.look()
+                    await sampler.once()
+                assert sum(each.queued for each in sampler.stored.counters.values()) == 2 * crawls
+                with steps() as taken, statements() as selected:
+                    for _ in range(8):
+                        await committed(t)
+                        await master.controller.once()
+                        selected.clear()
+                        taken.clear()
+                        await sampler.once()
+                        sent.append(len(selected))
+                        idle.append(len(taken))
+                some = [row.crawl_id for row in await t.store.worked_on()][3:90:43]
+                for crawl_id in some:
+                    await t.found(link("http://a.test/", crawl_id=crawl_id), crawl_id=crawl_id, producer=f"w{crawl_id}")
+                await master.controller.once()
+                with steps() as taken:
+                    await sampler.once()
+                busy.append(len(taken))
+                numbers = sampler.stored.counters
+                assert sum(each.queued for each in numbers.values()) == 2 * crawls + len(some)
+                assert sum(each.accepted for each in numbers.values()) == len(some)
+                names = {row.crawl_id: row.name for row in await t.store.worked_on()}
+                assert {name for name in numbers if numbers[name].accepted} == {names[some[0]], names[some[1]], OTHERS}
+            assert max(idle) <= 1.2 * idle[0], idle
+            assert busy[1] <= busy[0] * 1.2, busy
+            assert set(sent) == {2}, "one transaction of one statement each"
+            assert min(*idle, *busy) > 100, "they are not counted"
 
     asyncio.run(story())
 

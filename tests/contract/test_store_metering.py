@@ -1,17 +1,14 @@
 """The numbers that are read for metrics: of the partitions owned, under bounded names, old rather than absent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 import pytest
 
-from api.frontier.capacity import BudgetReservation
-from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
-from api.observe.sampler import StatsSampler, summed
-from shared.domain.crawl.spec import CrawlSpec, Seed
+from api.observe.sampler import StatsSampler
 from shared.domain.errors import Transient
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow
 from shared.domain.frontier.states import CrawlState, UrlState
-from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.ops.counts import OTHER as OTHERS
 from shared.domain.ops.counts import CrawlCounts
@@ -54,22 +51,23 @@ class Metered:
     """A metering over the store, with the crawl 1 worked on as `docs`."""
 
     def __init__(self, tables: Tables, owned: list[Partition], max_count: int = 50) -> None:
-        self.crawls, self.clock, self.broker = DispatchCrawls(), Ticking(), Filled()
+        self.clock, self.broker = Ticking(), Filled()
         self.counts = CrawlCounts(max_count)
-        self.work_on(tables.crawl_id, "docs")
         self.metering = StatsSampler(
-            self.crawls,
             self.counts,
             lambda: owned,
             store=tables.store,
             broker=cast(Broker, self.broker),
             clock=cast(Clock, self.clock),
         )
+        self.work_on(tables.crawl_id, "docs")
 
-    def work_on(self, crawl_id: CrawlId, name: str) -> None:
-        spec = CrawlSpec(seeds=(Seed(url="https://example.org/"),))
-        state, allowance = CrawlState.RUNNING, BudgetReservation(None, None, {})
-        self.crawls.put(DispatchCrawl(crawl_id, name, Revision(1), spec, state, allowance))
+    def work_on(self, crawl_id: CrawlId, name: str, state: CrawlState = CrawlState.RUNNING) -> None:
+        self.take({crawl_id: CrawlRow(crawl_id, name, Revision(1), state, "{}")})
+
+    def take(self, rows: Mapping[CrawlId, CrawlRow | None], counted: Collection[CrawlId] = ()) -> None:
+        """Take what a pass of the crawl controller read."""
+        self.metering.take(CrawlChanges(ChangeMark(), rows, {}, (), counted, {}, {}))
 
 
 def test_the_counters_of_the_partitions_owned_are_read_and_no_others(on_store: OnStore) -> None:
@@ -115,7 +113,7 @@ def test_a_crawl_that_ended_is_read_for_ten_minutes_and_a_deleted_one_is_not(on_
         await t.found(*links("a.test", range(3)))
         metered = Metered(t, [PARTITION])
         await metered.metering.once()
-        metered.crawls.remove(t.crawl_id)
+        metered.work_on(t.crawl_id, "docs", CrawlState.FINISHED)
         metered.clock.now += 599
         await metered.metering.once()
         assert set(metered.metering.stored.counters) == {"docs"}
@@ -124,10 +122,54 @@ def test_a_crawl_that_ended_is_read_for_ten_minutes_and_a_deleted_one_is_not(on_
         assert metered.metering.stored.counters == {}
         metered.work_on(t.crawl_id, "docs")
         await metered.metering.once()
-        metered.crawls.remove(t.crawl_id)
+        await metered.metering.once()
+        assert set(metered.metering.stored.counters) == {"docs"}
         await t.store.set_state(t.crawl_id, CrawlState.DELETED, None, NOW_MS)
+        metered.take({t.crawl_id: None})
         await metered.metering.once()
         assert metered.metering.stored.counters == {}
+
+    on_store(story)
+
+
+def test_counters_of_a_changed_crawl_are_read_and_the_others_kept(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        second, _ = await t.store.put_crawl("second", "{}", NOW_MS)
+        owned = [PARTITION]
+        metered = Metered(t, owned)
+        metered.work_on(second.crawl_id, second.name)
+        await t.found(*links("a.test", range(3)))
+        await metered.metering.once()
+        await t.found(link("http://b.test/", crawl_id=second.crawl_id), producer="w2", crawl_id=second.crawl_id)
+        await metered.metering.once()
+        assert set(metered.metering.stored.counters) == {"docs"}, "no pass has read that it changed"
+        metered.take({}, [second.crawl_id])
+        metered.broker.away = True
+        with pytest.raises(Transient):
+            await metered.metering.once()
+        metered.broker.away = False
+        await metered.metering.once()
+        accepted = {name: each.accepted for name, each in metered.metering.stored.counters.items()}
+        assert accepted == {"docs": 3, "second": 1}
+        owned[:] = [OTHER]
+        await metered.metering.once()
+        assert metered.metering.stored.counters == {}, "the partition has another owner"
+
+    on_store(story)
+
+
+def test_a_failed_read_of_changed_counters_is_repeated(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(t: Tables) -> None:
+        metered = Metered(t, [PARTITION])
+        await metered.metering.once()
+        await t.found(*links("a.test", range(3)))
+        metered.take({}, [t.crawl_id])
+        with monkeypatch.context() as away:
+            away.setattr(t.store, "counters_in", _away)
+            with pytest.raises(Transient):
+                await metered.metering.once()
+        await metered.metering.once()
+        assert metered.metering.stored.counters["docs"].accepted == 3
 
     on_store(story)
 
@@ -147,6 +189,5 @@ def test_what_cannot_be_read_stays_as_it_was_and_grows_old(on_store: OnStore) ->
     on_store(story)
 
 
-def test_counters_are_added_field_by_field() -> None:
-    assert summed([]) == Counters()
-    assert summed([Counters(queued=1, version=2), Counters(queued=3, done=4)]) == Counters(queued=4, done=4, version=2)
+async def _away(*_: object) -> None:
+    raise Transient("away")

@@ -127,7 +127,6 @@ def test_numbers_that_cannot_be_read_are_read_later() -> None:
     async def story() -> None:
         engines = Refusing("fullness")
         metering = Metered(
-            DispatchCrawls(),
             CrawlCounts(1),
             list,
             store=cast(Store, engines),

@@ -104,6 +104,10 @@ class CrawlCounts:
             if now - counted.used_at > self._idle_s:
                 del self._crawls[crawl_id]
 
+    def is_full(self) -> bool:
+        """Return True while no further crawl gets a name of its own."""
+        return len(self._crawls) >= self._max_crawls
+
     def named(self) -> dict[str, Counter[Key]]:
         """Return the counts of each crawl by its name, and those of all others by OTHER.
 

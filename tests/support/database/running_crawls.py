@@ -8,10 +8,12 @@ from sqlalchemy import text
 from api.events.publisher import EventPublisher
 from api.events.recorder import EventRecorder
 from api.frontier.dispatch_crawls import DispatchCrawls
+from api.observe.sampler import StatsSampler
 from shared.adapters.sql.catalog.items import SqlItems
 from shared.adapters.sql.catalog.overview import SqlOverview
-from shared.domain.ids import Term
-from shared.ports.broker import Delivered, ItemsState, StreamState
+from shared.domain.ids import Partition, Term
+from shared.domain.ops.counts import CrawlCounts
+from shared.ports.broker import Broker, Delivered, ItemsState, StreamState
 from shared.ports.events import Events
 from shared.runtime.supervise import Tasks
 from shared.wire.events import EventKind
@@ -35,6 +37,12 @@ class IdleBroker:
         return ItemsState(1, 1, 0)
 
     async def last_report(self, partition: int, kind: str) -> int:
+        return 0
+
+    async def fullness(self, kind: str) -> float:
+        return 0.0
+
+    async def pending_reports(self) -> int:
         return 0
 
 
@@ -82,6 +90,12 @@ class Recorder:
     async def look(self) -> None:
         self.clock.now += 1.0
         await self.recorder.once()
+
+
+def sampling(t: Tables, owned: Sequence[Partition]) -> StatsSampler:
+    """Return the sampler of a master that owns these partitions."""
+    broker = cast(Broker, IdleBroker())
+    return StatsSampler(CrawlCounts(), lambda: owned, store=t.store, broker=broker, clock=ManualClock())
 
 
 async def running(t: Tables, crawls: int, queued: int) -> None:
