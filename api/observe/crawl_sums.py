@@ -1,4 +1,4 @@
-"""Sums of the counters of crawls by their label in metrics. A change of one crawl costs the same for any number. No I/O."""
+"""Sums of the counters of crawls by label in metrics. A change of one crawl costs the same for any number. No I/O."""
 
 from collections import Counter
 from collections.abc import Mapping

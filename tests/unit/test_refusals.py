@@ -6,7 +6,6 @@ from typing import Final, Protocol, cast
 
 from structlog.testing import capture_logs
 
-from api.frontier.dispatch_crawls import DispatchCrawls
 from api.observe.sampler import StatsSampler
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import Permanent
