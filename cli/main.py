@@ -106,7 +106,7 @@ HIDDEN: Final = {"_master": ("cli.local.roles", ""), "_worker": ("cli.local.role
 """Commands that only `orb crawl` starts; they are not in the help."""
 
 _LOGGING: Final = (COMMANDS.keys() | HIDDEN.keys()) - frozenset(
-    ("config", "openapi", "completion", "version", "test", "lint", "faults", "bench", "lock")
+    ("show", "warc", "replay", "config", "openapi", "completion", "version", "test", "lint", "faults", "bench", "lock")
 )
 """The commands that load structlog."""
 

@@ -6,9 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from cli.data import unknown_url
 from cli.data.summary import as_json, as_text, host_json, hosts_text, summarized
-from cli.data.warc import looked_up
 from cli.local.crawl_args import STOP_FIRST, retry_command
 from cli.local.crawl_folder import CrawlFolder, running
 from cli.terminal.display_rates import amount, count
@@ -56,6 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_url(folder: CrawlFolder, given: str, as_object: bool) -> int:
+    from cli.data import unknown_url  # Both read the archive, whose libraries a summary does not need.
+    from cli.data.warc import looked_up
+
     reader = CrawlReader(folder.database)
     try:
         row = reader.crawl()

@@ -136,7 +136,7 @@ def test_lag_of_many_crawls_takes_a_few_statements(on_store: OnStore, monkeypatc
 
 def test_nothing_that_a_request_reads_is_searched_for_row_by_row(new_tables: NewTables) -> None:
     wanted: list[tuple[TextClause, dict[str, Any], str]] = [
-        (reading.TOP_HOSTS, {"crawl_id": 1, "max_count": 10}, "queues_pages"),
+        (reading.TOP_HOSTS.clause, {"crawl_id": 1, "max_count": 10}, "queues_pages"),
         (module.OLDEST_QUEUES, {"crawl_id": 1, "partition": 3, "max_count": 10}, "queues_ready"),
         (module.LEASES, {"crawls": [1, 2]}, "leases_crawl"),
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from shared.adapters.sql.frontier import excluded_links as left_out
+from shared.adapters.sql.catalog import excluded_examples
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.explain.excluded_links import MAX_EXAMPLES, ExcludedLink, ExcludedLinkExample
 from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow
@@ -38,7 +38,7 @@ def test_examples_are_bounded_by_reason_and_name_their_page(on_store: OnStore) -
             urls = [f"http://b.test/{n:02}" for n in range(begin, begin + 15)]
             await t.apply(Changes(left_out=[example(t, page, url) for url in (*urls, urls[0])]))
         await t.apply(Changes(left_out=[example(t, page, "http://a.test/nul\0", "depth")]))
-        kept = await cast(SqlStore, t.store).executor.read(lambda c: left_out.examples(c, t.crawl_id))
+        kept = await cast(SqlStore, t.store).executor.read(lambda c: excluded_examples.examples(c, t.crawl_id))
         assert kept["other_host"] == [ExcludedLinkExample(f"http://b.test/{n:02}", PAGE) for n in range(MAX_EXAMPLES)]
         assert kept["depth"] == [ExcludedLinkExample("http://a.test/nul", PAGE)]
 
@@ -50,7 +50,7 @@ def test_a_link_that_the_crawl_knows_by_now_is_no_example(on_store: OnStore) -> 
         page = await page_of(t)
         await t.apply(Changes(left_out=[example(t, page, f"http://a.test/{n}", "depth") for n in (1, 2)]))
         await t.found(link("http://a.test/1"))
-        kept = await cast(SqlStore, t.store).executor.read(lambda c: left_out.examples(c, t.crawl_id))
+        kept = await cast(SqlStore, t.store).executor.read(lambda c: excluded_examples.examples(c, t.crawl_id))
         assert kept == {"depth": [ExcludedLinkExample("http://a.test/2", PAGE)]}
 
     on_store(story)

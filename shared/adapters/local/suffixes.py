@@ -4,7 +4,6 @@ A folder keeps it beside its database. A cluster keeps it in SQL for masters, an
 """
 
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,8 @@ def keep_snapshot(folder: Path) -> None:
 
 def installed_list() -> str:
     """Return the text of the public suffix list that is installed with the package `publicsuffixlist`."""
+    from importlib import resources  # commands that only read a folder need none of its libraries
+
     return resources.files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
 
 

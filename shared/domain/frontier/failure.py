@@ -18,7 +18,6 @@ is rarely about its URL, so it may occur `THROTTLED_TIMES` as often as other fai
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -198,6 +197,8 @@ def parse_retry_after(value: str, now_s: float) -> float | None:
     text = value.strip()
     if text.isascii() and text.isdigit():
         return float(text) if len(text) <= 15 else None
+    from email.utils import parsedate_to_datetime  # it imports 30 modules, and few sites send a date
+
     try:
         then = parsedate_to_datetime(text)
         if then.tzinfo is None:  # The asctime format has no zone, and HTTP dates are UTC.

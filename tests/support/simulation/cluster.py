@@ -11,7 +11,7 @@ from api.frontier.capacity import BudgetReservation, PoolCapacity
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
-from shared.adapters.sql.frontier import crawl_rows as crawl_rows
+from shared.adapters.sql.engine import stored_crawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
@@ -126,7 +126,7 @@ class Cluster:
         return sim
 
     def _load(self, sim: SimOwner) -> None:
-        for row in self.database.write(crawl_rows.crawls):
+        for row in self.database.write(stored_crawls.crawls):
             if sim.crawls.get(row.crawl_id) is None:
                 sim.crawls.put(self._active(row))
                 if sim.owner.ownership is not None:

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql.engine import page_schema, schema
-from shared.adapters.sql.engine.migrate import HEAD, current_schema, refuse_unreleased, upgrade
+from shared.adapters.sql.engine.migrate import HEAD, current_schema, upgrade
+from shared.adapters.sql.engine.schema_version import refuse_unreleased
 from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
 from shared.domain.errors import Unusable
 from shared.settings import is_postgresql, sqlite_file

@@ -5,14 +5,14 @@ Each method is one transaction of another module of this package.
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.catalog import access, declared, listing, scope_plan
+from shared.adapters.sql.catalog import access, declared, excluded_examples, listing, scope_plan
 from shared.adapters.sql.catalog import captures as stored_captures
 from shared.adapters.sql.catalog import changes as page_changes
 from shared.adapters.sql.catalog import items as stored_items
 from shared.adapters.sql.catalog import pages as stored_pages
 from shared.adapters.sql.catalog import seeds as stored_seeds
 from shared.adapters.sql.engine.executor import SqlAdapter, read, write
-from shared.adapters.sql.frontier import commands, excluded_links
+from shared.adapters.sql.frontier import commands
 from shared.domain.reads.declared import DeclaredCrawl, Stamp
 
 
@@ -37,7 +37,7 @@ class SqlCatalog(SqlAdapter):
         return declared.stamped(await self._run.glance(declared.STAMP, wanted_name=name), name)
 
     scope_change = read(scope_plan.scope_change)
-    left_out = read(excluded_links.examples)
+    left_out = read(excluded_examples.examples)
     stats = read(listing.stats)
     urls = read(listing.urls)
     url = read(listing.url)

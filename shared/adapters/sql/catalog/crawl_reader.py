@@ -5,23 +5,19 @@ running crawl from checkpointing its write-ahead log. A listing is therefore no 
 appears in its old or its new form.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Row, TextClause, inspect, text
-from sqlalchemy.exc import SQLAlchemyError
-
-from shared.adapters.sql.catalog import changes as page_changes
+from shared.adapters.sql.catalog import excluded_examples
 from shared.adapters.sql.catalog import host_waits as waiting
-from shared.adapters.sql.catalog import items as item_table
-from shared.adapters.sql.engine.executor import bound
-from shared.adapters.sql.engine.migrate import current_schema
-from shared.adapters.sql.engine.read_only import ReadFile
-from shared.adapters.sql.engine.sqlite import mapped, sqlite_engine
-from shared.adapters.sql.frontier import crawl_rows as crawls
-from shared.adapters.sql.frontier import excluded_links as links_left_out
+from shared.adapters.sql.engine import stored_crawls as crawls
+from shared.adapters.sql.engine.query import Query
+from shared.adapters.sql.engine.read_only import ReadFile, configure_reader
+from shared.adapters.sql.engine.schema_version import refuse_unreleased
+from shared.adapters.sql.engine.sqlite_errors import mapped_sqlite
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
@@ -35,6 +31,11 @@ from shared.domain.reads.changes import ChangePlace, PageChangeView
 from shared.domain.reads.items import ItemFilter, StoredItem
 from shared.domain.reads.views import FetchView, HostView, KnownUrl, Page, UrlView
 from shared.domain.web.url import Location
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from shared.adapters.sql.engine.query import ReadConnection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,9 +54,9 @@ _CAPTURES = (
     f" WHERE {_AFTER} AND f.segment IS NOT NULL {{}}"
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :max_count"
 )
-_PAGES = text(_CAPTURES.format("AND f.page"))
-_ANSWERS = text(_CAPTURES.format(""))
-_URLS = text(
+_PAGES = Query(_CAPTURES.format("AND f.page"))
+_ANSWERS = Query(_CAPTURES.format(""))
+_URLS = Query(
     "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS via_url,"
     " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location, r.truncated"
     " FROM urls f JOIN hosts h ON h.host_id = f.host_id"
@@ -72,43 +73,47 @@ HOST_COLUMNS = (
     " h.ip"
     " FROM hosts h"
 )
-HOST = text(
+HOST = Query(
     f"{HOST_COLUMNS} LEFT JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id WHERE h.host = :host"
 )
-TOP_HOSTS = text(
+TOP_HOSTS = Query(
     f"{HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
     " ORDER BY q.pages DESC, q.host_id DESC LIMIT :max_count"
 )
 """The query for a crawl's hosts with the most pages. By the index queues_pages its cost does not depend on the number
 of hosts."""
 
-_LAST_FAILURES = text(
+_LAST_FAILURES = Query(
     "SELECT h.last_failure, count(*) AS n FROM hosts h JOIN queues q ON q.host_id = h.host_id"
     " WHERE q.crawl_id = :crawl_id AND h.last_failure IS NOT NULL GROUP BY h.last_failure"
 )
-_HOST_COUNT = text("SELECT count(*) FROM queues WHERE crawl_id = :crawl_id")
-_URL = text(
+_HOST_COUNT = Query("SELECT count(*) FROM queues WHERE crawl_id = :crawl_id")
+_URL = Query(
     "SELECT u.*, h.host, l.issued_at_ms FROM urls u JOIN hosts h ON h.host_id = u.host_id"
     " LEFT JOIN leases l ON l.lease_id = u.lease_id"
     " WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id AND u.fingerprint = :fingerprint"
 )
-_FETCH = text("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
-_DEAD = text("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND url = :url ORDER BY id DESC LIMIT 5")
-_DEAD_COUNT = text("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
+_FETCH = Query("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
+_DEAD = Query("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND url = :url ORDER BY id DESC LIMIT 5")
+_DEAD_COUNT = Query("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
 
 
-def _read(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate["CrawlReader", P], T]:
+_TABLES = Query("SELECT name FROM sqlite_master WHERE type = 'table'")
+_VERSION = Query("SELECT version_num FROM alembic_version")
+
+
+def _read(query: Callable[Concatenate["ReadConnection", P], T]) -> Callable[Concatenate["CrawlReader", P], T]:
     """Return a method that runs `query` on a snapshot of its own."""
 
     @wraps(query)
     def method(self: "CrawlReader", /, *args: P.args, **keywords: P.kwargs) -> T:
-        return self.read(bound(query, *args, **keywords))
+        return self.read(lambda connection: query(connection, *args, **keywords))
 
     return method
 
 
 class CrawlReader:
-    """Reads one crawl from its SQLite file, which must exist. Raises the errors that engine.sqlite.mapped makes.
+    """Reads one crawl from its SQLite file, which must exist. Raises the errors that `mapped_sqlite` makes.
 
     All methods block the calling thread. So they are for commands and for threads, not for an event loop.
     """
@@ -116,13 +121,15 @@ class CrawlReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = ReadFile(path)
-        self._engine = sqlite_engine(path, read_only=True, connect=self._file.connect)
 
     def __repr__(self) -> str:
         return f"<CrawlReader {self._path}>"
 
     def close(self) -> None:
-        self._engine.dispose()
+        if "_connection" in self.__dict__:
+            self._connection.close()
+        if "_engine" in self.__dict__:
+            self._engine.dispose()
 
     def crawl(self) -> CrawlRow | None:
         """Return the newest crawl in the file that is not deleted, or None if there is none or no tables exist yet."""
@@ -131,26 +138,26 @@ class CrawlReader:
 
     counters = _read(crawls.counters)
     tallies = _read(crawls.tallies)
-    left_out = _read(links_left_out.examples)
+    left_out = _read(excluded_examples.examples)
     host_states = _read(waiting.host_states)
     hosts_given_up = _read(waiting.hosts_given_up)
 
     def dead_letters(self, crawl_id: CrawlId) -> int:
         """Return the number of the crawl's dead letters."""
-        return int(self._rows(_DEAD_COUNT, {"crawl_id": crawl_id})[0][0])
+        return int(self._rows(_DEAD_COUNT, crawl_id=crawl_id)[0][0])
 
     def hosts(self, crawl_id: CrawlId) -> int:
         """Return the number of hosts that the crawl has found."""
-        return int(self._rows(_HOST_COUNT, {"crawl_id": crawl_id})[0][0])
+        return int(self._rows(_HOST_COUNT, crawl_id=crawl_id)[0][0])
 
     def top_hosts(self, crawl_id: CrawlId, max_count: int) -> list[HostView]:
         """Return at most `max_count` hosts of the crawl, those with the most stored pages first."""
-        return [host_view(row) for row in self._rows(TOP_HOSTS, {"crawl_id": crawl_id, "max_count": max_count})]
+        return [host_view(row) for row in self._rows(TOP_HOSTS, crawl_id=crawl_id, max_count=max_count)]
 
     def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
         """Return a mapping from kind of failure to the number of the crawl's hosts whose last failure was of it."""
         counts: dict[str, int] = {}
-        for row in self._rows(_LAST_FAILURES, {"crawl_id": crawl_id}):
+        for row in self._rows(_LAST_FAILURES, crawl_id=crawl_id):
             kind = row.last_failure.split(" ", 1)[0]
             counts[kind] = counts.get(kind, 0) + row.n
         return counts
@@ -165,19 +172,23 @@ class CrawlReader:
 
     def items(self, crawl_id: CrawlId) -> Iterator[StoredItem]:
         """Yield every item of the crawl, ordered by id."""
+        from shared.adapters.sql.catalog.items import listing
+
         after: bytes | None = b""
         while after is not None:
-            read = bound(item_table.listing, crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
-            items, after = self.read(read)
+            read = partial(listing, crawl_id=crawl_id, after=after, which=ItemFilter(), max_count=PIECE)
+            items, after = self._read_composed(read)
             yield from items
 
     def changes(self, crawl_id: CrawlId) -> Iterator[PageChangeView]:
         """Yield every listed change of a page, in the order in which it was recorded."""
+        from shared.adapters.sql.catalog.changes import changes
+
         after: ChangePlace | None = ChangePlace(0)
         while after is not None:
-            read = bound(page_changes.changes, crawl_id, after=after, kinds=tuple(ChangeKind), max_count=PIECE)
-            changes, after = self.read(read)
-            yield from changes
+            read = partial(changes, crawl_id=crawl_id, after=after, kinds=tuple(ChangeKind), max_count=PIECE)
+            some, after = self._read_composed(read)
+            yield from some
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
         """Return every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
@@ -185,59 +196,93 @@ class CrawlReader:
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
         """Return the host of this name with its queue in the crawl, or None if the file has no such host."""
-        rows = self._rows(HOST, {"crawl_id": crawl_id, "host": name})
+        rows = self._rows(HOST, crawl_id=crawl_id, host=name)
         return host_view(rows[0]) if rows else None
 
     def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
         """Return a URL with its host, last fetch and evidence, or None if the crawl has not found it."""
-        return self.read(bound(url_view, crawl_id, location))
+        return self.read(lambda connection: url_view(connection, crawl_id, location))
 
-    def _pieces(self, query: TextClause, crawl_id: CrawlId) -> Iterator[Row[Any]]:
+    def _pieces(self, query: Query, crawl_id: CrawlId) -> Iterator[Any]:
         place: dict[str, Any] = {"crawl_id": crawl_id, "max_count": PIECE, **_START}
         while True:
-            rows = self._rows(query, place)
+            rows = self._rows(query, **place)
             yield from rows
             if len(rows) < PIECE:
                 return
             place = place | {"after_host": rows[-1].host_id, "after": rows[-1].fingerprint}
 
-    def _rows(self, query: TextClause, values: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        return self.read(lambda connection: connection.execute(query, values).all())
+    def _rows(self, query: Query, **values: Any) -> Sequence[Any]:
+        return self.read(lambda connection: query.rows(connection, **values))
 
-    def read(self, query: Callable[[Connection], T]) -> T:
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        connection = self._file.connect()
+        configure_reader(connection)
+        return connection
+
+    @cached_property
+    def _engine(self) -> "Engine":
+        from shared.adapters.sql.engine.sqlite import sqlite_engine
+
+        return sqlite_engine(self._path, read_only=True, connect=self._file.connect)
+
+    def read(self, query: Callable[["ReadConnection"], T]) -> T:
         """Run `query` on a snapshot of its own, and return its result.
 
         Raise Unusable if another version wrote the file.
         """
         try:
+            connection = self._connection
+            connection.execute("BEGIN")
+            try:
+                result = query(connection)
+            finally:
+                connection.rollback()
+            self._file.check()
+            return result
+        except sqlite3.Error as error:
+            raise self._mapped(error) from error
+
+    def _read_composed(self, query: Callable[["Connection"], T]) -> T:
+        """Run a query that SQLAlchemy composes, as `read` does."""
+        from sqlalchemy.exc import DBAPIError
+
+        try:
             with self._engine.begin() as connection:
                 result = query(connection)
             self._file.check()
             return result
-        except SQLAlchemyError as error:
-            message = str(getattr(error, "orig", error))
-            if "no such table" in message or "no such column" in message:
-                raise Unusable(f"{self._path} was written by another version of Orbweaver ({message})") from error
-            raise mapped(error) from error
+        except DBAPIError as error:
+            raise (self._mapped(error.orig) if isinstance(error.orig, sqlite3.Error) else error) from error
+
+    def _mapped(self, error: sqlite3.Error) -> Exception:
+        message = str(error)
+        if "no such table" in message or "no such column" in message:
+            return Unusable(f"{self._path} was written by another version of Orbweaver ({message})")
+        return mapped_sqlite(error)
 
 
-def _crawls(connection: Connection) -> Sequence[CrawlRow]:
+def _crawls(connection: "ReadConnection") -> Sequence[CrawlRow]:
     # A master makes the file first, and later all tables in one transaction.
-    if not inspect(connection).get_table_names():
+    tables = {row.name for row in _TABLES.rows(connection)}
+    if not tables:
         return []
-    current_schema(connection)  # raises for a database from before the first release
+    if "alembic_version" in tables:
+        version = _VERSION.first(connection)
+        refuse_unreleased("database", None if version is None else version.version_num)
     return crawls.crawls(connection)
 
 
-def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
-    host = connection.execute(HOST, {"crawl_id": crawl_id, "host": location.host}).first()
+def url_view(connection: "ReadConnection", crawl_id: CrawlId, location: Location) -> UrlView | None:
+    host = HOST.first(connection, crawl_id=crawl_id, host=location.host)
     if host is None:
         return None
     keys = {"crawl_id": crawl_id, "host_id": host.host_id, "fingerprint": location.fingerprint}
-    row = connection.execute(_URL, keys).first()
+    row = _URL.first(connection, **keys)
     if row is None:
         return None
-    fetch = connection.execute(_FETCH, keys).first()
+    fetch = _FETCH.first(connection, **keys)
     state, url = UrlState(row.state), whole(row.url, row.host)
     return UrlView(
         url=url,
@@ -253,14 +298,14 @@ def url_view(connection: Connection, crawl_id: CrawlId, location: Location) -> U
         host=host_view(host),
         fetch=None if fetch is None else fetch_view(fetch),
         chain=_chain(connection, crawl_id, row),
-        evidence=tuple(letter.evidence for letter in connection.execute(_DEAD, {"crawl_id": crawl_id, "url": url})),
+        evidence=tuple(letter.evidence for letter in _DEAD.rows(connection, crawl_id=crawl_id, url=url)),
         history=decoded(fetch.recrawl, fetch.at_ms) if fetch is not None and row.flags & REVISIT else None,
         kind=kind_of(row.flags),
         extra_hops=extra_hops_of(row.flags),
     )
 
 
-def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[str, ...]:
+def _chain(connection: "ReadConnection", crawl_id: CrawlId, row: Any) -> tuple[str, ...]:
     """Return the pages that led to this URL, nearest first. A cycle (a page was found again nearer) ends the chain."""
     chain: list[str] = []
     seen = {(row.host_id, bytes(row.fingerprint))}
@@ -269,7 +314,7 @@ def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[st
         if key in seen:
             break
         seen.add(key)
-        parent = connection.execute(_URL, {"crawl_id": crawl_id, "host_id": key[0], "fingerprint": key[1]}).first()
+        parent = _URL.first(connection, crawl_id=crawl_id, host_id=key[0], fingerprint=key[1])
         if parent is None:
             break
         row = parent
@@ -277,15 +322,15 @@ def _chain(connection: Connection, crawl_id: CrawlId, row: Row[Any]) -> tuple[st
     return tuple(chain)
 
 
-def host_view(row: Row[Any]) -> HostView:
-    return HostView(**{**row._mapping, "host_id": HostId(row.host_id)})
+def host_view(row: Any) -> HostView:
+    return HostView(**{**row._asdict(), "host_id": HostId(row.host_id)})
 
 
-def _location(row: Row[Any]) -> RecordLocation:
+def _location(row: Any) -> RecordLocation:
     return RecordLocation(row.segment, row.offset, row.length)
 
 
-def stored_page(row: Row[Any]) -> Page:
+def stored_page(row: Any) -> Page:
     return Page(
         host_id=HostId(row.host_id),
         fingerprint=Fingerprint(bytes(row.fingerprint)),
@@ -306,7 +351,7 @@ def stored_page(row: Row[Any]) -> Page:
     )
 
 
-def index_row(row: Row[Any]) -> IndexRow:
+def index_row(row: Any) -> IndexRow:
     url = whole(row.url, row.host)
     return IndexRow(
         surt=surt(url),
@@ -319,7 +364,7 @@ def index_row(row: Row[Any]) -> IndexRow:
     )
 
 
-def known_url(row: Row[Any]) -> KnownUrl:
+def known_url(row: Any) -> KnownUrl:
     return KnownUrl(
         url=whole(row.url, row.host),
         host=row.host,
@@ -337,7 +382,7 @@ def known_url(row: Row[Any]) -> KnownUrl:
     )
 
 
-def fetch_view(row: Row[Any]) -> FetchView:
+def fetch_view(row: Any) -> FetchView:
     return FetchView(
         at_ms=row.at_ms,
         status=row.status,

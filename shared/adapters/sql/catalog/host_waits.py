@@ -1,13 +1,17 @@
 """Reads the hosts of a crawl that have URLs left, with what they wait for: first those that may be visited first."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, Row, text
-
+from shared.adapters.sql.engine.query import Query
 from shared.domain.explain.waits import HostState
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.politeness import HostHealth
 from shared.domain.ids import CrawlId
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from shared.adapters.sql.engine.query import ReadConnection
 
 HOSTS: Final = 1_000
 """The most hosts that are read. If all of them wait, the others wait, too, since they may be visited only later."""
@@ -17,7 +21,7 @@ _COLUMNS = (
     " h.latency_ms, h.failures, h.unreachable, h.last_failure_ms, h.last_failure, h.blocked_until_ms, h.recent,"
     " h.slowed_ms, h.asked_ms, h.silent_since_ms, h.visited_at_ms"
 )
-_LEFT = text(
+_LEFT = Query(
     f"{_COLUMNS} FROM queues q JOIN hosts h ON h.host_id = q.host_id"
     " WHERE q.crawl_id = :crawl_id AND q.queued + q.waiting + q.leased > 0"
     " ORDER BY CASE WHEN q.queued > 0 OR q.next_due_ms < h.blocked_until_ms THEN h.blocked_until_ms"
@@ -29,10 +33,10 @@ _SOME = (
 )
 # SQLite has no statistics here and would sort the queues of the whole crawl.
 _SOME_OF = {
-    "sqlite": text(_SOME.replace("FROM queues q", "FROM queues q INDEXED BY queues_ready")),
-    "postgresql": text(_SOME),
+    "sqlite": Query(_SOME.replace("FROM queues q", "FROM queues q INDEXED BY queues_ready")),
+    "postgresql": Query(_SOME),
 }
-_GIVEN_UP = text(
+_GIVEN_UP = Query(
     "SELECT h.host, h.last_failure FROM queues q JOIN hosts h ON h.host_id = q.host_id"
     " WHERE q.crawl_id = :crawl_id AND h.last_failure IS NOT NULL AND EXISTS"
     " (SELECT 1 FROM urls u WHERE u.crawl_id = q.crawl_id AND u.host_id = q.host_id AND u.state = 4"
@@ -40,26 +44,26 @@ _GIVEN_UP = text(
 )
 
 
-def host_states(connection: Connection, crawl_id: CrawlId, now_ms: int) -> list[HostState]:
+def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts of the crawl that have URLs left, those that may be visited first in front.
 
     Their `rest_s` is the time since the last visit in seconds, as a negative number. The caller must add the delay
     (shared.domain.explain.waits.rested).
     """
-    rows = connection.execute(_LEFT, {"crawl_id": crawl_id, "max_count": HOSTS})
+    rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]
 
 
-def some_host_states(connection: Connection, crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
+def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
     """Return at most `max_count` hosts that have URLs to send out, in the form of `host_states`.
 
     `max_count` bounds the cost.
     """
-    rows = connection.execute(_SOME_OF[connection.dialect.name], {"crawl_id": crawl_id, "max_count": max_count})
+    rows = _SOME_OF[connection.dialect.name].rows(connection, crawl_id=crawl_id, max_count=max_count)
     return [_state(row, now_ms) for row in rows]
 
 
-def _state(row: Row[Any], now_ms: int) -> HostState:
+def _state(row: Any, now_ms: int) -> HostState:
     return HostState(
         host=row.host,
         health=HostHealth(
@@ -86,7 +90,7 @@ def _state(row: Row[Any], now_ms: int) -> HostState:
     )
 
 
-def hosts_given_up(connection: Connection, crawl_id: CrawlId) -> dict[str, str]:
+def hosts_given_up(connection: "ReadConnection", crawl_id: CrawlId) -> dict[str, str]:
     """Return at most HOSTS hosts that were given up, so that their URLs failed, each with its last failure."""
-    keys = {"crawl_id": crawl_id, "reason": HOST_UNREACHABLE, "max_count": HOSTS}
-    return {row.host: row.last_failure for row in connection.execute(_GIVEN_UP, keys)}
+    rows = _GIVEN_UP.rows(connection, crawl_id=crawl_id, reason=HOST_UNREACHABLE, max_count=HOSTS)
+    return {row.host: row.last_failure for row in rows}

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
 from shared.adapters.sql.catalog import crawl_reader as reading
 from shared.adapters.sql.catalog.list_bytes import byte_length, first_page
-from shared.adapters.sql.frontier import crawl_rows as crawls
+from shared.adapters.sql.engine import stored_crawls as crawls
 from shared.domain.frontier.states import UrlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Fingerprint, HostId
@@ -77,7 +77,7 @@ def stats(
 
     (Catalog.stats)
     """
-    rows = connection.execute(reading.TOP_HOSTS, {"crawl_id": crawl_id, "max_count": _TOP}).all()
+    rows = reading.TOP_HOSTS.rows(connection, crawl_id=crawl_id, max_count=_TOP)
     hosts = [reading.host_view(row) for row in rows]
     return crawls.counters(connection, crawl_id), crawls.tallies(connection, crawl_id), hosts
 
@@ -117,7 +117,7 @@ def url(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlVie
 
 def host(connection: Connection, name: str, crawl_id: CrawlId | None) -> HostView | None:
     """Return what is stored of a host, with its queue of one crawl, or None if the host is unknown (Catalog.host)."""
-    row = connection.execute(reading.HOST, {"crawl_id": crawl_id or 0, "host": name}).first()
+    row = reading.HOST.first(connection, crawl_id=crawl_id or 0, host=name)
     return None if row is None else reading.host_view(row)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.frontier.crawl_rows import counters
+from shared.adapters.sql.engine.stored_crawls import counters
 from shared.adapters.sql.frontier.rescope import host_names
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.crawl.scope import CompiledScope

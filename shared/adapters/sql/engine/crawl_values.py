@@ -4,6 +4,8 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, ColumnElement, literal_column
 
+from shared.adapters.sql.engine import stored_crawls
+
 NEXT_CHANGE: Final[ColumnElement[int]] = literal_column(
     "(SELECT coalesce(max(k.change), 0) + 1 FROM crawls k)", BigInteger
 )
@@ -12,11 +14,7 @@ NEXT_CHANGE: Final[ColumnElement[int]] = literal_column(
 Concurrent transactions may take the same number, or a lower one than a transaction that committed before. A statement
 that changes many crawls adds to it, so that each crawl takes a number of its own."""
 
-ACTIVE_MS: Final[ColumnElement[int]] = literal_column(
-    "coalesce((SELECT p.ms FROM pool_clocks p WHERE p.pool = crawls.active_pool) - crawls.active_zero_ms,"
-    " crawls.active_ms)",
-    BigInteger,
-)
+ACTIVE_MS: Final[ColumnElement[int]] = literal_column(stored_crawls.ACTIVE_MS, BigInteger)
 """The active time of a row of `crawls` until now, in ms. `budget.max_seconds` limits it."""
 
 STOP_TIME: Final[dict[str, Any]] = {"active_ms": ACTIVE_MS, "active_pool": None, "active_zero_ms": 0}

@@ -1,21 +1,18 @@
 """Migrates a database to the newest schema with Alembic. A wheel has the migrations in shared/_migrations."""
 
 import logging
-import re
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from shared.adapters.sql.engine.schema_version import refuse_unreleased
 from shared.adapters.sql.engine.sqlite import mapped
 from shared.domain.errors import Unusable
 
 HEAD: Final = "0006_schedules"
 """The newest migration; a test compares it with the scripts."""
-
-_UNRELEASED: Final = re.compile("[0-9]{4}")
-"""The migrations of development versions, before the first release. The name of a released one says more."""
 
 _ROOT = Path(__file__).parents[4]
 _LOCK = int.from_bytes(b"orbweave")  # the advisory lock that a migration takes on PostgreSQL
@@ -90,18 +87,6 @@ def current_schema(connection: Connection) -> str | None:
     current: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     refuse_unreleased("database", current)
     return current
-
-
-def refuse_unreleased(what: str, schema: str | None) -> None:
-    """Raise Unusable if `schema`, the newest migration of a database or backup, is from before the first release.
-
-    `what` names the database or backup in the message.
-    """
-    if schema is not None and _UNRELEASED.fullmatch(schema):
-        raise Unusable(
-            f"this {what} is from before the first release (schema {schema}), and no release can read it: use a new "
-            "folder or database (`orb crawl --fresh` empties its folder), or the program that made it"
-        )
 
 
 def missing_migrations(current: str | None) -> list[str]:

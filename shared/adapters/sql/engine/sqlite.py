@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from shared.adapters.sql.engine.full_disk import FullDiskRefusals
 from shared.adapters.sql.engine.point_query import PointQuery
-from shared.domain.errors import DiskFull, Permanent, ResourceFull, Transient, Unusable
+from shared.adapters.sql.engine.read_only import CACHE_KIB, configure_reader
+from shared.adapters.sql.engine.sqlite_errors import mapped_sqlite
+from shared.domain.errors import DiskFull, Permanent, ResourceFull
 
 T = TypeVar("T")
 
 Synchronous = Literal["NORMAL", "FULL"]
 
 _CHECKPOINT_PAGES = 64_000
-# A connection's own pages; the system's cache holds the rest. A cache four times as large changed no rate at a million
-# rows (`orb bench frontier_rows --rows 1000000`). It only used more memory as the crawl grew.
-_CACHE_KIB = 16_384
 
 
 def sqlite_engine(
@@ -51,7 +50,7 @@ def sqlite_engine(
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         if read_only:
-            _configure_reader(connection)
+            configure_reader(connection)
             return
         for pragma in (
             "busy_timeout = 10000",
@@ -60,7 +59,7 @@ def sqlite_engine(
             f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
             "journal_size_limit = 268435456",
             "temp_store = MEMORY",
-            f"cache_size = -{_CACHE_KIB}",
+            f"cache_size = -{CACHE_KIB}",
         ):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -193,15 +192,10 @@ class SqliteThreads:
         self._reader.dispose()
 
 
-def _configure_reader(connection: Any) -> None:
-    for pragma in ("busy_timeout = 10000", "query_only = ON", f"cache_size = -{_CACHE_KIB}"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
 def _glancing(path: Path) -> sqlite3.Connection:
     """Open a connection that reads each statement on its own snapshot and never waits for a lock after this call."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    _configure_reader(connection)
+    configure_reader(connection)
     connection.execute("PRAGMA busy_timeout = 0")
     return connection
 
@@ -218,21 +212,5 @@ def _transact(engine: Engine, transaction: Callable[[Connection], T]) -> T:
 
 def mapped(error: SQLAlchemyError) -> Exception:
     """Return the exception to raise for a database error: ResourceFull, DiskFull, Unusable, Transient or Permanent."""
-    text = str(getattr(error, "orig", error))
-    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
-    primary = code & 0xFF if code is not None else None
-    if primary == sqlite3.SQLITE_FULL:
-        return ResourceFull(f"the disk that holds the database is full: make room there, and all goes on ({text})")
-    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no space for the log's index; a write may have been applied
-        return DiskFull(f"the disk that holds the database is full: make room there, and all goes on ({text})")
-    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-        return Unusable(f"the crawl's database cannot be opened ({text}): check the rights on it and on its folder")
-    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return Unusable(f"the crawl's database cannot be used ({text}): restore it from a copy or start over")
-    if isinstance(error, IntegrityError):
-        return Permanent(f"the database refused the rows: {text}")
-    if isinstance(error, OperationalError):
-        return Transient(f"the database did not carry it out: {text}")
-    if isinstance(error, DBAPIError):
-        return Permanent(f"the database refused the statement: {text}")
-    return Permanent(str(error))
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return mapped_sqlite(cause) if isinstance(cause, sqlite3.Error) else Permanent(str(error))

@@ -3,15 +3,16 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, select, text, true, update
+from sqlalchemy import Connection, func, insert, select, text, true, update
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
+from shared.adapters.sql.engine.stored_crawls import COUNTED, counted, crawl_row
 from shared.domain.errors import Unusable
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import RETRY, REVISIT, USES_TIME, CrawlState
 from shared.domain.frontier.store_model import Counters
-from shared.domain.ids import CrawlId, Partition, Revision, Term
+from shared.domain.ids import CrawlId, Partition, Term
 
 CRAWLS_A_QUERY: Final = 1_000
 """How many crawls one statement names at most, far below the limits of SQLite and PostgreSQL."""
@@ -90,22 +91,16 @@ def crawl(connection: Connection, crawl_id: CrawlId) -> CrawlRow | None:
     return _crawl_where(connection, schema.crawls.c.crawl_id == crawl_id)
 
 
-def crawls(connection: Connection) -> Sequence[CrawlRow]:
-    """Return all crawls that are not deleted, oldest first. A crawl folder's database has one."""
-    query = _crawl_query().where(schema.crawls.c.state != CrawlState.DELETED).order_by(schema.crawls.c.crawl_id)
-    return [_crawl_row(row) for row in connection.execute(query)]
-
-
 def worked_on(connection: Connection) -> Sequence[CrawlRow]:
     """Return the crawls that are seeding, running or paused, oldest first (Store.worked_on)."""
-    return [_crawl_row(row) for row in connection.execute(_WORKED_ON)]
+    return [crawl_row(row) for row in connection.execute(_WORKED_ON)]
 
 
 def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
     """Return the rows of those of the crawls that are not deleted, whatever their state (Store.crawl_rows)."""
     table = schema.crawls.c
     query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
-    return [_crawl_row(row) for row in connection.execute(query)]
+    return [crawl_row(row) for row in connection.execute(query)]
 
 
 def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -159,11 +154,6 @@ def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
     connection.execute(update(table).where(table.c.crawl_id == crawl_id).values(active_ms=table.c.active_ms + ms))
 
 
-def counters(connection: Connection, crawl_id: CrawlId) -> Counters:
-    """Return the crawl's counters, summed over partitions; all are zero for an unknown crawl."""
-    return counters_of(connection, [crawl_id]).get(crawl_id, Counters())
-
-
 def counters_of(connection: Connection, crawls: Sequence[CrawlId]) -> dict[CrawlId, Counters]:
     """Return the counters of those crawls that have any, summed over partitions (Overview.counters)."""
     return _summed(connection, crawls, true())
@@ -177,7 +167,7 @@ def counters_by_partition(
     result: dict[CrawlId, dict[Partition, Counters]] = {crawl_id: {} for crawl_id in crawl_ids}
     for some in chunked(crawl_ids):
         for row in connection.execute(select(table).where(table.c.crawl_id.in_(some))):
-            part = Counters(**{name: getattr(row, name) for name in (*schema.COUNTERS, "version")})
+            part = Counters(**{name: getattr(row, name) for name in COUNTED})
             result[CrawlId(row.crawl_id)][Partition(row.partition)] = part
     return result
 
@@ -194,11 +184,10 @@ def counters_in(
 
 def _summed(connection: Connection, crawl_ids: Collection[CrawlId], condition: Any) -> dict[CrawlId, Counters]:
     table = schema.crawl_counters
-    names = (*schema.COUNTERS, "version")
-    sums = select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in names))
+    sums = select(table.c.crawl_id, *(func.sum(table.c[name]).label(name) for name in COUNTED))
     query = sums.where(condition).group_by(table.c.crawl_id)
     return {
-        CrawlId(row.crawl_id): Counters(**{name: int(getattr(row, name)) for name in names})
+        CrawlId(row.crawl_id): counted(row)
         for some in chunked(crawl_ids)
         for row in connection.execute(query.where(table.c.crawl_id.in_(some)))
     }
@@ -209,21 +198,6 @@ def chunked(crawl_ids: Collection[CrawlId]) -> Iterator[Sequence[CrawlId]]:
     ordered = sorted(crawl_ids)
     for start in range(0, len(ordered), CRAWLS_A_QUERY):
         yield ordered[start : start + CRAWLS_A_QUERY]
-
-
-def tallies(connection: Connection, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
-    """Return the crawl's counts by reason, summed over partitions: kind -> key -> count, such as failed -> dns -> 3."""
-    result: dict[str, dict[str, int]] = {}
-    rows = connection.execute(
-        text(
-            "SELECT kind, key, sum(n) FROM crawl_tallies WHERE crawl_id = :crawl_id"
-            " GROUP BY kind, key HAVING sum(n) <> 0 ORDER BY kind, key"
-        ),
-        {"crawl_id": crawl_id},
-    )
-    for kind, key, n in rows:
-        result.setdefault(kind, {})[key] = int(n)
-    return result
 
 
 def _crawl_query() -> Any:
@@ -238,22 +212,4 @@ _WORKED_ON = _crawl_query().where(text(f"crawls.{schema.WORKED_ON}")).order_by(s
 
 def _crawl_where(connection: Connection, condition: Any) -> CrawlRow | None:
     row = connection.execute(_crawl_query().where(condition)).first()
-    return None if row is None else _crawl_row(row)
-
-
-def _crawl_row(row: Row[Any]) -> CrawlRow:
-    return CrawlRow(
-        crawl_id=CrawlId(row.crawl_id),
-        name=row.name,
-        revision=Revision(row.revision),
-        state=CrawlState(row.state),
-        spec=row.spec,
-        finished_reason=row.finished_reason,
-        created_at_ms=row.created_at_ms,
-        started_at_ms=row.started_at_ms,
-        finished_at_ms=row.finished_at_ms,
-        active_ms=int(row.active),
-        active_pool=row.active_pool,
-        active_zero_ms=row.active_zero_ms,
-        change=row.change,
-    )
+    return None if row is None else crawl_row(row)

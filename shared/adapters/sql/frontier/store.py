@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from shared.adapters.sql.engine import fence
+from shared.adapters.sql.engine import fence, stored_crawls
 from shared.adapters.sql.engine.executor import Executor, SqlAdapter, bound, polled, read, write
 from shared.adapters.sql.engine.migrate import upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import SqliteThreads, Synchronous
@@ -52,10 +52,10 @@ class SqlStore(SqlAdapter):
     start_active_time = write(changes.start_active_time)
     add_pool_time = write(changes.add_pool_time)
     crawl_changes = read(changes.since)
-    counters = read(crawls.counters)
+    counters = read(stored_crawls.counters)
     counters_by_partition = read(crawls.counters_by_partition)
     counters_in = read(crawls.counters_in)
-    tallies = read(crawls.tallies)
+    tallies = read(stored_crawls.tallies)
     due_before = read(revisits.due_before)
     page_rates = read(revisits.page_rates)
     scope_revision = read(rescope.scope_revision)

@@ -1,0 +1,54 @@
+"""A SELECT as text, which runs on a connection of SQLAlchemy and on one of SQLite's driver.
+
+A command that reads a crawl's folder uses the driver alone. To import SQLAlchemy takes it longer than all of its reads.
+"""
+
+import sqlite3
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, TextClause
+
+    ReadConnection = Connection | sqlite3.Connection
+
+
+class Query:
+    """A SELECT with parameters such as `:crawl_id`. A row has the columns as attributes, with the driver's types.
+
+    An expression without an alias is only found by its index.
+    """
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+
+    def __repr__(self) -> str:
+        return f"<Query {self.sql[:60]}>"
+
+    def rows(self, connection: "ReadConnection", /, **values: Any) -> Sequence[Any]:
+        """Run the query, and return all its rows."""
+        if isinstance(connection, sqlite3.Connection):
+            cursor = connection.execute(self.sql, values)
+            return list(map(_row(tuple(column[0] for column in cursor.description)), cursor))
+        return connection.execute(self.clause, values).all()
+
+    def first(self, connection: "ReadConnection", /, **values: Any) -> Any | None:
+        """Run the query, and return its first row, or None if there is none."""
+        return next(iter(self.rows(connection, **values)), None)
+
+    @cached_property
+    def clause(self) -> "TextClause":
+        """The query as SQLAlchemy takes it."""
+        from sqlalchemy import text
+
+        return text(self.sql)
+
+
+@lru_cache(256)
+def _row(columns: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Return the function that makes a row with these columns from the driver's tuple."""
+    kind: Any = namedtuple("kind", columns, rename=True)  # type: ignore[misc]  # columns are data
+    made: Callable[[Any], Any] = kind._make
+    return made
