@@ -28,7 +28,7 @@ def answered(
 ) -> UrlOutcome:
     """Return the outcome of a URL that was answered, whatever its HTTP status is.
 
-    `stored`: its place in the archive, None if the crawl does not store its media type.
+    `stored`: its place in the archive, None if the crawl does not store or fetch its media type.
     """
     place = None if stored is None else stored.location
     return UrlOutcome(

@@ -14,7 +14,7 @@ from shared.domain.crawl.scope import ExclusionReason, ScopeRule
 from shared.domain.explain.excluded_links import MAX_EXAMPLES
 from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
-from shared.domain.web.robots import NotIndexed
+from shared.domain.web.robots import BY_TYPE, NotIndexed
 from shared.domain.web.url import Location, canonicalize, locate
 from workers.extract.page_rules import Html
 from workers.outlinks import Outlinks, header_text, redirect_target, without_url
@@ -24,7 +24,7 @@ from workers.parse.directives import NOTHING_FORBIDDEN, Directives, x_robots_tag
 from workers.parse.html import LinkKind, PageLink, ParsedPage, parse_html, parse_refresh
 from workers.parse.mime import HTML_TYPES, XHTML_TYPES, Media, classify, media_type
 from workers.parse.requisites import MAX_REQUISITE_BYTES, loads, requisites_of
-from workers.visit_crawls import VisitCrawl
+from workers.visit_crawls import VisitCrawl, is_page
 
 _SEQUENCE: Final = frozenset(("next", "prev"))
 _CANONICAL: Final = frozenset(("canonical",))
@@ -125,8 +125,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def unstored(self) -> bool:
-        """True if the answer is not archived, because the crawl does not store its media type."""
-        return self.not_indexed is NotIndexed.MEDIA_TYPE
+        """True if the answer is not archived, because the crawl does not store or fetch its media type."""
+        return self.not_indexed in BY_TYPE
 
 
 def read(
@@ -161,6 +161,8 @@ def _read(
         return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type), kind, extra)
     if not 200 <= answer.status < 300:
         return PageReading(_mime(body, content_type))
+    if crawl.skips_body is not None and is_page(kind) and crawl.skips_body(answer.status, content_type):
+        return PageReading(media_type(content_type)[:_MIME], not_indexed=NotIndexed.NOT_FETCHED)
     media = classify(body, content_type)
     mime = (media_type(content_type) or (_SNIFFED[media] if body else ""))[:_MIME]
     obeys_robots = crawl.obeys_robots(page.host)

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_network
 from typing import Final
 
@@ -11,8 +12,10 @@ import structlog
 from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.host_specs import HostSpecs, compiled_scope
+from shared.domain.crawl.media_spec import Media
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
+from shared.domain.frontier.states import UrlKind
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION
 from shared.domain.web.fetch import FetchLimits, FetchRequest
@@ -25,6 +28,7 @@ from workers.extract.page_rules import PageRules
 from workers.fetch.egress import EgressRules
 from workers.fetch.pool import FetcherPool
 from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.parse.mime import UNDECLARED, media_type
 from workers.revisits import conditions
 
 log = structlog.get_logger(__name__)
@@ -54,6 +58,8 @@ class VisitCrawl:
     fetcher: Fetcher
     archived: ArchivedCrawl
     paused: bool = False
+    skips_body: Callable[[int, str | None], bool] | None = None
+    """Return True for the status and Content-Type of a page whose body is not transferred. None: all are."""
 
     def obeys_robots(self, host: str) -> bool:
         """Return True if the crawl obeys the robots.txt and the robots directives of `host`."""
@@ -64,12 +70,20 @@ class VisitCrawl:
         return self.host_specs.of(host).politeness.delay_s
 
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
-        """Return the request for a URL of a shard. It is conditional if the URL's ETag or Last-Modified is known."""
+        """Return the request for a URL of a shard. It is conditional if the URL's ETag or Last-Modified is known.
+
+        The bodies of requisites, sitemaps and feeds are transferred whatever their type is.
+        """
         headers = self.headers
         if entry.etag is not None or entry.last_modified is not None:
             headers += conditions(entry)
         fetch = self.spec.fetch
-        return FetchRequest(entry.url, headers, limits=self.limits, proxy=fetch.proxy, http2=fetch.http2, fresh=fresh)
+        request = FetchRequest(
+            entry.url, headers, limits=self.limits, proxy=fetch.proxy, http2=fetch.http2, fresh=fresh
+        )
+        if self.skips_body is None or not is_page(UrlKind(entry.kind)):
+            return request
+        return replace(request, skips_body=self.skips_body)
 
 
 class VisitCrawls:
@@ -182,6 +196,7 @@ class VisitCrawls:
             ),
             # With an invalid pattern no URL can be judged, so none is fetched: visits hand their URLs back.
             paused=published.paused or scope.problem is not None,
+            skips_body=skips_body(spec.media),
         )
 
     def __repr__(self) -> str:
@@ -190,6 +205,22 @@ class VisitCrawls:
 
 def _rules(spec: CrawlSpec) -> EgressRules:
     return EgressRules(allow=tuple(ip_network(network, strict=False) for network in sorted(spec.egress.allow)))
+
+
+def is_page(kind: UrlKind) -> bool:
+    """Return True unless a URL was found as a requisite, sitemap or feed."""
+    return not (kind.listing or kind is UrlKind.REQUISITE)
+
+
+def skips_body(media: Media) -> Callable[[int, str | None], bool] | None:
+    """Return what tells by status and Content-Type that the body of a page is not fetched. None: all are fetched."""
+    return None if media.fetched is None else partial(_skips_body, media)
+
+
+def _skips_body(media: Media, status: int, content_type: str | None) -> bool:
+    """Return True for a page of a type that `media.fetched` leaves out. An answer without a type is fetched."""
+    essence = media_type(content_type)
+    return 200 <= status < 300 and essence not in UNDECLARED and not media.fetches(essence)
 
 
 def _headers(spec: CrawlSpec, agent: str) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,7 @@ from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, UrlEn
 from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
 from shared.domain.web.fetch import FailureKind, Truncation
-from shared.domain.web.robots import NotIndexed
+from shared.domain.web.robots import BY_TYPE
 from shared.wire.messages import HostNote, UrlOutcome
 
 _FAILURE_CHARS = 500
@@ -47,7 +47,7 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
     """Return why the URL is no listed page, as it is stored. None if it is one."""
-    if page or result.not_indexed == NotIndexed.MEDIA_TYPE:
+    if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
     if result.entries >= 0:
         return "sitemap"
@@ -66,7 +66,7 @@ def fetch_row(
     """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page. `requisite`: it was sent as one.
 
     A page that must not be indexed is stored like an answer that is none, with the directive as its reason. So is one
-    whose media type the crawl does not store.
+    whose media type the crawl does not store or fetch.
     """
     record = result.record
     return FetchRow(

@@ -70,7 +70,8 @@ class CrawlStats(Model):
     tallies: dict[str, dict[str, int]] = field(
         "Counts by HTTP status, by reason of failure and by reason of exclusion. `left_out` counts links "
         "that were not followed, by reason. `truncated` counts pages with an incomplete body, `not_indexed` those that "
-        "robots directives or `media.stored` keep out of lists, exports and items. `discover` counts the sitemaps and "
+        "robots directives, `media.stored` or `media.fetched` keep out of lists, exports and items. "
+        "`discover` counts the sitemaps and "
         "feeds that were read, and the URLs found first in them (`listed`). `revisited` counts fetches of pages that "
         "were stored before, by what they found.",
         {"status": {"200": 97, "404": 3}, "left_out": {"other_host": 51}},

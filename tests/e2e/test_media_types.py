@@ -1,7 +1,10 @@
-"""A crawl that stores pages of some media types only, and reads links of some only."""
+"""A crawl that fetches or stores pages of some media types only, and reads links of some only."""
 
 import json
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +65,89 @@ def test_links_of_types_that_are_not_parsed_are_not_followed(site: Web, tmp_path
     assert requested == ["/"]
     assert (summary["pages"], summary["left_out"]) == (1, {"not_parsed": 1})
     assert stored(folder) == ["/"]
+
+
+LONG = 64 << 20
+
+
+class CountingServer(ThreadingHTTPServer):
+    """A page that links to a long archive, a short one, and a file without a type. It counts the bytes of bodies that
+    the kernel took.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.sent: dict[str, int] = {}
+        self.answered = threading.Condition()
+
+
+class Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: CountingServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+
+    def do_GET(self) -> None:
+        links = b"<title>start</title><a href=long.zip>1</a><a href=short.zip>2</a><a href=untyped>3</a>"
+        kind, size, body = {
+            "/": ("text/html", len(links), links),
+            "/long.zip": ("application/zip", LONG, b"x" * 65536),
+            "/short.zip": ("application/zip", 2000, b"x" * 2000),
+            "/untyped": ("", 9, b"some text"),
+        }.get(self.path, ("text/plain", 0, b""))
+        self.send_response(200 if size else 404)
+        self.send_header("Content-Length", str(size))
+        if kind:
+            self.send_header("Content-Type", kind)
+        self.end_headers()
+        sent = 0
+        try:
+            while sent < size:
+                sent += self.request.send(body[: size - sent])
+        except OSError:
+            self.close_connection = True
+        with self.server.answered:
+            self.server.sent[self.path] = sent
+            self.server.answered.notify_all()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def counting() -> Iterator[CountingServer]:
+    with CountingServer() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_transfer_of_a_type_that_is_not_fetched_ends_behind_its_head(counting: CountingServer, tmp_path: Path) -> None:
+    origin = f"http://127.0.0.1:{counting.server_address[1]}"
+    spec = {
+        "seeds": [f"{origin}/"],
+        "politeness": {"delay_s": 0.01},
+        "media": {"fetched": ["text/html"]},
+        "fetch": {"max_body_bytes": LONG},
+    }
+    folder = tmp_path / "crawl"
+    with Running(folder, "--spec", write_spec(tmp_path / "spec.json", spec)) as run:
+        summary = run.finish()
+    with counting.answered:
+        assert counting.answered.wait_for(lambda: len(counting.sent) == 5, timeout=60), counting.sent
+    assert counting.sent["/long.zip"] < 1 << 20, "the connection was closed"
+    assert counting.sent["/short.zip"] == 2000
+    assert (summary["pages"], summary["not_indexed"]) == (2, {"not_fetched": 2})
+    assert summary["identities"] == {"urls": 0, "links": 0}
+    assert summary["counters"]["done"] == 4
+    assert stored(folder) == ["/", "/untyped"], "an answer without a type is fetched"
+    archived = b"".join(path.read_bytes() for path in (folder / "archive").rglob("*.cdxj"))
+    assert b".zip" not in archived
+    shown = orb("show", folder, "--url", f"{origin}/long.zip").decode()
+    assert "media.fetched of the spec leaves out its media type" in shown

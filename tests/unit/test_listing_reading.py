@@ -42,6 +42,7 @@ class Crawl:
         self.spec = CrawlSpec(seeds=(Seed(url="http://a.example/docs/"),), scope=scope or Scope(), discover=discover)
         self.scope = CompiledScope(self.spec)
         self.product = "orb"
+        self.skips_body = None
         self.outlinks = OutlinkResolver(CrawlId(1), Revision(1), self.scope, self.spec.extract, KnownLinks(1 << 17))
 
     def obeys_robots(self, host: str) -> bool:

@@ -13,11 +13,13 @@ from shared.domain.crawl.spec_parse import SpecError, parse_spec
 from shared.domain.explain.excluded_links import losses
 from shared.domain.explain.losses import Losses
 from shared.domain.explain.sentences import no_page
+from shared.domain.frontier.states import UrlKind
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.web.fetch import Answer, Timings
 from tests.unit.test_pages import HTML, PAGE, Crawl, found, reading
 from workers.outcome import answered
 from workers.page_reading import PageReading
+from workers.visit_crawls import is_page, skips_body
 
 SEEDS = {"seeds": ["http://a.test/"]}
 
@@ -25,6 +27,9 @@ SEEDS = {"seeds": ["http://a.test/"]}
 @pytest.mark.parametrize(
     ("media", "path"),
     [
+        ({"fetched": []}, "media.fetched"),
+        ({"fetched": ["image"]}, "media.fetched[0]"),
+        ({"fetched": ["text/html"] * 101}, "media.fetched"),
         ({"stored": []}, "media.stored"),
         ({"stored": ["text"]}, "media.stored[0]"),
         ({"stored": ["text/html", "Text/HTML"]}, "media.stored[1]"),
@@ -56,15 +61,17 @@ def test_hint_names_the_canonical_form_of_a_type() -> None:
     ],
 )
 def test_type_matches_itself_its_kind_and_everything(types: tuple[str, ...] | None, stored: list[str]) -> None:
-    media = Media(stored=types, parsed=types)
+    media = Media(fetched=types, stored=types, parsed=types)
     each = ["text/html", "image/png", ""]
     assert [of for of in each if media.stores(of)] == stored
     assert [of for of in each if media.parses(of)] == stored
+    assert [of for of in each if media.fetches(of)] == stored
 
 
 def crawl(**media: Any) -> Crawl:
     made = Crawl()
     made.spec = msgspec.structs.replace(made.spec, media=Media(**media))
+    made.skips_body = skips_body(made.spec.media)
     assert decode_spec(encode_spec(made.spec)) == made.spec
     return made
 
@@ -93,6 +100,49 @@ def test_type_that_is_not_declared_is_that_of_the_content() -> None:
     assert reading(HTML, *undeclared, crawl=crawl(stored=("image/*",))).unstored
 
 
+def test_page_that_is_not_fetched_has_a_reason_and_nothing_else() -> None:
+    page = reading(b"", crawl=crawl(fetched=("application/pdf",)))
+    assert (page.unstored, page.mime, page.html, found(page)) == (True, "text/html", None, [])
+    outcome = outcome_of(page)
+    assert (outcome.record, outcome.digest, outcome.not_indexed) == (None, b"", "not_fetched")
+    row = fetch_row(CrawlId(1), HostId(1), Fingerprint(bytes(16)), outcome, page=False)
+    assert (row.page, row.reason, row.segment, row.links_found) == (False, "not_fetched", None, None)
+    assert losses(row.page, row.truncated, row.left_out, row.reason) == [("not_indexed", "not_fetched", 1)]
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "skipped"),
+    [
+        (200, "application/zip", True),
+        (206, "Application/ZIP; charset=utf-8", True),
+        (200, "text/html", False),
+        (200, "image/png", False),
+        (200, "text/html, application/zip", True),
+        (200, None, False),
+        (200, "", False),
+        (200, "nonsense", False),
+        (200, "unknown/unknown", False),
+        (200, "*/*", False),
+        (301, "application/zip", False),
+        (404, "application/zip", False),
+    ],
+)
+def test_only_a_declared_type_of_a_page_can_end_its_transfer(
+    status: int, content_type: str | None, skipped: bool
+) -> None:
+    skips = skips_body(Media(fetched=("text/html", "image/*")))
+    assert skips is not None
+    assert skips(status, content_type) is skipped
+    assert skips_body(Media(stored=("image/*",))) is None, "every type is fetched, so nothing is checked"
+
+
+@pytest.mark.parametrize("kind", [UrlKind.REQUISITE, UrlKind.FEED, UrlKind.SITEMAP, UrlKind.HOST_SITEMAP])
+def test_requisites_sitemaps_and_feeds_are_fetched_whatever_their_type(kind: UrlKind) -> None:
+    assert not is_page(kind)
+    assert is_page(UrlKind.PAGE)
+    assert is_page(UrlKind.LISTED)
+
+
 def test_page_that_is_not_parsed_is_stored_and_counts_as_not_read() -> None:
     page = reading(crawl=crawl(parsed=("application/xhtml+xml",)))
     assert (page.unstored, page.title, found(page), dict(page.left_out)) == (False, None, [], {NOT_PARSED: 1})
@@ -116,4 +166,7 @@ def test_what_is_left_out_is_explained() -> None:
     assert lost.hide_urls()
     assert no_page({"status": {"200": 3}, "not_indexed": {"media_type": 3}}, {}) == (
         "media.stored of the spec leaves out its media type; add the type to media.stored."
+    )
+    assert no_page({"status": {"200": 3}, "not_indexed": {"media_type": 1, "not_fetched": 2}}, {}) == (
+        "media.fetched of the spec leaves out its media type; add the type to media.fetched."
     )

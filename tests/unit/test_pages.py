@@ -1,5 +1,6 @@
 """What an answer comes to: type, title, links; redirects as discoveries; nofollow heeded where robots are obeyed."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -35,6 +36,7 @@ class Crawl:
         )
         self.scope = CompiledScope(self.spec)
         self.product = "orb"
+        self.skips_body: Callable[[int, str | None], bool] | None = None
         self.outlinks = OutlinkResolver(CrawlId(1), Revision(1), self.scope, self.spec.extract, KnownLinks(1 << 8))
 
     def obeys_robots(self, host: str) -> bool:

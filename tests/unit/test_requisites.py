@@ -29,6 +29,7 @@ class Crawl:
         self.spec = CrawlSpec(seeds=(Seed(url=PAGE),), scope=scope, budget=budget or Budget())
         self.scope = CompiledScope(self.spec)
         self.product = "orb"
+        self.skips_body = None
         self.outlinks = OutlinkResolver(CrawlId(1), Revision(1), self.scope, self.spec.extract, KnownLinks(1 << 8))
 
     def obeys_robots(self, host: str) -> bool:

@@ -48,11 +48,17 @@ FAILURES: Final[dict[int, FailureKind]] = {
 """The failure kind of each of libcurl's result codes; any other is `FailureKind.OTHER`. Numbers are codes that pycurl
 does not name."""
 
+_HEAD_ENDS: Final = (b"\r\n", b"\n")
+_DIGITS: Final = 18
 _TIMER_GRAIN_S: Final = 0.001
 _CURL_HEADER_BYTES: Final = 300 * 1024
 """libcurl's own limit on one response head (MAX_HTTP_RESP_HEADER_SIZE). Above it the transfer fails."""
 _SUPPRESS_CONNECT_HEADERS: Final = 265
 """CURLOPT_SUPPRESS_CONNECT_HEADERS, which pycurl does not name."""
+DRAINED_BYTES: Final = 16 * 1024
+"""A body that is not wanted is received and dropped if it is not longer. So its connection can be used again. The
+connection of a longer one is closed."""
+
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 
@@ -75,6 +81,7 @@ class Cut(Enum):
     HEADERS = auto()
     FIRST_BYTE = auto()
     RESENDING = auto()
+    SKIPPED = auto()
     TOTAL = auto()
 
 
@@ -100,12 +107,14 @@ class CurlExchange:
         "_requests",
         "_resolving",
         "_size",
+        "_skips",
         "_started",
         "curl",
         "cut",
         "set_connect_s",
         "set_fresh",
         "set_http2",
+        "set_skipping",
         "tried",
     )
 
@@ -117,6 +126,7 @@ class CurlExchange:
         self.set_connect_s = -1.0
         self.set_fresh = False
         self.set_http2: bool | None = None
+        self.set_skipping = False
         self._resolving = False
         self.curl: Any = pycurl.Curl()
         self._configure()
@@ -129,6 +139,7 @@ class CurlExchange:
         self._size = 0
         self._head_lines = 0
         self._requests = 0
+        self._skips = False
         self.cut: Cut | None = None
         self._denied: str | None = None
         self._excluded: str | None = None
@@ -182,6 +193,9 @@ class CurlExchange:
             version = pycurl.CURL_HTTP_VERSION_2TLS if request.http2 else pycurl.CURL_HTTP_VERSION_1_1
             curl.setopt(pycurl.HTTP_VERSION, version)
             self.set_http2 = request.http2
+        if (request.skips_body is not None) is not self.set_skipping:
+            self.set_skipping = not self.set_skipping
+            curl.setopt(pycurl.HEADERFUNCTION, self._on_header if self.set_skipping else self._lines.append)
         if self._options.resolve:
             self._resolve(target)
 
@@ -273,9 +287,35 @@ class CurlExchange:
             return int(pycurl.PREREQFUNC_ABORT)
         return int(pycurl.PREREQFUNC_OK)
 
+    def _on_header(self, line: bytes) -> int | None:
+        """Collect a line of a head. Behind the final head, end the transfer if its body is long and not wanted."""
+        self._lines.append(line)
+        skips = self._request.skips_body
+        if line not in _HEAD_ENDS or self._head_lines or self._skips or skips is None:
+            return None
+        head = response_head(self._lines)
+        if head is None or not skips(head.status, head.joined("content-type")):
+            return None
+        self._skips = True
+        length = head.joined("content-length") or ""
+        if length.isascii() and length.isdigit() and len(length) < _DIGITS and int(length) <= DRAINED_BYTES:
+            return None
+        self.cut = Cut.SKIPPED
+        return 0
+
+    def _on_unwanted(self, piece: bytes) -> int | None:
+        """Drop a piece of a body that is not wanted. End the transfer if the body is longer than its head said."""
+        self._size += len(piece)
+        if self._size <= DRAINED_BYTES:
+            return None
+        self.cut = Cut.SKIPPED
+        return 0
+
     def _on_body(self, piece: bytes) -> int | None:
         """Collect the body up to its limit. A returned count other than the piece's length ends the transfer."""
         limits = self._request.limits
+        if self._skips:
+            return self._on_unwanted(piece)
         if not self._head_lines:
             self._head_lines = len(self._lines)
             if sum(map(len, self._lines)) > limits.header_bytes:
@@ -304,7 +344,7 @@ class CurlExchange:
             limit = min(limits.header_bytes, _CURL_HEADER_BYTES)
             return self._failed(FailureKind.HEADERS_TOO_LARGE, f"the response head is longer than {limit} bytes")
         head = response_head(self._lines[: self._head_lines] if self._head_lines else self._lines)
-        if code == 0 and self.cut is None and head is not None:
+        if head is not None and (self._skips or (code == 0 and self.cut is None)):
             return self._answer(head, None)
         match self.cut:
             case Cut.BODY if head is not None:
@@ -363,7 +403,7 @@ class CurlExchange:
         body = b"".join(self._pieces)
         decoded = Decoded(body)
         coding = ", ".join([value for name, value in head.headers if name == "content-encoding"])
-        if coding or len(body) > self._request.limits.decoded_bytes:
+        if not self._skips and (coding or len(body) > self._request.limits.decoded_bytes):
             decoded = decode(body, coding, self._request.limits.decoded_bytes)
         return Answer(
             self._request.url,

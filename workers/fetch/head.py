@@ -137,6 +137,11 @@ class ResponseHead:
     headers: tuple[tuple[str, str], ...]
     raw: bytes
 
+    def joined(self, name: str) -> str | None:
+        """Return all values of header `name` (given in lower case) joined by commas, or None if there is none."""
+        values = [value for key, value in self.headers if key == name]
+        return ", ".join(values) if values else None
+
 
 def response_head(lines: list[bytes]) -> ResponseHead | None:
     """Return the head of the response in the header lines from libcurl. Return None if it is missing or incomplete.

@@ -26,7 +26,9 @@ XHTML_TYPES: Final = frozenset(("application/xhtml+xml", "application/vnd.wap.xh
 
 HTML_TYPES: Final = frozenset(("text/html",)) | XHTML_TYPES
 XML_TYPES: Final = frozenset(("text/xml", "application/xml"))
-_UNDECLARED: Final = frozenset(("", "unknown/unknown", "application/unknown", "*/*"))
+UNDECLARED: Final = frozenset(("", "unknown/unknown", "application/unknown", "*/*"))
+"""Types that say nothing of the content."""
+
 
 _SNIFFED_BYTES: Final = 1445
 """The length of the resource header (https://mimesniff.spec.whatwg.org/#reading-the-resource-header)."""
@@ -105,7 +107,7 @@ def classify(body: bytes, content_type: str | None) -> Media:
     contain NUL, which parsers skip.
     """
     essence = media_type(content_type)
-    if essence not in _UNDECLARED:
+    if essence not in UNDECLARED:
         declared = _declared(essence)
         if declared is Media.HTML:
             return Media.OTHER if _BINARY_MAGIC.match(body) is not None else declared

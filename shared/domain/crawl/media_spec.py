@@ -1,4 +1,4 @@
-"""The section `media` of a crawl spec: which media types of pages are stored, and which are parsed for links."""
+"""The section `media` of a crawl spec: which media types of pages are fetched, stored, and parsed for links."""
 
 import re
 from typing import Annotated, Final
@@ -21,11 +21,22 @@ MediaTypes = Annotated[tuple[MediaType, ...], Meta(max_length=MAX_MEDIA_TYPES)]
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pages are stored and parsed, by the media type of their answer. Requisites and sitemaps are not concerned.
+    """Which pages are fetched, stored and parsed, by the media type of their answer.
+
+    Requisites and sitemaps are not concerned.
 
     A type is `type/subtype`, `type/*` or `*/*`, in lower case and without parameters.
     """
 
+    fetched: Annotated[
+        Annotated[tuple[MediaType, ...], Meta(min_length=1, max_length=MAX_MEDIA_TYPES)] | None,
+        described(
+            "The media types of the pages whose body is transferred. The transfer of another page ends after the head "
+            "of its answer, and the page counts as `not_fetched`. A page without a Content-Type is fetched. Null: all "
+            "types.",
+            ["text/html", "application/pdf"],
+        ),
+    ] = None
     stored: Annotated[
         Annotated[tuple[MediaType, ...], Meta(min_length=1, max_length=MAX_MEDIA_TYPES)] | None,
         described(
@@ -42,6 +53,10 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
             ["text/html"],
         ),
     ] = None
+
+    def fetches(self, media_type: str) -> bool:
+        """Return True if the body of a page of a media type (lower case, without parameters) is transferred."""
+        return self.fetched is None or _listed(self.fetched, media_type)
 
     def stores(self, media_type: str) -> bool:
         """Return True if pages of a media type (lower case, without parameters) are stored."""

@@ -379,7 +379,7 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     fetch: Annotated[Fetch, described("How requests are made.")] = Fetch()
     extract: Annotated[Extract, described("Which links are followed, and which items are extracted.")] = Extract()
-    media: Annotated[Media, described("Which pages are stored and parsed, by their media types.")] = Media()
+    media: Annotated[Media, described("Which pages are fetched, stored and parsed, by their media types.")] = Media()
     discover: Annotated[Discover, described("Sources of URLs besides the links of pages.")] = Discover()
     retry: Annotated[Retry, described("When failed fetches are repeated.")] = Retry()
     recrawl: Annotated[Recrawl, described("When stored pages are fetched again.")] = Recrawl()

@@ -368,7 +368,7 @@ def _priority_sizes(rules: Sequence[PriorityRule]) -> SpecProblem | None:
 
 
 def _media(media: Media) -> Iterator[SpecProblem]:
-    for name, types in (("stored", media.stored), ("parsed", media.parsed)):
+    for name, types in (("fetched", media.fetched), ("stored", media.stored), ("parsed", media.parsed)):
         for index, entry in enumerate(types or ()):
             if (problem := media_type_problem(entry)) is not None:
                 yield SpecProblem(f"{name}[{index}]", *problem)

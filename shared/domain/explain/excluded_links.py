@@ -28,7 +28,7 @@ REDISCOVERED: Final = "rediscovered"
 `queued_again`."""
 
 NOT_INDEXED: Final = "not_indexed"
-"""The tally of pages that robots directives or `media.stored` keep out of lists, exports and items."""
+"""The tally of pages that robots directives, `media.stored` or `media.fetched` keep out of lists, exports and items."""
 
 MAX_EXAMPLES: Final = 20
 """The most examples of one reason that a crawl keeps per partition, that a page reports, and that are shown."""

@@ -28,7 +28,7 @@ from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.reads.views import UrlView
 from shared.domain.web.fetch import FailureKind
-from shared.domain.web.robots import NotIndexed
+from shared.domain.web.robots import BY_TYPE, NotIndexed
 from shared.domain.web.url import canonicalize, host_of
 
 
@@ -115,6 +115,9 @@ _MEANINGS: Final = {
     ),
     NotIndexed.MEDIA_TYPE: Meaning(
         "media type", "media.stored of the spec leaves out its media type", "add the type to media.stored"
+    ),
+    NotIndexed.NOT_FETCHED: Meaning(
+        "not fetched", "media.fetched of the spec leaves out its media type", "add the type to media.fetched"
     ),
     NOT_PARSED: Meaning(
         "not parsed", "media.parsed of the spec leaves out the media type of its page", "add the type to media.parsed"
@@ -290,8 +293,9 @@ def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], r
     for kind in ("failed", "excluded"):
         for reason, n in tallies.get(kind, {}).items():
             ends[reason] = ends.get(reason, 0) + n
-    if unstored := tallies.get(NOT_INDEXED, {}).get(NotIndexed.MEDIA_TYPE):
-        ends[NotIndexed.MEDIA_TYPE] = unstored
+    for by_type in BY_TYPE:
+        if unstored := tallies.get(NOT_INDEXED, {}).get(by_type):
+            ends[by_type] = unstored
     unreachable = ends.pop(HOST_UNREACHABLE, 0)
     if unreachable or not ends:
         for reason, n in last_failures.items():

@@ -1,5 +1,6 @@
 """A fetch's request and its result. What the server does is a value, never an exception."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -47,7 +48,11 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """One HTTP request for the fetcher, which never follows redirects. `fresh`: use a new connection."""
+    """One HTTP request for the fetcher, which never follows redirects. `fresh`: use a new connection.
+
+    `skips_body` returns True for the status and Content-Type of a response whose body is not wanted. Its transfer ends
+    after the head, and the answer has no body. None: all are wanted. It must not raise.
+    """
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -57,6 +62,7 @@ class FetchRequest:
     proxy: str | None = None
     http2: bool = True
     fresh: bool = False
+    skips_body: Callable[[int, str | None], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,16 +41,21 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 class NotIndexed(StrEnum):
     """Why a fetched page is in no list, export or item.
 
-    Its robots directives forbid to index it, or the crawl does not store its media type (`media.stored`).
+    Its robots directives forbid to index it, or the crawl does not store its media type (`media.stored`) or does not
+    fetch it (`media.fetched`).
     """
 
     NOINDEX = "noindex"
     UNAVAILABLE_AFTER = "unavailable_after"
     MEDIA_TYPE = "media_type"
+    NOT_FETCHED = "not_fetched"
 
 
 BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
 """The reasons that take a page that was stored before out of lists, too."""
+
+BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
+"""The reasons of answers that are not archived, because of their media type."""
 
 
 @dataclass(frozen=True, slots=True)
