@@ -242,7 +242,8 @@ class CommandRunner:
                 crawl = own.crawls.find(run.crawl_id)
                 if crawl is not None and crawl.refused is not None:
                     return
-                changed = None if crawl is None else ChangedScope(crawl.scope, crawl.spec.recrawl.used)
+                if crawl is not None:
+                    changed = ChangedScope(crawl.scope, crawl.spec.recrawl.used, crawl.host_specs)
             rest = await self._store.run_command(
                 writer.fence,
                 run,

@@ -153,7 +153,7 @@ class Dispatch:
         queue.without_requisites = queue.without_requisites and not due
         requisites = crawl.requisites_apart and queue.queued > 0 and not queue.without_requisites
         requisites = requisites and crawl.allowance.exhausted() != "max_bytes"
-        if limit is not None:
+        if limit is not None and not queue.stored_only:
             if not requisites and queue.pages >= limit and queue.leased == 0 and (queue.queued > 0 or not recrawls):
                 return _Preparation.SPENT
             max_count = max(0, min(max_count, limit - queue.pages - queue.leased))
@@ -256,13 +256,17 @@ class Dispatch:
             queue.next_due = self._clock.elapsed() + wait_s if row.waiting else NEVER
 
     async def _exclude_rest(self, host: Host, queue: CrawlQueue, reason: str) -> None:
-        """Exclude the rest of the queue. A large queue takes several turns."""
+        """Exclude the rest of the queue. A large queue takes several turns.
+
+        The budget of the host spares stored pages that are queued for their links: they use none of it.
+        """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
         if await self._writer.apply(changes):
             self._hosts.defer(host, queue, self._clock.elapsed() + _GO_ON_S)
             return
         await self._read_again([(host, queue)])
+        queue.stored_only = reason == HOST_BUDGET and not queue.empty
 
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
         """Lease the requests in one transaction (within `writing`)."""

@@ -161,7 +161,7 @@ class HostQueues:
             host.add(queue)
         queue.delay_s, queue.slots = delay_s, slots
         queue.weight, queue.pool = weight, pool
-        queue.queued, queue.waiting = row.queued, row.waiting
+        queue.queued, queue.waiting, queue.stored_only = row.queued, row.waiting, False
         queue.next_due = now + (row.next_due_ms - now_ms) / 1000 if row.waiting else NEVER
         queue.pages, queue.leased, queue.cap = row.pages, row.leased, row.shard_cap
         self._place(host, queue)
@@ -174,6 +174,7 @@ class HostQueues:
             return False
         host, queue = known
         queue.queued += n
+        queue.stored_only = False
         self._place(host, queue)
         return True
 

@@ -32,6 +32,7 @@ class CrawlQueue:
     - `place`: the number of its entry in the host's `HostShares`, 0 for none.
     - `key`: that entry's key.
     - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
+    - `stored_only`: the host's budget excluded the others, so that only stored pages are queued. They use none of it.
     - `credit`: the part of a stored page that earlier shards owe to those pages.
     """
 
@@ -54,6 +55,7 @@ class CrawlQueue:
     key: float = 0.0
     credit: float = 0.0
     without_requisites: bool = False
+    stored_only: bool = False
 
     @property
     def empty(self) -> bool:

@@ -212,6 +212,7 @@ class OutcomeBatch:
             queue.leased += delta.leased
             queue.pages += delta.pages
             queue.without_requisites = queue.without_requisites and delta.queued <= 0
+            queue.stored_only = queue.stored_only and delta.queued <= 0
             if delta.shard_cap is not None:
                 queue.cap = delta.shard_cap
             if delta.next_due_ms is not None:
@@ -258,12 +259,15 @@ class OutcomeBatch:
         if recrawl is not None and (page or url.last is not None):
             of = (crawl, recrawl, place, url, result, decision)
             adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
-            made = page_visited(self.changes, *of, page=page, now_ms=self.now_ms, adaptive=adaptive)
+            made = page_visited(
+                self.changes, *of, page=page, revision=held.row.spec, now_ms=self.now_ms, adaptive=adaptive
+            )
             if made.finding is Finding.NEW:
                 self._stored(held, result.size)
             self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)
             return
-        row = fetch_row(*place, result, page=page, requisite=url.flags & IS_REQUISITE != 0)
+        requisite = url.flags & IS_REQUISITE != 0
+        row = fetch_row(*place, result, page=page, requisite=requisite, revision=held.row.spec)
         self.changes.fetches.append(row)
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
         flags = url.flags & ~(RETRY | REVISIT)

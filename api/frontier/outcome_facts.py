@@ -6,7 +6,8 @@ from dataclasses import replace
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.hosts import HostFacts
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
-from shared.domain.explain.excluded_links import ExcludedLink, encoded, kept, losses
+from shared.domain.crawl.scope_change import BY_SCOPE
+from shared.domain.explain.excluded_links import SCOPE, ExcludedLink, encoded, kept, losses
 from shared.domain.frontier.failure import Decision, HostEffect
 from shared.domain.frontier.page_history import ChangeKind, change_of
 from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, judge_page
@@ -62,8 +63,11 @@ def fetch_row(
     *,
     page: bool,
     requisite: bool = False,
+    revision: int = 1,
 ) -> FetchRow:
     """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page. `requisite`: it was sent as one.
+
+    `revision`: that of the spec under which the URL was leased.
 
     A page that must not be indexed is stored like an answer that is none, with the directive as its reason. So is one
     whose media type the crawl does not store or fetch.
@@ -92,8 +96,16 @@ def fetch_row(
         links=result.links,
         truncated=result.truncated[:16] or None,
         links_found=result.found if result.found >= 0 else None,
-        left_out=encoded({each.reason: each.n for each in result.left_out}),
+        left_out=_left_out(result, revision),
     )
+
+
+def _left_out(result: UrlOutcome, revision: int) -> str | None:
+    """Return the stored text of a page's excluded links, with the revision that judged them unless it is the first."""
+    counts = {each.reason: each.n for each in result.left_out}
+    if revision > 1 and not BY_SCOPE.isdisjoint(counts):
+        counts[SCOPE] = revision
+    return encoded(counts)
 
 
 def page_visited(
@@ -106,6 +118,7 @@ def page_visited(
     decision: Decision,
     *,
     page: bool,
+    revision: int,
     now_ms: int,
     adaptive: AdaptiveSchedule | None = None,
 ) -> PageVerdict:
@@ -127,7 +140,7 @@ def page_visited(
         changes.tallies[crawl_id, "revisited", finding.value] += 1
     if finding is Finding.RETRIED:
         changes.tallies[crawl_id, "retried", reason_of(result)] += 1
-    row = fetch_row(*place, result, page=page)
+    row = fetch_row(*place, result, page=page, revision=revision)
     if finding in (Finding.NEW, Finding.CHANGED) and history is not None:
         row = replace(row, recrawl=history.encoded())
         verdict = replace(verdict, flags=count_losses(changes, row, result, verdict.flags))

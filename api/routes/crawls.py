@@ -1,6 +1,7 @@
 """/v1/crawls: declare crawls, and read their specs, states and revisions."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -55,6 +56,7 @@ from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_differen
 from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
 from shared.domain.crawl.wider_scope import may_admit_more
 from shared.domain.explain.excluded_links import OUTLINKS
+from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
@@ -69,6 +71,11 @@ Fields = Annotated[Literal["spec"] | None, Query(description="`spec`: add the wh
 _READS: Final = [needs(Role.VIEWER)]
 _WRITES: Final = [needs(Role.OPERATOR)]
 _PATCH_ATTEMPTS: Final = 5
+_STORING: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
+_MAY_NEED_ARCHIVE: Final = (
+    "the wider scope needs the links of pages that are being stored, and this master cannot read the archive; it is "
+    "accepted while the crawl is paused and no URL is leased, if no stored page has links that the scope left out"
+)
 _NEEDS_ARCHIVE: Final = "the wider scope needs the links of stored pages, and this master cannot read the archive"
 
 
@@ -154,7 +161,7 @@ async def put_crawl(
     """Create the crawl, or replace its spec and labels.
 
     If nothing differs, nothing changes. A changed spec is a new revision. A wider scope needs the archive, if pages are
-    stored with links that the scope left out.
+    stored with links that the scope left out, or while pages are being stored.
     """
     declaration = _declared(name, wanted.spec, wanted.labels)
     await _check_archive(served, declaration)
@@ -247,15 +254,16 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
     spec = decode_spec(declaration.spec)
     moved = _scope_differs(stored.spec, spec)
     if spec.recrawl.used or moved:
-        _, tallies, _ = await served.catalog.stats(stored.crawl_id)
+        counters, tallies, _ = await served.catalog.stats(stored.crawl_id)
         if spec.recrawl.used:
             recrawl = await asyncio.to_thread(recrawl_plan, spec.recrawl, tallies.get(RATES, {}))
         if moved:
             change = await served.catalog.scope_change(stored.crawl_id, compiled_scope(spec))
             wider = _is_wider(stored.spec, spec)
             scope = scope_plan_body(change, tallies.get("excluded", {}), tallies.get(OUTLINKS, {}) if wider else {})
-            if scope.pages_to_read and served.archive is None:
-                warnings.append(f"{_NEEDS_ARCHIVE}; a PUT is refused")
+            need = _need_of_archive(stored.state, counters, tallies) if wider and served.archive is None else None
+            if need is not None:
+                warnings.append(f"{need}; a PUT is refused")
     return Plan(
         action="update" if differences or labels else "none",
         revision=stored.revision + bool(differences),
@@ -277,9 +285,19 @@ async def _check_archive(served: Services, declaration: Declaration) -> None:
         return
     if not _is_wider(stored.spec, decode_spec(declaration.spec)):
         return
-    _, tallies, _ = await served.catalog.stats(stored.crawl_id)
+    counters, tallies, _ = await served.catalog.stats(stored.crawl_id)
+    if (need := _need_of_archive(stored.state, counters, tallies)) is not None:
+        raise ApiProblem(ProblemKind.NO_ARCHIVE, need, hint=NO_ARCHIVE_HINT)
+
+
+def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str, Mapping[str, int]]) -> str | None:
+    """Return why a wider scope needs the archive: pages with links left out are stored or may be. None if it does not.
+
+    A page may still be stored under the present scope while the crawl is worked on or has a lease.
+    """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
-        raise ApiProblem(ProblemKind.NO_ARCHIVE, _NEEDS_ARCHIVE, hint=NO_ARCHIVE_HINT)
+        return _NEEDS_ARCHIVE
+    return _MAY_NEED_ARCHIVE if state in _STORING or counters.leased > 0 else None
 
 
 def _is_wider(stored: str, wanted: CrawlSpec) -> bool:

@@ -123,7 +123,7 @@ class Store(Protocol):
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
-        """Return the revision since which the crawl has its present scope. Later revisions changed other fields."""
+        """Return the revision since which the crawl has its present scope, and no host a higher limit of pages."""
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
         """Return the newest revision of the crawl whose scope may admit more than the one before. None without any."""

@@ -42,7 +42,7 @@ _INTERVAL_S = 60.0
 
 
 @cache
-def _database() -> Database:
+def one_database() -> Database:
     return Database()
 
 
@@ -86,7 +86,7 @@ class Protocol(RuleBasedStateMachine):
 
     @initialize(site=sites(), workers=st.integers(1, 2), batch=st.sampled_from([1, 3, 100]))
     def begin(self, site: Site, workers: int, batch: int) -> None:
-        self.cluster = Cluster(_database(), site)
+        self.cluster = Cluster(one_database(), site)
         self.cluster.start_owner()
         for _ in range(workers):
             self.cluster.start_worker(batch=batch, heedless=self.heedless)
@@ -332,7 +332,7 @@ class RecrawlProtocol(Protocol):
 
     @initialize(site=sites(), workers=st.integers(1, 2), batch=st.sampled_from([1, 3, 100]))
     def begin(self, site: Site, workers: int, batch: int) -> None:
-        self.cluster = Cluster(_database(), replace(site, recrawl_s=_INTERVAL_S, max_depth=None))
+        self.cluster = Cluster(one_database(), replace(site, recrawl_s=_INTERVAL_S, max_depth=None))
         self.operator = RecrawlOperator(self.cluster)
         self.cluster.start_owner()
         for _ in range(workers):

@@ -1,21 +1,33 @@
-"""A changed scope that is applied holds even for workers that know nothing of it, whatever happens to owners."""
+"""A changed scope that is applied holds even for workers that know nothing of it, whatever happens to owners.
+
+A wider one finds all that it admits on pages that were fetched before.
+"""
 
 import random
+from dataclasses import replace
 
+import msgspec
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
-from shared.domain.crawl.spec import Scope, ScopeMode
+from shared.adapters.sql.frontier import rediscover
+from shared.domain.crawl.spec import Budget, CrawlSpec, Scope, ScopeMode
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.wire.messages import Extend, Go
+from tests.conformance.test_protocol import Protocol, one_database, profile, sites
+from tests.support.database.url_rows import URLS
 from tests.support.simulation.cluster import Cluster, Site
 from tests.support.simulation.manual_worker import ManualWorker, Start, leases, shard_of
+from tests.support.simulation.scope_operator import ScopeOperator, without
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import Kind, Node
 
 HOST = "h0.test"
 OUT = (UrlState.EXCLUDED, "exclude_pattern")
 WALKS = 20
+_EXAMPLES = 48
 
 
 def applied(cluster: Cluster, command: str) -> bool:
@@ -153,3 +165,104 @@ def test_no_request_follows_an_applied_scope(database: Database, seed: int) -> N
         cluster.judge.links_balanced(cluster.crawl_id)
     finally:
         cluster.close()
+
+
+def test_stored_page_is_read_again_although_its_host_gave_all_its_pages(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record lists no links, so that a wider scope queues it again."""
+    spec = Cluster.spec
+
+    def of_one_page(cluster: Cluster) -> CrawlSpec:
+        return msgspec.structs.replace(spec(cluster), budget=Budget(max_pages_per_host=1))
+
+    monkeypatch.setattr(Cluster, "spec", of_one_page)
+    cluster = Cluster(database, Site((Node(0, Kind.PAGE, (1, 2)), Node(0, Kind.PAGE), Node(1, Kind.PAGE))))
+    try:
+        cluster.archive.short = {cluster.web.url(0)}
+        by = ScopeOperator(cluster)
+        cluster.scope = without({1})
+        cluster.start_owner()
+        cluster.start_worker()
+        cluster.create_crawl()
+        cluster.world.run_for(30.0)
+        by.rescope()
+        cluster.world.run_for(60.0)
+        assert [len(cluster.web.seen.get(f"h{host}.test", ())) for host in (0, 1)] == [2, 1]
+        rows = cluster.database.rows(f"SELECT u.url, u.state, u.reason FROM {URLS} u")
+        assert {url: (state, reason) for url, state, reason in rows} == {
+            cluster.web.url(0): (UrlState.DONE, None),
+            cluster.web.url(1): (UrlState.EXCLUDED, "max_pages_per_host"),
+            cluster.web.url(2): (UrlState.DONE, None),
+        }
+        cluster.assert_kept()
+    finally:
+        cluster.close()
+
+
+class WiderScopeProtocol(Protocol):
+    """The same rules over a crawl whose scope is narrowed and widened, with two pages in each chunk that is read.
+
+    Workers leave out the links that the scope excludes. In the end all is admitted, and must be found.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operator: ScopeOperator | None = None
+        self.patch = pytest.MonkeyPatch()
+
+    @property
+    def by(self) -> ScopeOperator:
+        assert self.operator is not None
+        return self.operator
+
+    @initialize(
+        site=sites(),
+        workers=st.integers(1, 2),
+        batch=st.sampled_from([1, 3, 100]),
+        out=st.sets(st.integers(0, 2), max_size=2),
+        short=st.sets(st.integers(0, 17), max_size=3),
+    )
+    def begin(self, site: Site, workers: int, batch: int, out: set[int], short: set[int]) -> None:
+        self.patch.setattr(rediscover, "PAGES_A_CHUNK", 2)
+        self.cluster = Cluster(one_database(), replace(site, max_depth=None))
+        self.cluster.archive.short = {self.cluster.web.url(n) for n in short if n < len(site.nodes)}
+        self.operator = ScopeOperator(self.cluster)
+        self.cluster.scope = without(out)
+        self.cluster.start_owner()
+        for _ in range(workers):
+            self.cluster.start_worker(batch=batch)
+        self.cluster.create_crawl()
+        self.cluster.world.run_for(0.5)
+
+    @rule(hosts=st.sets(st.integers(0, 2), max_size=2))
+    def rescope(self, hosts: set[int]) -> None:
+        self.by.rescope(*(f"h{host}.test" for host in sorted(hosts)))
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 4.0]))
+    def widen_and_kill(self, seconds: float) -> None:
+        """An owner dies in the middle of what it finds again."""
+        self.by.rescope()
+        self.at.world.run_for(seconds)
+        for sim in self.at.owners:
+            self.at.world.kill(sim.process)
+        self.at.start_owner()
+
+    def look(self) -> None:
+        self.by.look()
+        super().look()
+
+    def settle(self) -> None:
+        self.by.settle()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.patch.undo()
+
+
+@pytest.mark.timeout(600)
+def test_wider_scope_keeps_every_promise_whatever_fails(short: bool) -> None:
+    examples = _EXAMPLES // 4 if short else _EXAMPLES
+    run_state_machine_as_test(WiderScopeProtocol, settings=profile(examples, derandomize=True))

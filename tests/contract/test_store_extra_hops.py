@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed
@@ -94,7 +95,7 @@ def test_link_that_lowers_only_the_depth_keeps_the_hops(on_store: OnStore) -> No
 def test_changed_scope_sets_the_hops_of_what_waits(on_store: OnStore) -> None:
     async def scope(t: Tables, id: str, **of: Any) -> None:
         spec = CrawlSpec(seeds=(Seed(url=A),), scope=Scope(**of))
-        t.changed = ChangedScope(CompiledScope(spec), revisits=False)
+        t.changed = ChangedScope(CompiledScope(spec), revisits=False, host_specs=HostSpecs(spec))
         await t.command("rescope", id=id, revision=2)
 
     async def story(t: Tables) -> None:

@@ -39,8 +39,8 @@ async def stored(t: Tables, urls: Iterable[DiscoveredLink], left_out: str | None
     await t.apply(Changes(fetches=fetches))
 
 
-async def accepted(t: Tables, id: str = "r") -> CommandRun:
-    return await t.accepted(CommandRun(id, t.crawl_id, "rediscover", {"revision": 2}, t.fence.partition))
+async def accepted(t: Tables, id: str = "r", revision: int = 2) -> CommandRun:
+    return await t.accepted(CommandRun(id, t.crawl_id, "rediscover", {"revision": revision}, t.fence.partition))
 
 
 async def applied(t: Tables, run: CommandRun, done: Rediscovered) -> CommandRun | None:
@@ -163,6 +163,33 @@ def test_later_command_ends_an_earlier_one_of_its_kind_only(on_store: OnStore) -
         await accepted(t, "r2")
         assert [run.id for run in (await t.claim(50)).commands] == ["s", "r2"]
         assert t.rows("SELECT id FROM commands") == [("r1",)]
+
+    on_store(story)
+
+
+@pytest.mark.parametrize("kind", ["rescope", "rediscover"])
+def test_late_message_of_an_earlier_command_changes_nothing(on_store: OnStore, kind: str) -> None:
+    async def story(t: Tables) -> None:
+        await stored(t, links(HOST, range(3)), "depth 1")
+        args: dict[str, object] = {"revision": 3}
+        await t.accepted(CommandRun("later", t.crawl_id, kind, args, t.fence.partition))
+        assert await t.accept(CommandRun("early", t.crawl_id, kind, {"revision": 2}, t.fence.partition)) is None
+        assert t.rows("SELECT id FROM commands") == [("early",)], "its message is applied"
+        assert [(run.id, run.args) for run in (await t.claim(50)).commands] == [("later", args)]
+
+    on_store(story)
+
+
+def test_pages_fetched_under_the_wider_scope_are_not_read(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        early, late = links(HOST, range(2)), links(OTHER, range(3))
+        await stored(t, early, "depth 1;unlisted 1;scope 2")
+        await stored(t, late, "depth 1;unlisted 1;scope 3")
+        pages = await walked(t, await accepted(t, revision=3))
+        assert {page.fingerprint for page in pages} == {each.fingerprint for each in early}
+        assert all(page.unlisted for page in pages)
+        pages = await walked(t, await accepted(t, id="later", revision=4))
+        assert len(pages) == 5
 
     on_store(story)
 

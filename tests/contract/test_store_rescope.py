@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from shared.adapters.sql.engine import chunks
+from shared.domain.crawl.host_specs import HostSpecs
+from shared.domain.crawl.override_spec import Override
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import ChangedScope
-from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed, encode_spec
+from shared.domain.crawl.spec import Budget, CrawlSpec, Scope, ScopeMode, Seed, encode_spec
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlKind, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveredLink, UrlChange
@@ -22,10 +24,19 @@ HOST, OTHER = "a.example.com", "b.example.com"
 QUEUED = (UrlState.QUEUED, None)
 
 
-async def rescoped(t: Tables, scope: Scope, *, id: str = "s", revisits: bool = False, seed: str = HOST) -> int:
+async def rescoped(
+    t: Tables,
+    scope: Scope,
+    *,
+    id: str = "s",
+    revisits: bool = False,
+    seed: str = HOST,
+    max_pages_per_host: int | None = None,
+) -> int:
     """Apply a scope to all that the crawl has found; the number of the command's chunks."""
-    spec = CrawlSpec(seeds=(Seed(url=f"http://{seed}/"),), scope=scope)
-    t.changed = ChangedScope(CompiledScope(spec), revisits)
+    budget = Budget(max_pages_per_host=max_pages_per_host)
+    spec = CrawlSpec(seeds=(Seed(url=f"http://{seed}/"),), scope=scope, budget=budget)
+    t.changed = ChangedScope(CompiledScope(spec), revisits, HostSpecs(spec))
     return await t.command("rescope", id=id, revision=2)
 
 
@@ -125,6 +136,52 @@ def test_requisites_leave_and_come_back_first_and_a_page_among_them_stays(on_sto
         assert await after(Requisites.ALL, "s4") == [QUEUED, QUEUED, QUEUED]
         assert all(int(str(t.url(each)["rank"])) < 0 for each in (style, both, far))
         await balanced(t, queued=4)
+
+    on_store(story)
+
+
+def test_higher_limit_of_pages_queues_again_what_it_excluded(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        spent = UrlState.EXCLUDED, "max_pages_per_host"
+        first, rest, deep = link(f"http://{HOST}/"), links(HOST, range(4)), link(f"http://{HOST}/deep/")
+        await t.found(first)
+        row = await t.lease(HOST)
+        assert row is not None
+        await t.settle(row, UrlState.DONE, pages=1)
+        await t.found(*rest, deep)
+        await t.apply(Changes(give_up=[(t.crawl_id, t.host_id(HOST), *spent)]))
+        await rescoped(t, Scope(exclude=("/deep/",)), max_pages_per_host=1)
+        assert states(t, *rest, deep) == [spent] * 5
+        await rescoped(t, Scope(exclude=("/deep/",)), id="s2", max_pages_per_host=2)
+        assert states(t, *rest, deep) == [QUEUED] * 4 + [spent], "the scope does not admit the last one"
+        assert (await t.queue(HOST)).queued == 4
+        await t.apply(Changes(give_up=[(t.crawl_id, t.host_id(HOST), *spent)]))
+        await rescoped(t, Scope(), id="s3")
+        assert states(t, *rest, deep) == [QUEUED] * 5
+        counters = await t.store.counters(t.crawl_id)
+        assert (counters.queued, counters.excluded, counters.url_drift()) == (5, 0, 0)
+
+    on_store(story)
+
+
+def test_host_budget_spares_stored_pages_that_are_queued_for_their_links(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        page, other = links(HOST, range(2))
+        await t.found(page)
+        row = await t.lease(HOST)
+        assert row is not None
+        again = UrlChange(t.crawl_id, row.host_id, page.fingerprint, UrlState.QUEUED, 7, 0, COUNTED_AS_PAGE, "depth")
+        changes = Changes(freed=[row.lease_id], urls=[again])
+        changes.queue(t.crawl_id, row.host_id).leased -= 1
+        changes.queue(t.crawl_id, row.host_id).queued += 1
+        changes.counters[t.crawl_id].update({"leased": -1, "queued": 1})
+        await t.apply(changes)
+        await t.found(other)
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.EXCLUDED, "max_pages_per_host")]))
+        assert states(t, page, other) == [(UrlState.QUEUED, "depth"), out("max_pages_per_host")]
+        assert (await t.queue(HOST)).queued == 1
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.FAILED, "host_unreachable")]))
+        assert t.url(page)["state"] == UrlState.FAILED, "a host that is given up fails all of its URLs"
 
     on_store(story)
 
@@ -278,5 +335,19 @@ def test_scope_revision_is_the_last_that_changed_the_scope(on_store: OnStore) ->
         assert await put(below, "a") == (5, 5)
         assert await put(below, "a", "b") == (6, 6), "in mode prefix the seeds decide"
         assert await put(below, "b", "a") == (7, 6)
+
+        async def limited(n: int | None, hosts: int | None = None) -> int:
+            overrides = () if hosts is None else (Override(hosts=("x.test",), max_pages_per_host=hosts),)
+            made = CrawlSpec(
+                name="limit",
+                seeds=(Seed(url=f"http://{HOST}/"),),
+                budget=Budget(max_pages_per_host=n),
+                overrides=overrides,
+            )
+            row, _ = await t.store.put_crawl("limited", encode_spec(made).decode(), NOW_MS)
+            return await t.store.scope_revision(row.crawl_id)
+
+        assert [await limited(n) for n in (None, 5, 4, 6, None)] == [1, 1, 1, 4, 5], "a higher limit admits more"
+        assert [await limited(None, n) for n in (3, 2, 4)] == [5, 5, 8]
 
     on_store(story)

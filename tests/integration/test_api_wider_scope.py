@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from shared.domain.ops.access import Role
 from tests.support.api.rest_api import SPEC, Api, Story, problem
@@ -17,6 +17,23 @@ _COUNT = text(
     "INSERT INTO crawl_tallies (crawl_id, partition, kind, key, n)"
     " SELECT crawl_id, 0, 'outlinks', 'left_out', :n FROM crawls WHERE name = 'docs'"
 )
+
+
+_STATE = text("UPDATE crawls SET state = :state WHERE name = 'docs'")
+_LEASED = text(
+    "INSERT INTO crawl_counters (crawl_id, partition, version, discovered, leased)"
+    " SELECT crawl_id, 0, 1, 1, :n FROM crawls WHERE name = 'docs'"
+    " ON CONFLICT (crawl_id, partition) DO UPDATE SET leased = excluded.leased"
+)
+
+
+async def put(served: Api, statement: TextClause, **values: object) -> None:
+    """Change the crawl's rows as an owner or the leader does."""
+
+    def change(connection: Connection) -> None:
+        connection.execute(statement, values)
+
+    await served.threads.write(change)
 
 
 async def pages_with_links_left_out(served: Api, n: int) -> None:
@@ -45,6 +62,32 @@ def test_wider_scope_without_archive_is_refused_and_planned_so(method: str, told
     told(story)
 
 
+@pytest.mark.parametrize("state", ["seeding", "running"])
+def test_wider_scope_is_refused_while_pages_may_be_stored_without_archive(
+    state: str, told: Callable[[Story], None]
+) -> None:
+    """Their links would wait for an archive, and the crawl would not finish."""
+
+    async def story(served: Api) -> None:
+        await served.created("docs")
+        await put(served, _STATE, state=state)
+        async with served.as_role(Role.OPERATOR) as client:
+            plan = (await client.post("/v1/crawls/docs/plan", json=WIDER)).json()
+            assert any("that are being stored" in warning for warning in plan["warnings"])
+            for method in ("PUT", "PATCH"):
+                refused = await client.request(method, "/v1/crawls/docs", json=WIDER)
+                assert "while the crawl is paused" in problem(refused, 409, "no-archive")["detail"]
+            await put(served, _STATE, state="paused")
+            await put(served, _LEASED, n=1)
+            refused = await client.put("/v1/crawls/docs", json=WIDER)
+            assert "that are being stored" in problem(refused, 409, "no-archive")["detail"]
+            await put(served, _LEASED, n=0)
+            changed = await client.put("/v1/crawls/docs", json=WIDER)
+            assert (changed.status_code, changed.json()["revision"]) == (200, 2)
+
+    told(story)
+
+
 @pytest.mark.parametrize(("body", "left_out"), [(NARROWER, 7), (WIDER, 0)])
 def test_scope_that_needs_no_archive_is_changed_without_one(
     body: dict[str, Any], left_out: int, told: Callable[[Story], None]
@@ -52,6 +95,7 @@ def test_scope_that_needs_no_archive_is_changed_without_one(
     async def story(served: Api) -> None:
         await served.created("docs")
         await pages_with_links_left_out(served, left_out)
+        await put(served, _STATE, state="finished")
         async with served.as_role(Role.OPERATOR) as client:
             plan = (await client.post("/v1/crawls/docs/plan", json=body)).json()
             assert not any("archive" in warning for warning in plan["warnings"])

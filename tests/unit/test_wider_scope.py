@@ -145,7 +145,7 @@ def test_page_outside_the_present_scope_gives_no_links() -> None:
 def test_only_pages_with_links_left_out_by_the_scope_are_read() -> None:
     assert [may_be_admitted(row) for row in (None, "", "nofollow 3", "robots 1", "invalid 1;unlisted 4")] == [False] * 5
     assert may_be_admitted("nofollow 3;depth 1")
-    assert is_unlisted(decoded("depth 1;unlisted 4", unlisted=True))
+    assert is_unlisted(decoded("depth 1;unlisted 4", every=True))
     assert decoded("depth 1;unlisted 4") == {"depth": 1}
     assert losses(False, None, "depth 1;unlisted 4", None) == [
         ("left_out", "depth", 1), ("outlinks", "left_out", 1), ("outlinks", "unlisted", 1),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.override_spec import SCOPE_FIELDS
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason, ScopeRule, home, prefixes
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
@@ -28,6 +29,25 @@ def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     # An override of the mode may make other seeds matter.
     modes = after.scope.mode is ScopeMode.PREFIX or any(each.mode is not None for each in after.overrides)
     return not modes or prefixes(before) == prefixes(after)
+
+
+def same_admission(before: CrawlSpec, after: CrawlSpec) -> bool:
+    """Return True if both specs admit the same URLs, and no host may give more pages by the second."""
+    return same_scope(before, after) and not _host_limit_rises(before, after)
+
+
+def _host_limit_rises(before: CrawlSpec, after: CrawlSpec) -> bool:
+    if not HostSpecs(before).limits_pages_per_host:
+        return False
+    patterns = {host for spec in (before, after) for override in spec.overrides for host in override.hosts}
+    earlier, later = HostSpecs(before), HostSpecs(after)
+    pairs = [(before, after), *((earlier.of(host), later.of(host)) for host in patterns)]
+    return any(_rises(old.budget.max_pages_per_host, new.budget.max_pages_per_host) for old, new in pairs)
+
+
+def _rises(old: int | None, new: int | None) -> bool:
+    """Return True if the limit `new` is higher than `old`. None is no limit."""
+    return old is not None and (new is None or new > old)
 
 
 def _scopes_of_hosts(spec: CrawlSpec) -> list[tuple[object, ...]]:
@@ -91,10 +111,19 @@ def extra_of_page(extra: int, hops: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChangedScope:
-    """The scope that a command applies to the URLs of a crawl. `revisits`: stored pages are fetched again."""
+    """The scope that a command applies to the URLs of a crawl. `revisits`: stored pages are fetched again.
+
+    `host_specs`: the spec as it applies to each host.
+    """
 
     scope: CompiledScope
     revisits: bool
+    host_specs: HostSpecs
+
+    def gives_more(self, host: str, pages: int) -> bool:
+        """Return True if a host that has given so many pages may give more."""
+        limit = self.host_specs.of(host).budget.max_pages_per_host
+        return limit is None or pages < limit
 
 
 @dataclass(frozen=True, slots=True)

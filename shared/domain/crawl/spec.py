@@ -179,7 +179,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     max_pages_per_host: Annotated[
         Natural | None,
-        described("The number of pages of a host after which its other URLs are not fetched. Null: no limit.", 1000),
+        described(
+            "The number of pages of a host after which its other URLs are not fetched. A higher number queues them "
+            "again. Null: no limit.",
+            1000,
+        ),
     ] = None
 
     max_requisites: Annotated[

@@ -19,6 +19,12 @@ UNLISTED: Final = "unlisted"
 """Not a reason: a page's number of links that the scope judged and that its outlinks record does not have. It travels
 and is stored with the reasons."""
 
+SCOPE: Final = "scope"
+"""Not a reason: the revision by whose scope, or a later one, the links of a page were judged. Stored if it is not the
+first."""
+
+_NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
+
 OUTLINKS: Final = "outlinks"
 """The tally of pages with links that the scope left out (`left_out`), and of those whose record lacks links
 (`unlisted`)."""
@@ -100,7 +106,7 @@ def losses(
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if may_be_admitted(left_out):
         counts.append((OUTLINKS, "left_out", 1))
-        if is_unlisted(decoded(left_out, unlisted=True)):
+        if is_unlisted(decoded(left_out, every=True)):
             counts.append((OUTLINKS, UNLISTED, 1))
     if not_indexed(reason):
         counts.append((NOT_INDEXED, str(reason), 1))
@@ -119,19 +125,24 @@ def may_be_admitted(row: str | None) -> bool:
     return bool(row) and not BY_SCOPE.isdisjoint(decoded(row))
 
 
+def judged_by(row: str | None) -> int:
+    """Return the revision of the spec that judged the links of a page, from the stored text of its excluded links."""
+    return decoded(row, every=True).get(SCOPE, 1)
+
+
 def is_unlisted(counts: Mapping[str, int]) -> bool:
     """Return True if the outlinks record of a page with these counts does not have all of its links."""
     return counts.get(UNLISTED, 0) > 0
 
 
-def decoded(row: str | None, *, unlisted: bool = False) -> dict[str, int]:
+def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     """Return a page's counts of excluded links by reason from the stored text (see `encoded`).
 
-    `unlisted`: return also its number of links that are not in its outlinks record, as UNLISTED.
+    `every`: return also its number of links that are not in its outlinks record, as UNLISTED, and SCOPE.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):
         reason, _, n = entry.partition(" ")
-        if n.isdigit() and (unlisted or reason != UNLISTED):
+        if n.isdigit() and (every or reason not in _NO_REASONS):
             counts[reason] = int(n)
     return counts

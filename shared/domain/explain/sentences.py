@@ -142,7 +142,7 @@ _MEANINGS: Final = {
     "requisite": Meaning("requisite", "it is a requisite of a page: it was stored, and it is not a page"),
     "sitemap": Meaning("sitemap", "it is a sitemap or feed: its entries were read, and it is not a page"),
     "max_pages_per_host": Meaning(
-        "host budget", "its host has reached its page limit", "raise budget.max_pages_per_host for URLs found later"
+        "host budget", "its host has reached its page limit", "raise budget.max_pages_per_host"
     ),
     "depth": Meaning("depth", "it is deeper than the depth limit", "raise --max-depth"),
 }  # fmt: skip

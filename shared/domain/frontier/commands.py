@@ -31,7 +31,8 @@ class CommandKind(StrEnum):
     EXCLUDE excludes the queued URLs that `target`, an exclusion, covers, for all crawls. `revision` is that of the
     exclusions with it. With `withdraw` it also takes what is stored of such URLs from pages, exports and items.
     RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. Those that it does not admit leave
-    the queue. Those that only an earlier scope excluded are queued again.
+    the queue. Those that only an earlier scope excluded are queued again. So are those that a lower page limit of their
+    host excluded.
     REDISCOVER finds what the scope of a crawl, widened at `revision`, admits of the links of stored pages.
 
     REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.

@@ -14,6 +14,7 @@ from api.frontier.ownership import FrontierSettings
 from shared.adapters.sql.engine import stored_crawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
+from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, Politeness, Retry, Scope, Seed, encode_spec
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.crawl_rows import CrawlRow
@@ -23,6 +24,7 @@ from shared.domain.web.url import fingerprint, host_of
 from shared.ports.store import Store
 from shared.wire.messages import Command, Malformed, ShardUnreadable, WorkerStatus, decode_shard, encode
 from shared.wire.subjects import queued_visit, report
+from tests.support.simulation.archive import SimArchive
 from tests.support.simulation.broker import ACK_WAIT_S, NOISE, SimBroker, Visit
 from tests.support.simulation.invariants import Judge
 from tests.support.simulation.store import Database, store_of
@@ -75,6 +77,7 @@ class Cluster:
         self.web = SimWeb(self.world, site.nodes, dict(site.delays), database.rules)
         self.web.versions = REQUESTS_A_VERSION if site.recrawl_s else 0
         self.watch = Watch(self.world)
+        self.archive = SimArchive(self.world)
         self.judge = Judge(self.world, database, self.web, self.broker.items)
         self.owners: list[SimOwner] = []
         self.workers: list[SimWorker] = []
@@ -89,6 +92,9 @@ class Cluster:
         self._checks: dict[SimOwner, FinishedCheck] = {}
         self.lossy = False
         self.scope: Scope | None = None
+        self.scoped = False
+        """Workers leave out the links that the scope of the shard's revision excludes."""
+        self.revised = 0
         self._commands = 0
         self._seeded = 0
         self._terms = 0
@@ -115,6 +121,7 @@ class Cluster:
             crawls=crawls,
             capacity=room,
             settings=SETTINGS,
+            archive=self.archive.reader(process),
         )
         sim = SimOwner(process, term, crawls, room, owner, store, clock)
         self.owners.append(sim)
@@ -150,6 +157,7 @@ class Cluster:
             heedless,
             batch,
             lambda: self.pool,
+            archive=self.archive if self.scoped else None,
         )
         self.workers.append(worker)
         worker.start()
@@ -189,6 +197,7 @@ class Cluster:
         row, _ = self.world.do(self.operator, self.store.put_crawl(name, encode_spec(spec).decode(), EPOCH_MS))
         self.crawl_id = row.crawl_id
         self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s)
+        self._viewed(row)
         for sim in self.owners:
             sim.crawls.put(self._active(row))
         client = self.broker.client(self.operator)
@@ -196,11 +205,17 @@ class Cluster:
         self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
         return row.crawl_id
 
+    def _viewed(self, row: CrawlRow) -> None:
+        if self.scoped:
+            self.views[row.crawl_id].scopes[row.revision] = CompiledScope(self.spec())
+
     def change_scope(self, scope: Scope) -> Revision:
-        """Declare another revision with this scope, and tell every owner; workers learn nothing of it."""
+        """Declare another revision with this scope, and tell every owner. Workers learn of it by shards, if at all."""
         self.scope = scope
+        self.revised += 1
         spec = encode_spec(self.spec()).decode()
         row, _ = self.world.do(self.operator, self.store.put_crawl("crawl", spec, EPOCH_MS))
+        self._viewed(row)
         self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
         for sim in self.owners:
             if sim.crawls.get(row.crawl_id) is not None:
@@ -273,15 +288,22 @@ class Cluster:
         crawl = sim.crawls.get(crawl_id)
         if crawl is None:
             return
-        seeded = self._seeded
+        seeded, revised = self._seeded, self.revised
         # A check is one loop's: what one with this owner waits for is kept until the next.
         check = self._checks.pop(sim, None) or self.finished_check()
         reason = await finished(check, crawl, [sim.owner])
         self._checks[sim] = check
         # Seeds that came meanwhile make a crawl run again: what the check said was said of the others.
-        if reason is not None and crawl_id == self.crawl_id and crawl_id in self.views and seeded == self._seeded:
+        if (
+            reason is not None
+            and crawl_id == self.crawl_id
+            and crawl_id in self.views
+            and ((seeded, revised) == (self._seeded, self.revised))
+        ):
             self.verdicts.append(reason)
-            self.judge.finished(crawl_id, self._expected(), lossy=self.lossy)
+            # Under a narrow scope, what lies within reach depends on the pages that were fetched before it.
+            narrow = self.scoped and self.scope is not None and bool(self.scope.exclude)
+            self.judge.finished(crawl_id, self._expected(), lossy=self.lossy or narrow)
 
     def tell_unreadable(self, choice: int, times: int) -> None:
         """Report a queued shard as unreadable, whether or not that is so."""

@@ -5,16 +5,19 @@ stop, a kill or a lost answer may fall between any two.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, assert_never
 
+from shared.domain.crawl.scope import CompiledScope
 from shared.domain.errors import Transient
+from shared.domain.explain.excluded_links import UNLISTED
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, partition_of_id
 from shared.domain.reads.items import PageItems
-from shared.domain.web.url import fingerprint
+from shared.domain.web.url import fingerprint, host_of
 from shared.ports.broker import Broker, VisitMessage
 from shared.wire.items import encode_items
 from shared.wire.messages import (
@@ -24,6 +27,7 @@ from shared.wire.messages import (
     Go,
     Gone,
     HostNote,
+    LeftOut,
     Link,
     Malformed,
     Origin,
@@ -39,6 +43,7 @@ from shared.wire.messages import (
     decode_shard,
     encode,
 )
+from tests.support.simulation.archive import SimArchive
 from tests.support.simulation.broker import ACK_WAIT_S
 from tests.support.simulation.web import Answer, SimWeb
 from tests.support.simulation.world import Process, World
@@ -52,10 +57,11 @@ _VISIT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class CrawlView:
-    """What a worker knows of a crawl."""
+    """What a worker knows of a crawl. `scopes`: those of its revisions, empty if all links are in scope."""
 
     max_depth: int | None
     delay_s: float
+    scopes: dict[int, CompiledScope] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -112,6 +118,7 @@ class SimWorker:
     batch: int = 1
     pool: Callable[[], str] = lambda: "default"
     errors: int = 0
+    archive: SimArchive | None = None
     busy: int = 0
     n: int = 0
     outcomes: int = 0
@@ -253,7 +260,7 @@ class SimWorker:
                         await self._report(shard, visit, results, rested, failed=not visit.lost)
                         raise WorkerError
                     del left[key]
-                    results.append((self._answered(key, url, answer), url, answer))
+                    results.append((self._answered(shard, key, url, answer, crawl), url, answer))
                     if answer.status == 503:
                         break
                 if len(results) >= self.batch:
@@ -352,11 +359,7 @@ class SimWorker:
             await self._try(partial(self.broker.publish_items, CrawlId(shard.crawl), data, name))
 
     async def _discover(self, shard: UrlShard, url: ShardUrl, key: bytes, answer: Answer, crawl: CrawlView) -> None:
-        if answer.redirect is not None:
-            links = [Link(answer.redirect, url.depth, url.hops + 1)]
-        else:
-            links = [Link(link, url.depth + 1) for link in answer.links]
-        links = [link for link in links if crawl.max_depth is None or link.depth <= crawl.max_depth]
+        links = [link for link in _links(url, answer) if _out_of_scope(shard, crawl, link) is None]
         if not links:
             return
         n, total = self.totals.get(shard.crawl, (0, 0))
@@ -377,14 +380,40 @@ class SimWorker:
             else:
                 return
 
-    def _answered(self, key: bytes, url: ShardUrl, answer: Answer) -> UrlOutcome:
+    def _answered(self, shard: UrlShard, key: bytes, url: ShardUrl, answer: Answer, crawl: CrawlView) -> UrlOutcome:
+        links = _links(url, answer)
         record = Record(f"{self.process.name}.warc", self.n, 1) if answer.status == 200 else None
+        if self.archive is not None and (record is not None or links):
+            how = "L a/@href" if answer.redirect is None else "R Location:"
+            record = self.archive.keep(url.url, [(link.url, how) for link in links])
+        out = Counter(reason for link in links if (reason := _out_of_scope(shard, crawl, link)) is not None)
+        left_out = [LeftOut(reason, n) for reason, n in out.items()] if crawl.scopes else []
+        if left_out and self.archive is not None and url.url in self.archive.short:
+            left_out.append(LeftOut(UNLISTED, sum(out.values())))
         same = bool(url.etag) and url.digest == answer.digest
         return UrlOutcome(
             key, UrlEnd.ANSWERED, self._ms(), 304 if same else answer.status, latency_ms=400, size=10,
             record=None if same else record, location=answer.redirect, digest=answer.digest,
-            etag=answer.digest.hex() or None,
+            etag=answer.digest.hex() or None, left_out=left_out,
         )  # fmt: skip
 
     def _ms(self) -> int:
         return int(self.world.now * 1000)
+
+
+def _links(url: ShardUrl, answer: Answer) -> Sequence[Link]:
+    """Return the links of an answer, in scope or not."""
+    if answer.redirect is not None:
+        return [Link(answer.redirect, url.depth, url.hops + 1)]
+    return [Link(link, url.depth + 1) for link in answer.links]
+
+
+def _out_of_scope(shard: UrlShard, crawl: CrawlView, link: Link) -> str | None:
+    """Return the reason to leave a link out, by the scope of the shard's revision even if there is a later one."""
+    if crawl.max_depth is not None and link.depth > crawl.max_depth:
+        return "depth"
+    scope = crawl.scopes.get(shard.spec)
+    if scope is None:
+        return None
+    rule = scope.judge(link.url, host_of(link.url), depth=link.depth, via_host=shard.host, hops=link.hops)
+    return None if rule is None else rule.name.value

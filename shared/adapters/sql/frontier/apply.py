@@ -12,7 +12,16 @@ from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.excluded_links import keep, recounted
 from shared.adapters.sql.frontier.revisits import keep_versions
 from shared.adapters.sql.frontier.revisits import write as write_revisits
-from shared.domain.frontier.states import HOST_BUDGET, IS_REQUISITE, REVISIT, Fence, Position, UrlState, queued_as
+from shared.domain.frontier.states import (
+    COUNTED_AS_PAGE,
+    HOST_BUDGET,
+    IS_REQUISITE,
+    REVISIT,
+    Fence,
+    Position,
+    UrlState,
+    queued_as,
+)
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, QueueEnd
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.robots import BY_DIRECTIVE
@@ -98,7 +107,8 @@ _GIVEN_UP_AT_ONCE = 5_000
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 # These use the indexes of queued and of waiting URLs.
 _BEST = (
-    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 0 ORDER BY rank LIMIT :max_count",
+    f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 0 AND flags & :spared = 0 ORDER BY rank"
+    " LIMIT :max_count",
     f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND state = 1 AND flags & :spared = 0 ORDER BY rank"
     " LIMIT :max_count",
 )
@@ -249,16 +259,17 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> list[int]:
     """Give up at most `max_count` URLs of a queue. Return their flags.
 
-    Stored pages that wait for their next fetch are excluded by no budget, nor are requisites that wait.
+    Stored pages that wait for their next fetch are excluded by no budget. The budget of a host spares requisites, and
+    stored pages that are queued for their links.
     """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
     spared = REVISIT if state is UrlState.EXCLUDED else 0
-    spared |= IS_REQUISITE if reason == HOST_BUDGET else 0
+    spared |= IS_REQUISITE | COUNTED_AS_PAGE if reason == HOST_BUDGET else 0
     ended: list[list[int]] = []
-    for best, statement in enumerate(_GIVE_UP[connection.dialect.name]):
+    for statement in _GIVE_UP[connection.dialect.name]:
         some = keys | {"reason": reason, "state": int(state), "max_count": max_count - sum(map(len, ended))}
-        some |= {"mark": mark} | ({"spared": spared} if best else {})
+        some |= {"mark": mark, "spared": spared}
         ended.append([int(flags) for flags in connection.execute(statement, some).scalars()])
     queued, waiting = map(len, ended)
     if queued or waiting:

@@ -50,7 +50,7 @@ _BEGIN = text(
 _GO_ON = text(f"UPDATE commands_in_progress SET after = :after WHERE {_ID}")
 _END = text(f"DELETE FROM commands_in_progress WHERE {_ID}")
 _OF_CRAWL = "crawl_id = :crawl_id AND partition = :partition"
-_OTHERS = text(f"SELECT id, kind FROM commands_in_progress WHERE {_OF_CRAWL}")
+_OTHERS = text(f"SELECT id, kind, args FROM commands_in_progress WHERE {_OF_CRAWL}")
 _IN_PROGRESS = text(
     "SELECT id, crawl_id, kind, args, number, sequence, through, after FROM commands_in_progress"
     " WHERE partition = :partition ORDER BY number"
@@ -156,11 +156,15 @@ def accept(
             connection.execute(_RECORD, record)
             return None
         case CommandKind.RESCOPE | CommandKind.REDISCOVER:
-            # Each chunk applies the present scope, so the newest command does all that earlier ones have left.
-            for other in others:
-                if other.kind == kind:
-                    connection.execute(_END, keys | {"id": other.id})
-                    connection.execute(_RECORD, record | {"id": other.id})
+            # Each chunk applies the present scope, so the command of the newest revision does all that the others have
+            # left. Messages of two leaders may come in another order.
+            of_kind = [other for other in others if other.kind == kind]
+            if any(_revision(msgspec.msgpack.decode(bytes(other.args))) > _revision(command.args) for other in of_kind):
+                connection.execute(_RECORD, record)
+                return None
+            for other in of_kind:
+                connection.execute(_END, keys | {"id": other.id})
+                connection.execute(_RECORD, record | {"id": other.id})
     # Each transaction has its own version of the fence, greater than all earlier ones.
     through = letters.newest_letter(connection) if kind in (CommandKind.REPLAY, CommandKind.DISCARD) else 0
     run = replace(command, number=fence.version, through=through, after=0)
@@ -251,6 +255,10 @@ def run_chunk(
     connection.execute(_END, keys)
     connection.execute(_RECORD, keys | {"crawl_id": command.crawl_id, "kind": command.kind, "now_ms": now_ms})
     return None
+
+
+def _revision(args: Mapping[str, object]) -> int:
+    return int(str(args["revision"]))
 
 
 def _only(command: CommandRun, *names: str) -> dict[str, object]:

@@ -20,7 +20,7 @@ from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.crawl.wider_scope import PAGES_A_CHUNK, ReadablePage, ReadablePages, Rediscovered, may_admit_more
-from shared.domain.explain.excluded_links import REDISCOVERED, decoded, is_unlisted, may_be_admitted
+from shared.domain.explain.excluded_links import REDISCOVERED, decoded, is_unlisted, judged_by, may_be_admitted
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.states import (
@@ -73,6 +73,7 @@ def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages
     rest = behind_host(hosts[-1].host_id) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
     chunk = Chunk()
     found: list[tuple[Any, Any]] = []
+    revision = int(str(command.args["revision"]))
     places = [(host, mark if host.host_id == first else b"") for host in reversed(hosts)]
     while places:
         host, after = places.pop()
@@ -83,6 +84,8 @@ def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages
         for row in rows:
             if row.state == UrlState.EXCLUDED or not may_be_admitted(row.left_out):
                 continue
+            if judged_by(row.left_out) >= revision:
+                continue  # It was fetched under the wider scope, which a worker has applied to all of its links.
             found.append((host, row))
             if len(found) == PAGES_A_CHUNK:
                 return ReadablePages(_pages(connection, found), behind(host.host_id, bytes(row.fingerprint)))
@@ -108,7 +111,7 @@ def _pages(connection: Connection, found: Sequence[tuple[Any, Any]]) -> list[Rea
             row.flags,
             None if row.via_host is None else names.get(row.via_host, host.host),
             None if row.segment is None else RecordLocation(row.segment, row.offset, row.length),
-            is_unlisted(decoded(row.left_out, unlisted=True)),
+            is_unlisted(decoded(row.left_out, every=True)),
         )
         for host, row in found
     ]

@@ -1,7 +1,8 @@
 """Applies a changed scope to the URLs that a crawl has found, for a command, in a transaction behind the fence.
 
 The command goes through the crawl's hosts in the partition, and through all URLs of each. It excludes queued and
-waiting URLs that the scope does not admit. It queues again those that only an earlier scope excluded. Leased URLs are
+waiting URLs that the scope does not admit. It queues again those that only an earlier scope excluded, and those that
+the page limit of their host excluded if the host may give more pages now. Leased URLs are
 the owner's part: it begins the command once no lease has a URL that the scope does not admit.
 """
 
@@ -18,13 +19,14 @@ from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, Chunk
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.exclude import IN_QUEUE, end_queued
 from shared.adapters.sql.frontier.url_compression import whole
-from shared.domain.crawl.scope_change import BY_SCOPE, ChangedScope, found_beyond, same_scope
+from shared.domain.crawl.scope_change import BY_SCOPE, ChangedScope, found_beyond, same_admission
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.errors import Unusable
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.states import (
     COUNTED_AS_PAGE,
+    HOST_BUDGET,
     IS_REQUISITE,
     RETRY,
     REVISIT,
@@ -54,6 +56,7 @@ _ADD_TO_QUEUE: Final = text(
     "UPDATE queues SET queued = queued + :queued, waiting = waiting + :waiting, next_due_ms = coalesce((SELECT"
     f" min(rank) FROM urls WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
 )
+_PAGES: Final = text(f"SELECT pages FROM queues WHERE {_OF_HOST}")
 _NAMES: Final = text("SELECT host_id, host FROM hosts WHERE host_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
@@ -105,6 +108,9 @@ def _step(
     rows = connection.execute(_URLS, keys).all()
     chunk.take(len(rows))
     judged = [row for row in rows if row.state in _OPEN_STATES or _by_scope(row)]
+    spent = [row for row in rows if row.state == UrlState.EXCLUDED and row.reason == HOST_BUDGET]
+    if spent and changed.gives_more(host.host, connection.execute(_PAGES, keys).scalar_one()):
+        judged += spent
     _read_names(connection, names, (row.via_host for row in judged))
     ended: list[tuple[Any, str]] = []
     back: list[tuple[Any, int]] = []
@@ -215,7 +221,7 @@ def via_hosts(
 
 
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
-    """Return the revision since which the crawl has its present scope (Store.scope_revision).
+    """Return the revision since which the crawl admits what it admits now (Store.scope_revision).
 
     A revision that this version cannot read counts as one with another scope.
     """
@@ -231,7 +237,7 @@ def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
             earlier = decode_spec(row.spec)
         except msgspec.MsgspecError:
             break
-        if spec is not None and not same_scope(earlier, spec):
+        if spec is not None and not same_admission(earlier, spec):
             break
         since, before = row.revision, row.revision
         spec = earlier if spec is None else spec
