@@ -293,11 +293,12 @@ async def _check_archive(served: Services, declaration: Declaration) -> None:
 def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str, Mapping[str, int]]) -> str | None:
     """Return why a wider scope needs the archive: pages with links left out are stored or may be. None if it does not.
 
-    A page may still be stored under the present scope while the crawl is worked on or has a lease.
+    A page may still be stored under the present scope while the crawl is worked on or has a lease, once it has a URL.
     """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
         return _NEEDS_ARCHIVE
-    return _MAY_NEED_ARCHIVE if state in _STORING or counters.leased > 0 else None
+    storing = counters.discovered > 0 and (state in _STORING or counters.leased > 0)
+    return _MAY_NEED_ARCHIVE if storing else None
 
 
 def _is_wider(stored: str, wanted: CrawlSpec) -> bool:

@@ -23,6 +23,7 @@ from api.routes.pages import archive_of
 from api.routes.urls import Name
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
 from shared.domain.errors import Transient
+from shared.domain.explain.sentences import moment
 from shared.domain.frontier.page_history import ChangeKind
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ops.access import Role
@@ -70,6 +71,7 @@ _TYPES: Final = {
     ExportFormat.CSV: "text/csv; charset=utf-8; header=present",
     ExportFormat.PARQUET: "application/vnd.apache.parquet",
 }
+_DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
 _FILE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The file. If it cannot be completed, the connection is closed early.",
@@ -77,6 +79,12 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
             "application/jsonl": {"schema": {"type": "string"}},
             "text/csv": {"schema": {"type": "string"}},
             "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        },
+        "headers": {
+            _DELETED_UNTIL: {
+                "description": "Retention has deleted all changes up to this time. What changed since is there.",
+                "schema": {"type": "string", "format": "date-time"},
+            }
         },
     },
     **problems(404, ProblemKind.NO_ARCHIVE, 429),
@@ -99,8 +107,8 @@ async def export_crawl(
     """Export every page, URL, link, item or change of a crawl, as `orb export` does.
 
     It is not a snapshot: a row that changes during the export may have its old or its new values. Links of pages with a
-    damaged record are missing. A master serves a bounded number of exports at a time, and ends an export whose client
-    reads nothing for a minute.
+    damaged record are missing. If retention has deleted changes, `X-Orb-Deleted-Until` says up to when. A master serves
+    a bounded number of exports at a time, and ends an export whose client reads nothing for a minute.
     """
     crawl = await served.catalog.crawl(name)
     archive = archive_of(served) if what is ExportKind.LINKS else None
@@ -109,6 +117,10 @@ async def export_crawl(
     file = _file(served, crawl, _pieces(served, crawl, what, archive), encoder, aside)
     begun = await anext(file)  # An error before the first bytes can still be answered with a problem.
     headers = {"Content-Disposition": f'attachment; filename="{name}-{what}.{form}"'}
+    if what is ExportKind.CHANGES:
+        # Read after the first piece, so that it names what was deleted before that.
+        deleted_ms = await served.catalog.changes_deleted_ms(crawl.crawl_id)
+        headers |= {} if deleted_ms is None else {_DELETED_UNTIL: moment(deleted_ms)}
     return Streamed(begun, file, headers=headers, media_type=_TYPES[form])
 
 

@@ -19,6 +19,7 @@ from shared.domain.crawl.state import CrawlStatus
 from shared.domain.errors import Transient
 from shared.domain.explain.rule_checks import ExplainContext, blocking_reason, rule_checks
 from shared.domain.explain.sentences import why, why_unknown
+from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ops.access import Role
@@ -38,7 +39,7 @@ router = Router(
 )
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
-_SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn")
+_SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
 """Rules whose details are appended to the explanation's sentences."""
 
 _OTHERS: Final = 1000
@@ -158,7 +159,9 @@ async def _around(
     queues = [] if host is None else await served.catalog.host_queues(host.host_id, _OTHERS)
     visits, busy = served.roster.visits(spec.pool, served.clock.elapsed())
     pressure = served.roster.pressure(spec.pool, served.clock.elapsed())
+    commands = await served.catalog.commands_in_progress(crawl.crawl_id)
     return ExplainContext(
+        rediscovering=commands.get(CommandKind.REDISCOVER, 0),
         standing=CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason),
         active_ms=crawl.active_ms,
         counters=counters,

@@ -16,6 +16,9 @@ from cli.terminal.exits import Environment, Exit, Usage
 
 FORMATS: Final = ("jsonl", "csv", "parquet")
 _WHAT: Final = ("pages", "urls", "links", "items", "changes")
+DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
+"""The header that names the time up to which the changes of an export are deleted."""
+
 _SILENCE_S: Final = 120.0
 """Time limit for the next portion of an export: the server reads in portions, too."""
 
@@ -59,6 +62,8 @@ def _save(desk: VerbContext, at: str, query: Query, file: Path | None, answer_s:
         desk.client.stream(at, query, headers={"Accept": "*/*"}, answer_s=answer_s) as response,
         written_whole(file) as out,
     ):
+        if (until := response.headers.get(DELETED_UNTIL)) is not None:
+            desk.note(f"the changes up to {until} are deleted (retention.changes_days)")
         try:
             for piece in response.iter_bytes():
                 out.write(piece)

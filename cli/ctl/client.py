@@ -175,8 +175,18 @@ class Client:
                     ) from None
             return ClientResponse(response.status_code, data, response.headers.get("etag"), unsure)
 
-    def items(self, at: str, query: Query | None = None, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list in the API, at most `limit`. The list's pages are requested one by one."""
+    def items(
+        self,
+        at: str,
+        query: Query | None = None,
+        *,
+        limit: int | None = None,
+        on_page: Callable[[Mapping[str, Any]], None] = lambda page: None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a list in the API, at most `limit`. The list's pages are requested one by one.
+
+        Call `on_page` with each page before its entries.
+        """
         left, cursor = limit, None
         while left is None or left > 0:
             max_count = PAGE if left is None else min(PAGE, left)
@@ -185,6 +195,7 @@ class Client:
                 raise Environment(
                     f"{self.server} did not answer with a list, so it is not an Orbweaver API; {ANOTHER}."
                 )
+            on_page(page)
             yield from page["items"][:left]
             left = None if left is None else left - len(page["items"])
             cursor = page.get("next")

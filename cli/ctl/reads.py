@@ -94,8 +94,14 @@ def _get(desk: VerbContext, arguments: argparse.Namespace) -> int:
     elif not resource.key:
         desk.output.one(resource, desk.client.get(at).body)
     else:
-        desk.output.items(resource, desk.client.items(at, query, limit=arguments.limit))
+        desk.output.items(resource, desk.client.items(at, query, limit=arguments.limit, on_page=partial(_gap, desk)))
     return Exit.OK
+
+
+def _gap(desk: VerbContext, page: Mapping[str, Any]) -> None:
+    """Print what a list says of entries at its beginning that are deleted."""
+    if gap := page.get("gap"):
+        desk.note(f"the changes up to {gap['deleted_until']} are deleted (retention.changes_days)")
 
 
 def _describe(desk: VerbContext, arguments: argparse.Namespace) -> int:

@@ -106,8 +106,14 @@ def test_read_from_before_what_is_kept_names_the_gap(tmp_path: Path) -> None:
             assert isinstance(tables.store, SqlStore)
             retained = SqlRetained(tables.store.executor)
             assert (await client.get(CHANGES)).json()["gap"] is None
+            assert "X-Orb-Deleted-Until" not in (await client.get("/v1/crawls/docs/export/changes")).headers
             await retained.forget(RetainedKind.CHANGES, rules, AT_MS + DAY_MS + 500, "")
             expired = {"reason": "expired", "deleted_until": moment(AT_MS)}
+            exported = await client.get("/v1/crawls/docs/export/changes")
+            assert datetime.fromisoformat(exported.headers["X-Orb-Deleted-Until"]) == datetime.fromtimestamp(
+                AT_MS // 1000, UTC
+            )
+            assert "X-Orb-Deleted-Until" not in (await client.get("/v1/crawls/docs/export/urls")).headers
             for query in ("", f"?since={moment(AT_MS)}", "?limit=1", "?kind=gone"):
                 assert (await client.get(f"{CHANGES}{query}")).json()["gap"] == expired, query
             first = (await client.get(f"{CHANGES}?limit=1")).json()

@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from shared.adapters.sql.catalog import listing
+from shared.domain.crawl.wider_scope import Rediscovered
 from shared.domain.errors import Transient
+from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import UrlState
-from shared.domain.frontier.store_model import Changes, DeadLetterRow, FetchRow, HostChange
+from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, FetchRow, HostChange
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.domain.web.robots import robots_record
@@ -169,6 +171,22 @@ def test_a_url_is_looked_up_and_explained_whether_it_was_seen_or_not(tmp_path: P
             assert (far["known"], far["in_scope"]) == (False, False)
             assert [rule["rule"] for rule in far["rules"] if not rule["allowed"]]
             problem(await client.get(f"{DOCS}/urls/explain", params={"url": "mailto:x"}), 422, "invalid")
+
+    asyncio.run(story())
+
+
+def test_unknown_url_is_explained_with_the_open_rediscovery(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            args: dict[str, object] = {"revision": 2}
+            run = CommandRun("r", tables.crawl_id, CommandKind.REDISCOVER, args, tables.fence.partition)
+            await tables.accepted(run)
+            why = (await client.get(f"{DOCS}/urls/explain", params={"url": "http://example.org/b"})).json()
+            said = "The links of stored pages are read again for a wider scope, in 1 partition"
+            assert f"{said}: it may still be found there." in why["why"]
+            await tables.store.run_command(tables.fence, run, 1, found=Rediscovered(0, 0, (), None))
+            why = (await client.get(f"{DOCS}/urls/explain", params={"url": "http://example.org/b"})).json()
+            assert not any(said in each for each in why["why"])
 
     asyncio.run(story())
 

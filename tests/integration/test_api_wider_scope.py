@@ -71,6 +71,7 @@ def test_wider_scope_is_refused_while_pages_may_be_stored_without_archive(
     async def story(served: Api) -> None:
         await served.created("docs")
         await put(served, _STATE, state=state)
+        await put(served, _LEASED, n=0)
         async with served.as_role(Role.OPERATOR) as client:
             plan = (await client.post("/v1/crawls/docs/plan", json=WIDER)).json()
             assert any("that are being stored" in warning for warning in plan["warnings"])
@@ -95,7 +96,6 @@ def test_scope_that_needs_no_archive_is_changed_without_one(
     async def story(served: Api) -> None:
         await served.created("docs")
         await pages_with_links_left_out(served, left_out)
-        await put(served, _STATE, state="finished")
         async with served.as_role(Role.OPERATOR) as client:
             plan = (await client.post("/v1/crawls/docs/plan", json=body)).json()
             assert not any("archive" in warning for warning in plan["warnings"])

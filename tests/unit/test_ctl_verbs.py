@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import msgspec
@@ -88,6 +88,31 @@ def test_what_nobody_turned_is_shown_with_what_holds_instead() -> None:
         "    report_s: null  # as for all workers",
     ):
         assert line in said.splitlines()
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_changes_that_are_deleted_are_named_beside_those_that_are_kept(
+    form: Literal["table", "json"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    until = "2029-01-01T08:12:30Z"
+    change = {"kind": "new", "at": "2030-01-01T08:12:30Z", "page": "1-a", "url": "http://a.test/", "version": 1}
+    first = {"items": [change], "next": "c", "gap": {"reason": "expired", "deleted_until": until}}
+    second = {"items": [change], "next": None, "gap": None}
+    masters = Masters([httpx.Response(200, json=first), httpx.Response(200, json=second)])
+    shown = masters.run("get", "changes", "--crawl", "docs", form=form)
+    assert shown.count("http://a.test/") == 2
+    assert capsys.readouterr().err == f"orb: the changes up to {until} are deleted (retention.changes_days)\n"
+
+
+@pytest.mark.parametrize(("headers", "said"), [({"X-Orb-Deleted-Until": "2029"}, "up to 2029 are deleted"), ({}, "")])
+def test_export_of_changes_names_those_that_are_deleted(
+    headers: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    masters = Masters([httpx.Response(200, content=b"{}", headers=headers)])
+    masters.run("export", "changes", "docs", "--out", str(tmp_path / "changes.jsonl"))
+    told = capsys.readouterr().err
+    assert said in told
+    assert ("deleted" in told) is bool(said)
 
 
 # --- verbs of crawls --------------------------------------------------------------------------------------------------

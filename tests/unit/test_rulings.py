@@ -63,6 +63,17 @@ def held_by(found: dict[str, RuleCheck]) -> list[str]:
     return [ruling.rule for ruling in found.values() if not ruling.allowed]
 
 
+@pytest.mark.parametrize(("partitions", "said"), [(1, "in 1 partition"), (12, "in 12 partitions")])
+def test_open_rediscovery_is_named_and_holds_no_url_back(partitions: int, said: str) -> None:
+    around = replace(AROUND, rediscovering=partitions)
+    known, unknown = judged(view(UrlState.QUEUED), around)["rediscover"], judged(None, around)["rediscover"]
+    assert known.allowed
+    assert known.detail.endswith(f"for a wider scope, {said}")
+    assert unknown.allowed
+    assert unknown.detail.endswith(f"{said}: it may still be found there")
+    assert "rediscover" not in judged(view(UrlState.QUEUED))
+
+
 def test_a_queued_url_that_nothing_keeps_waiting_is_held_up_by_no_rule() -> None:
     found = judged(view(UrlState.QUEUED))
     assert held_by(found) == []

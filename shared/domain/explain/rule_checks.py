@@ -54,7 +54,8 @@ class ExplainContext:
     crawl's pool accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`:
     seconds after which the URLs of a dead worker are dispatched again. `others`: other crawls whose URLs of the host
     workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now. `excluded`: which
-    exclusion covers the URL, and why, None if none does. `revision`: of the crawl's spec.
+    exclusion covers the URL, and why, None if none does. `revision`: of the crawl's spec. `rediscovering`: how many
+    partitions still read the links of stored pages for a wider scope.
     """
 
     standing: CrawlStatus
@@ -70,6 +71,7 @@ class ExplainContext:
     busy: int = 0
     excluded: str | None = None
     revision: int = 1
+    rediscovering: int = 0
 
 
 def rule_checks(
@@ -86,6 +88,8 @@ def rule_checks(
         checks.append(RuleCheck("priority", True, priority))
     if view is not None:
         checks.append(_state(view, spec, now_ms))
+    if around.rediscovering:
+        checks.append(_rediscovery(around.rediscovering, known=view is not None))
     checks += [
         _robots(location, spec, around.robots, now_ms),
         _crawl(spec, around.standing),
@@ -204,6 +208,11 @@ def _state(view: UrlView, spec: CrawlSpec, now_ms: int) -> RuleCheck:
             return RuleCheck("state", False, f"it is excluded: {meaning(view.reason or 'unknown').text}")
         case never:
             assert_never(never)
+
+
+def _rediscovery(partitions: int, *, known: bool) -> RuleCheck:
+    reads = f"the links of stored pages are read again for a wider scope, in {counted(partitions, 'partition')}"
+    return RuleCheck("rediscover", True, reads if known else f"{reads}: it may still be found there")
 
 
 def _robots(location: Location, spec: CrawlSpec, record: RobotsRecord | None, now_ms: int) -> RuleCheck:
