@@ -1,9 +1,10 @@
 """Builds the discovery messages of one worker process: links by partition, in numbered messages of bounded size."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from shared.domain.frontier.seed_contexts import SeedContext, context_bytes, numbered
 from shared.domain.frontier.states import UrlKind
 from shared.domain.ids import CrawlId, Fingerprint, Partition, Revision, partition_of_id
 from shared.domain.ops.retention import named_for, week_of
@@ -24,7 +25,7 @@ _ORIGIN_BYTES: Final = 40
 class PageLinks:
     """The links of one page that are to be reported, all at one depth and of one `kind`.
 
-    `extra`: how many hops beyond the scope they are.
+    `extra`: how many hops beyond the scope they are. `context`: that of the seed from which the page was found.
     """
 
     crawl: VisitCrawl
@@ -36,6 +37,7 @@ class PageLinks:
     hops: int
     kind: UrlKind = UrlKind.PAGE
     extra: int = 0
+    context: SeedContext | None = None
 
 
 def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
@@ -75,11 +77,15 @@ class DiscoveryStream(NamedTuple):
 
 
 class DiscoveryBatch(NamedTuple):
-    """The links of one discovery message, all found under one revision of the spec."""
+    """The links of one discovery message, all found under one revision of the spec.
+
+    `contexts`: the context of each origin.
+    """
 
     spec: Revision
     origins: list[Origin]
     links: int
+    contexts: Sequence[SeedContext | None] = ()
 
 
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
@@ -114,7 +120,7 @@ def streams_of(page: PageLinks) -> set[DiscoveryStream]:
 class _Filling:
     """The batches of one stream while they are filled."""
 
-    __slots__ = ("_bytes", "_done", "_links", "_nearest", "_origin", "_origins", "_page", "_spec")
+    __slots__ = ("_bytes", "_contexts", "_done", "_links", "_nearest", "_origin", "_origins", "_page", "_spec")
 
     def __init__(self) -> None:
         self._done: list[DiscoveryBatch] = []
@@ -126,6 +132,7 @@ class _Filling:
     def _begin(self) -> None:
         self._origins: list[Origin] = []
         self._origin: list[Link] = []
+        self._contexts: list[SeedContext | None] = []
         self._links = self._bytes = 0
 
     def add(self, page: PageLinks, url: str) -> None:
@@ -145,13 +152,14 @@ class _Filling:
         if page is not self._page or not self._origins:
             self._page, self._spec, self._origin = page, page.crawl.revision, []
             self._origins.append(Origin(page.host_id, page.page, self._origin))
-            self._bytes += _ORIGIN_BYTES
+            self._contexts.append(page.context)
+            self._bytes += _ORIGIN_BYTES + (0 if page.context is None else context_bytes(page.context))
         self._origin.append(Link(url, page.depth, page.hops, kind=page.kind, extra=page.extra))
         self._links += 1
         self._bytes += size
 
     def _finish(self) -> None:
-        self._done.append(DiscoveryBatch(self._spec, self._origins, self._links))
+        self._done.append(DiscoveryBatch(self._spec, self._origins, self._links, self._contexts))
         self._begin()
 
     def batches(self) -> Iterator[DiscoveryBatch]:
@@ -196,6 +204,7 @@ class Numbering:
         mark = self._marks.setdefault(stream, _Mark(self._week))
         mark.pending = True
         name = named_for(self.producer, mark.week)
+        contexts, context_of = numbered(batch.contexts)
         message = Discoveries(
             crawl=stream.crawl_id,
             spec=batch.spec,
@@ -203,6 +212,8 @@ class Numbering:
             n=mark.n + 1,
             total=mark.total + batch.links,
             origins=batch.origins,
+            contexts=contexts,
+            context_of=context_of,
         )
         return encode(message), f"{name}.{stream.crawl_id}.{stream.partition}.{mark.n + 1}"
 

@@ -48,7 +48,7 @@ from workers.revisits import as_revisit, content_mark
 from workers.robots import Robots, RobotsCache, host_note, retry_after_ms
 from workers.stats import WorkerStats
 from workers.visit_crawls import VisitCrawl, VisitCrawls
-from workers.visit_report import SettledUrl, VisitEnd
+from workers.visit_report import SettledUrl, VisitEnd, contexts_of, with_context
 
 log = structlog.get_logger(__name__)
 
@@ -101,15 +101,14 @@ class Visit:
         self._holder = holder
         self._report = equipment.reporter.visit(crawl, shard.crawl, LeaseId(shard.lease), grant.number, shard.host_id)
         self._left = {fingerprint(shard.urls[at].url): shard.urls[at] for at in grant.remaining}
-        self._arrived = self._clock.elapsed()
+        self._contexts, self._arrived = contexts_of(shard), self._clock.elapsed()
         self._earliest = grant.not_before
         self._until = max(self._arrived, grant.not_before) + VISIT_S
         self._delay_s = max(shard.delay_ms / 1000, grant.delay_s)
         self._robots: dict[str, Robots] = {}
         self._sitemaps = HostSitemaps()
         self._asked_at_ms = 0
-        self._crawl_delay_ms = -1
-        self._latency_ms, self._ip = 0, ""
+        self._crawl_delay_ms, self._latency_ms, self._ip = -1, 0, ""
         self._scope: asyncio.Timeout | None = None
         self._lost = self._stopping = False
         self._ending = asyncio.Event()
@@ -440,8 +439,9 @@ class Visit:
         return True
 
     def _settle(self, key: Fingerprint, settled: SettledUrl) -> None:
-        entry, host = self._left.pop(key), self._shard.host
-        self._report.add(self._sitemaps.added(settled, self._crawl, self._shard.host_id, host, entry, self._robots))
+        entry, shard = self._left.pop(key), self._shard
+        settled = self._sitemaps.added(settled, self._crawl, shard.host_id, shard.host, entry, self._robots)
+        self._report.add(with_context(settled, self._contexts.get(key)))
 
     def _note(self) -> HostNote:
         return host_note(self._robots.values(), self._crawl_delay_ms, self._latency_ms, self._ip)

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import msgspec
 
+from shared.domain.frontier.seed_contexts import NO_CONTEXTS, SeedContext, context_at
 from shared.domain.ids import Fingerprint, LeaseId
 from shared.domain.reads.items import PageItems
-from shared.wire.messages import HostNote, UrlOutcome
+from shared.domain.web.url import fingerprint
+from shared.wire.messages import HostNote, UrlOutcome, UrlShard
 from workers.discoveries import DiscoveryStream, PageLinks, streams_of
 from workers.outlinks import Outlinks
 from workers.visit_crawls import VisitCrawl
@@ -30,6 +32,23 @@ class SettledUrl(msgspec.Struct, frozen=True, gc=False):
     found: tuple[PageLinks, ...] = ()
     outlinks: tuple[Outlinks, ...] = ()
     items: PageItems | None = None
+
+
+def contexts_of(shard: UrlShard) -> Mapping[Fingerprint, SeedContext]:
+    """Return the contexts of the shard's URLs, by fingerprint."""
+    if not shard.contexts:
+        return NO_CONTEXTS
+    found = ((url.url, context_at(shard.contexts, shard.context_of, at)) for at, url in enumerate(shard.urls))
+    return {fingerprint(url): context for url, context in found if context is not None}
+
+
+def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl:
+    """Return the outcome of a URL with that context, which its links and items have, too."""
+    if context is None:
+        return settled
+    found = tuple([replace(links, context=context) for links in settled.found])
+    items = None if settled.items is None else settled.items._replace(context=context)
+    return msgspec.structs.replace(settled, found=found, items=items)
 
 
 @dataclass(frozen=True, slots=True)

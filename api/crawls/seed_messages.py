@@ -14,6 +14,7 @@ from shared.domain.crawl.spec import Seed
 from shared.domain.crawl.wider_scope import rediscovery_of
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.counters import Counters
+from shared.domain.frontier.seed_contexts import SeedContext, context_bytes, numbered
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.web.url import canonicalize, host_of, partition_of
 from shared.ports.broker import Broker
@@ -25,6 +26,9 @@ log = structlog.get_logger("orb.control")
 _LINKS_A_MESSAGE: Final = 500
 _CHARS_A_MESSAGE: Final = 512 * 1024
 """Half of a broker's default maximum message size."""
+
+SeedLink = tuple[Link, SeedContext | None]
+"""A seed as it is published, with its labels and source."""
 
 
 async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
@@ -96,13 +100,13 @@ async def publish_seeds(
 
     After a crash in between they are published again under another producer. That is harmless: known URLs are merged.
     """
-    links: dict[Partition, list[Link]] = defaultdict(list)
+    links: dict[Partition, list[SeedLink]] = defaultdict(list)
     for seed in seeds:
         url = canonicalize(seed.url)
         if url is None:
             log.warning("seed.rejected", crawl=crawl_id, url=seed.url)
             continue
-        links[partition_of(host_of(url), partitions)].append(Link(url, 0, 0, seed.priority))
+        links[partition_of(host_of(url), partitions)].append((Link(url, 0, 0, seed.priority), seed.context))
     producer = f"seeds-{uuid.uuid4().hex}"
     for partition, part in links.items():
         for message in seed_messages(crawl_id, revision, producer, part):
@@ -111,16 +115,29 @@ async def publish_seeds(
     return sum(map(len, links.values()))
 
 
-def seed_messages(crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[Link]) -> Iterator[Discoveries]:
-    """Yield a partition's seeds as numbered discovery messages of one producer.
+def seed_messages(
+    crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[SeedLink]
+) -> Iterator[Discoveries]:
+    """Yield a partition's seeds, each with its context, as numbered discovery messages of one producer.
 
-    The same links give the same messages.
+    The same seeds give the same messages.
     """
     n, begun, chars = 1, 0, 0
-    for end, link in enumerate(links):
+    for end, (link, context) in enumerate(links):
         if end > begun and (end - begun == _LINKS_A_MESSAGE or chars + len(link.url) > _CHARS_A_MESSAGE):
-            yield Discoveries(crawl_id, revision, producer, n, end, [Origin(0, b"", list(links[begun:end]))])
+            yield _message(crawl_id, revision, producer, n, end, links[begun:end])
             n, begun, chars = n + 1, end, 0
-        chars += len(link.url)
+        chars += len(link.url) + (0 if context is None else context_bytes(context))
     if links:
-        yield Discoveries(crawl_id, revision, producer, n, len(links), [Origin(0, b"", list(links[begun:]))])
+        yield _message(crawl_id, revision, producer, n, len(links), links[begun:])
+
+
+def _message(
+    crawl_id: CrawlId, revision: Revision, producer: str, n: int, total: int, links: Sequence[SeedLink]
+) -> Discoveries:
+    """Return a message with the seeds, grouped by their context."""
+    by_context: dict[SeedContext | None, list[Link]] = {}
+    for link, context in links:
+        by_context.setdefault(context, []).append(link)
+    origins = [Origin(0, b"", some) for some in by_context.values()]
+    return Discoveries(crawl_id, revision, producer, n, total, origins, *numbered(list(by_context)))

@@ -17,9 +17,10 @@ from typing import Final
 
 from blake3 import blake3
 
-from api.crawls.seed_messages import seed_messages
+from api.crawls.seed_messages import SeedLink, seed_messages
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.errors import Refused, Transient
+from shared.domain.frontier.seed_contexts import SeedContext, encoded
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.domain.web.url import canonicalize, host_of, partition_of, scheme_of
 from shared.ports.broker import Broker
@@ -96,12 +97,12 @@ class SeedUpload:
         self._refused_at = refused_at
         self._held = held
         self._seen: set[str] = set()
-        self._parts: dict[Partition, list[Link]] = defaultdict(list)
+        self._parts: dict[Partition, list[SeedLink]] = defaultdict(list)
 
     def __repr__(self) -> str:
         return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
 
-    async def take(self, url: str, priority: int = 0) -> None:
+    async def take(self, url: str, priority: int = 0, context: SeedContext | None = None) -> None:
         """Add one URL. Count it as rejected if it is invalid or its scheme or length is not allowed."""
         counts = self.counts
         counts.lines += 1
@@ -119,8 +120,10 @@ class SeedUpload:
         else:
             self._seen.add(canonical)
             self._sum.update(f"{priority} {canonical}\n".encode())
+            if context is not None:
+                self._sum.update(f"{encoded(context)}\n".encode())
             partition = partition_of(host_of(canonical), self._partitions)
-            self._parts[partition].append(Link(canonical, 0, 0, priority))
+            self._parts[partition].append((Link(canonical, 0, 0, priority), context))
             if len(self._seen) >= self._window:
                 await self._publish()
 
@@ -157,7 +160,7 @@ class SeedUpload:
             self._parts.clear()
         self.counts.durable_lines = self.counts.lines
 
-    async def _send(self, producer: str, partition: Partition, links: list[Link]) -> None:
+    async def _send(self, producer: str, partition: Partition, links: list[SeedLink]) -> None:
         """Publish a partition's messages in order, each after the previous one was acknowledged."""
         for message in seed_messages(self._crawl_id, self._revision, producer, links):
             await self._stored(partition, encode(message), f"{producer}.{partition}.{message.n}")

@@ -10,8 +10,15 @@ from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.priority_rules import MAX_PRIORITY, CompiledPriority
 from shared.domain.crawl.scope_change import found_beyond
+from shared.domain.frontier.seed_contexts import context_at
 from shared.domain.frontier.states import MAX_EXTRA_HOPS, kind_flags, with_extra_hops
-from shared.domain.frontier.store_model import DeadLetterRow, DiscoveredLink, DiscoveryTransaction, ProducerMark
+from shared.domain.frontier.store_model import (
+    DeadLetterRow,
+    DiscoveredLink,
+    DiscoveryTransaction,
+    ProducerMark,
+    with_context,
+)
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.web.url import Location, locate, partition_of
 from shared.ports.broker import Delivered
@@ -31,6 +38,7 @@ def gather(
     messages: list[tuple[ProducerMark, tuple[DiscoveredLink, ...], int]] = []
     letters: list[DeadLetterRow] = []
     located: dict[str, Location | None] = {}
+    with_contexts = False
     for report in reports:
         try:
             message = decode_discoveries(report.data)
@@ -39,6 +47,7 @@ def gather(
             letters.append(DeadLetterRow(None, "discovery", at_ms, f"cannot be read: {error}", payload=report.data))
             continue
         messages.append(_message(message, partition, partitions, located))
+        with_contexts = with_contexts or bool(message.contexts)
     excluded = (
         frozenset(
             place.fingerprint
@@ -48,7 +57,7 @@ def gather(
         if exclusions
         else frozenset()
     )
-    return DiscoveryTransaction(tuple(messages), tuple(letters), excluded)
+    return DiscoveryTransaction(tuple(messages), tuple(letters), excluded, with_contexts)
 
 
 def with_priorities(batch: DiscoveryTransaction, rules: Mapping[CrawlId, CompiledPriority]) -> DiscoveryTransaction:
@@ -76,7 +85,8 @@ def _message(
     crawl_id = CrawlId(message.crawl)
     links: list[DiscoveredLink] = []
     refused = 0
-    for origin in message.origins:
+    for place, origin in enumerate(message.origins):
+        context, begun = context_at(message.contexts, message.context_of, place), len(links)
         for link in origin.links:
             # Each worker reports a popular link about once, so most URLs occur more than once in a batch.
             location = located.get(link.url)
@@ -100,6 +110,8 @@ def _message(
                     extra=max(0, min(link.extra, MAX_EXTRA_HOPS)),
                 )
             )
+        if context is not None:
+            links[begun:] = [with_context(link, context) for link in links[begun:]]
     mark = ProducerMark(crawl_id, message.producer, message.n, message.total, message.spec)
     return mark, tuple(links), refused
 

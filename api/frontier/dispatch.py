@@ -23,6 +23,7 @@ from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import ResourceFull, TooLarge, Transient
 from shared.domain.frontier.page_visits import conditional
 from shared.domain.frontier.politeness import shard_part, shard_size
+from shared.domain.frontier.seed_contexts import numbered
 from shared.domain.frontier.states import HOST_BUDGET, OUTSIDE_BUDGET, REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRequest
 from shared.domain.ids import CrawlId, LeaseId
@@ -307,6 +308,7 @@ class Dispatch:
             self._hosts.record_lease(host, queue, request.slot, taken)
             shards.append(self._leases.add(row, now))
         self._writer.committed()
+        await self._writer.read_contexts(rows)
         await self._read_again(
             [(host, queue) for request, host, queue in requests if request.max_revisits or request.requisites]
         )
@@ -334,6 +336,7 @@ class Dispatch:
         if held not in self._leases:
             return True
         held.published_at = self._clock.elapsed()
+        contexts, context_of = numbered([row.contexts.get(key) for key in row.order]) if row.contexts else ([], [])
         shard = UrlShard(
             lease=row.lease_id,
             crawl=row.crawl_id,
@@ -346,6 +349,8 @@ class Dispatch:
                 shard_url(url) if url is not None else ShardUrl("", 0)
                 for url in (row.urls.get(fingerprint) for fingerprint in row.order)
             ],
+            contexts=contexts,
+            context_of=context_of,
         )
         try:
             queued = await self._broker.publish_shard(

@@ -74,6 +74,7 @@ class Ownership:
     All tasks of the owner share it.
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
+    - `with_contexts`: whether a crawl has URLs here with the context of a seed. Of a missing crawl only SQL knows it.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
     - `work`, `moved`, `tuned`: wake dispatch, the tasks that wait for the position, and the sweep.
     - `unswept`: the partition has something for its sweep, so a sweep at rest begins its rounds again.
@@ -109,6 +110,7 @@ class Ownership:
         )
         self.in_hand: dict[ReportKind, int] = {}
         self.recrawls: dict[CrawlId, RecrawlPages] = {}
+        self.with_contexts: dict[CrawlId, bool] = {}
         self.orphans_suspected = False
         self._claimed_at = now
 
@@ -211,6 +213,7 @@ class Ownership:
     def discovered(self, result: DiscoveryResult) -> list[tuple[CrawlId, HostId]]:
         """Record committed discoveries. Return the queues (crawl, host) with new URLs that are not in memory."""
         self.next_host = result.next_host
+        self.with_contexts.update(dict.fromkeys(result.with_contexts, True))
         for lease_id, fingerprint, depth in result.lowered:
             self.leases.lower(lease_id, fingerprint, depth)
         for lease_id, fingerprint, extra in result.hops:
@@ -228,6 +231,7 @@ class Ownership:
         A granted lease keeps its host's slot until its grant expires. Then the sweep ends it.
         """
         self.suspect_orphans()
+        self.with_contexts.pop(crawl_id, None)
         for held in self.leases.of_crawl(crawl_id):
             unbegun = held.grant is None
             self.leases.settle(held.row.lease_id, {}, freed=unbegun)

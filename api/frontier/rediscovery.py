@@ -26,6 +26,7 @@ from shared.domain.crawl.wider_scope import (
 )
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.command_progress import behind
+from shared.domain.frontier.seed_contexts import SeedContext, context_bytes, numbered
 from shared.domain.frontier.states import kind_of
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition, Revision
@@ -127,11 +128,11 @@ class Rediscovery:
             by_partition[partition_of(each[1].location.host, self._partitions)].append(each)
         for partition, part in by_partition.items():
             begun = chars = 0
-            for end, (_, link) in enumerate(part):
+            for end, (page, link) in enumerate(part):
                 if end - begun == _LINKS_A_MESSAGE or (end > begun and chars > _CHARS_A_MESSAGE):
                     await self._send(judge, partition, part[begun:end])
                     begun, chars = end, 0
-                chars += len(link.location.url)
+                chars += len(link.location.url) + (0 if page.context is None else context_bytes(page.context))
             await self._send(judge, partition, part[begun:])
 
     async def _send(self, judge: _Judge, partition: Partition, links: Sequence[_Linked]) -> None:
@@ -142,7 +143,8 @@ class Rediscovery:
         stream = (judge.crawl_id, partition)
         n, total = self._marks.get(stream, (0, 0))
         n, total = n + 1, total + len(links)
-        message = Discoveries(judge.crawl_id, judge.revision, self._producer, n, total, _origins(links))
+        origins, contexts = _origins(links)
+        message = Discoveries(judge.crawl_id, judge.revision, self._producer, n, total, origins, *numbered(contexts))
         message_id = f"{self._producer}.{judge.crawl_id}.{partition}.{n}"
         await self._broker.publish_report(partition, "discovery", encode(message), message_id)
         self._marks[stream] = n, total
@@ -153,15 +155,20 @@ def _key(judge: _Judge, link: FoundAgain) -> tuple[CrawlId, int, Fingerprint, in
     return judge.crawl_id, judge.revision, link.location.fingerprint, link.kind, link.extra
 
 
-def _origins(links: Sequence[_Linked]) -> list[Origin]:
-    """Return the links by the pages that have them. The links of a page are in sequence."""
+def _origins(links: Sequence[_Linked]) -> tuple[list[Origin], list[SeedContext | None]]:
+    """Return the links by the pages that have them, and the contexts of these pages.
+
+    The links of a page are in sequence.
+    """
     origins: list[Origin] = []
+    contexts: list[SeedContext | None] = []
     for page, link in links:
         if not origins or origins[-1].fingerprint != page.fingerprint:
             origins.append(Origin(page.host_id, page.fingerprint, []))
+            contexts.append(page.context)
         url = link.location.url
         origins[-1].links.append(Link(url, link.depth, link.hops, kind=link.kind, extra=link.extra))
-    return origins
+    return origins, contexts
 
 
 def _read(

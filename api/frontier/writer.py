@@ -10,7 +10,7 @@ from api.frontier.ownership import Ownership
 from api.frontier.stats import OwnerStats, TransactionKind
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient, Unusable
 from shared.domain.frontier.states import Fence, Position, UrlEnd
-from shared.domain.frontier.store_model import Changes, QueueEnd, QueueRow
+from shared.domain.frontier.store_model import Changes, LeaseRow, QueueEnd, QueueRow
 from shared.domain.ids import CrawlId, HostId
 from shared.ports.clock import Clock
 from shared.ports.store import Store
@@ -195,6 +195,18 @@ class PartitionWriter:
         for crawl in self.own.unread_recrawls(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
             self.own.read_recrawl(crawl, counts, self.clock.unix_ms())
+
+    async def read_contexts(self, rows: Sequence[LeaseRow]) -> None:
+        """Add to new leases the contexts of their URLs. Nothing is read of a crawl whose seeds have no context."""
+        known, partition = self.own.with_contexts, self.own.partition
+        if unread := {row.crawl_id for row in rows} - known.keys():
+            used = await self.store.crawls_with_contexts(partition, unread)
+            known.update({crawl_id: crawl_id in used for crawl_id in unread})
+        some = [row for row in rows if known[row.crawl_id]]
+        if some:
+            found = await self.store.contexts_of([(row.crawl_id, row.host_id, row.order) for row in some])
+            for row, contexts in zip(some, found, strict=True):
+                row.contexts = contexts
 
     async def load_queues(self, keys: Sequence[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
         """Read these queues from SQL, and add them to those in memory. `pinned`: leases of them are out."""

@@ -38,7 +38,13 @@ async def list_seeds(name: Name, served: Served, page: Page, response: Response)
         located = [locate(seed.url) for seed in wanted]
         known = await served.catalog.known_seeds(crawl.crawl_id, [at for at in located if at is not None])
         items = [
-            seed_body(seed.url, SeedSource.SPEC, seed.priority, None if at is None else known.get(at.fingerprint))
+            seed_body(
+                seed.url,
+                SeedSource.SPEC,
+                seed.priority,
+                seed.context,
+                None if at is None else known.get(at.fingerprint),
+            )
             for seed, at in zip(wanted, located, strict=True)
         ]
         # The uploaded seeds begin on a new page.
@@ -50,5 +56,5 @@ async def list_seeds(name: Name, served: Served, page: Page, response: Response)
     uploaded = [seed for seed in rows if seed.url not in ours][: page.max_count]
     last = uploaded[-1] if len(uploaded) == page.max_count else rows[-1] if len(rows) == max_count else None
     place = None if last is None else (len(spec.seeds), last.host_id, last.fingerprint)
-    items = [seed_body(seed.url, SeedSource.UPLOADED, seed.priority, seed) for seed in uploaded]
+    items = [seed_body(seed.url, SeedSource.UPLOADED, seed.priority, seed.context, seed) for seed in uploaded]
     return Listing(items=items, next=page.next(place, response))

@@ -1,7 +1,7 @@
 """/v1/crawls/{name}/seeds: add URLs to start from, a few as JSON or millions as a stream."""
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from shared.domain.crawl.priority_rules import Priority
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.crawl.state import CrawlStatus, takes_seeds
 from shared.domain.errors import Transient
+from shared.domain.frontier.seed_contexts import SeedContext, context_of, context_problem, problems_of
 from shared.domain.ops.access import Role
 from shared.domain.ops.watermarks import reason_of
 from shared.domain.web.url import MAX_URL_CHARS
@@ -28,12 +29,15 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"])
 
 LINE_BYTES: Final = 4 * MAX_URL_CHARS
 _PIECE: Final = 1 << 18
+_SHOWN: Final = 20
 _LINES: Final = ("text/plain", "application/jsonl")
 
 
 class _Seed(msgspec.Struct, forbid_unknown_fields=True):
     url: str
     priority: Priority = 0
+    labels: dict[str, str] = {}
+    source: str = ""
 
 
 class _Seeds(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,9 +65,10 @@ _BODY: Final[dict[str, Any]] = {
         "application/jsonl": {
             "schema": {
                 **_TEXT,
-                "description": "Each line is a URL as a JSON string, or an object with `url`.",
+                "description": "Each line is a URL as a JSON string, or an object with `url`, and with `priority`, "
+                "`labels` and `source` as needed.",
             },
-            "example": '"https://example.org/"\n{"url": "https://example.org/news", "priority": 5}\n',
+            "example": '"https://example.org/"\n{"url": "https://example.org/news", "labels": {"team": "search"}}\n',
         },
         "text/plain": {
             "schema": {**_TEXT, "description": "One URL a line. Blank lines and lines that begin with # are skipped."}
@@ -167,8 +172,28 @@ async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], max_coun
         raise ApiProblem(ProblemKind.INVALID, "the seeds are not valid", errors=[wrong]) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiProblem(ProblemKind.MALFORMED, f"the body is not JSON: {error}") from error
-    for seed in seeds:
-        await upload.take(*((seed,) if isinstance(seed, str) else (seed.url, seed.priority)))
+    contexts: list[SeedContext | None] = []
+    wrong_ones: list[FieldError] = []
+    for number, seed in enumerate(seeds):
+        context, problems = (None, ()) if isinstance(seed, str) else _context(seed)
+        contexts.append(context)
+        at = f"seeds[{number}]"
+        wrong_ones += [FieldError(f"{at}.{path}" if path else at, message, hint) for path, message, hint in problems]
+    if wrong_ones:
+        raise ApiProblem(ProblemKind.INVALID, "the seeds are not valid", errors=wrong_ones[:_SHOWN])
+    for seed, context in zip(seeds, contexts, strict=True):
+        await upload.take(*((seed,) if isinstance(seed, str) else (seed.url, seed.priority, context)))
+
+
+def _context(seed: _Seed) -> tuple[SeedContext | None, Sequence[tuple[str, str, str]]]:
+    """Return the labels and source of a seed, and what is wrong with them, as path, message and hint."""
+    if not seed.labels and not seed.source:
+        return None, ()
+    problems = list(problems_of(seed.labels, seed.source))
+    context = None if problems else context_of(seed.labels, seed.source)
+    if too_large := context_problem(context):
+        problems.append(("", too_large, "shorten its labels or its source"))
+    return context, problems
 
 
 async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
@@ -184,7 +209,15 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         upload.reject(text.decode(errors="replace"), f"the line cannot be read: {error}")
         return
-    await upload.take(*((seed,) if isinstance(seed, str) else (seed.url, seed.priority)))
+    if isinstance(seed, str):
+        await upload.take(seed)
+        return
+    context, problems = _context(seed)
+    if problems:
+        path, message, hint = problems[0]
+        upload.reject(seed.url, f"{path or 'the seed'} {message} ({hint})")
+        return
+    await upload.take(seed.url, seed.priority, context)
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -20,6 +20,7 @@ from shared.domain.errors import Transient
 from shared.domain.explain.rule_checks import ExplainContext, blocking_reason, rule_checks
 from shared.domain.explain.sentences import why, why_unknown
 from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.seed_contexts import labels_of, source_of
 from shared.domain.frontier.states import UrlState
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.ops.access import Role
@@ -144,6 +145,8 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
         why=sentences,
         in_scope=in_scope,
         linked_from=via,
+        labels=labels_of(None if view is None else view.context),
+        source=source_of(None if view is None else view.context),
         blocking_reason=blocking_reason(rulings),
         rules=[RuleVerdict.of(ruling) for ruling in rulings],
     )

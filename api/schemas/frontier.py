@@ -7,6 +7,7 @@ from api.schemas.model import Model, field, moment_of, when
 from api.schemas.progress import QueuedParts, Rates
 from shared.domain.explain.sentences import moment
 from shared.domain.explain.waits import Waits, cause_of
+from shared.domain.frontier.seed_contexts import labels_of, source_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.reads.views import HostView, KnownUrl, UrlView
 
@@ -201,6 +202,13 @@ class UrlDetail(Model):
     discovered_from: list[str] = field(
         "The URLs of the pages that led to it, nearest first. Empty for a seed.", ["https://example.org/"]
     )
+    labels: dict[str, str] = field(
+        "The labels of the seed from which the URL was found first. Empty if it has none.", {"team": "search"}
+    )
+    source: str | None = field(
+        "The `source` of the seed from which the URL was found first. Null if it has none.",
+        "https://example.org/members.csv",
+    )
     fetch: FetchSummary | None = field("The last fetch. Null if it was never fetched.")
     host: HostSummary = field("Its host.")
     evidence: list[str] = field(
@@ -228,6 +236,13 @@ class Explanation(Model):
     in_scope: bool | None = field("True if the scope of the crawl includes the URL. Null if the URL is known.")
     linked_from: str | None = field(
         "The host from which a link to the URL is assumed. Null if the URL is known.", "example.org"
+    )
+    labels: dict[str, str] = field(
+        "The labels of the seed from which the URL was found first. Empty if it has none.", {"team": "search"}
+    )
+    source: str | None = field(
+        "The `source` of the seed from which the URL was found first. Null if it has none.",
+        "https://example.org/members.csv",
     )
     blocking_reason: str | None = field(
         "The detail of the first rule that forbids a fetch of the URL now. Null if none does.",
@@ -290,6 +305,8 @@ def detail_body(view: UrlView) -> UrlDetail:
         state=view.state.name.lower(),
         due_at=when(view.due_ms or None),
         discovered_from=view.chain,
+        labels=labels_of(view.context),
+        source=source_of(view.context),
         fetch=None if view.fetch is None else FetchSummary.of(view.fetch, status=view.fetch.status or None),
         host=host_body(view.host),
     )

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from api.schemas.model import Model, field, moment_of
+from api.schemas.model import SEED_LABELS, SEED_SOURCE, Model, field, moment_of
+from shared.domain.frontier.seed_contexts import labels_of, source_of
 from shared.domain.reads.items import StoredItem
 
 ITEM_ID: Final = r"^[0-9a-f]{32}$"
@@ -23,6 +24,8 @@ class Item(Model):
         "The fields of the rule. A value is a string, a list of strings, or null.",
         {"title": "Bolt M8", "price": "1.50", "tags": ["steel", "bolt"]},
     )
+    labels: dict[str, str] = field(SEED_LABELS, {"team": "search"})
+    source: str | None = field(SEED_SOURCE, "https://example.org/members.csv")
 
 
 def item_body(item: StoredItem) -> Item:
@@ -34,4 +37,6 @@ def item_body(item: StoredItem) -> Item:
         page=f"{item.host_id}-{item.fingerprint.hex()}",
         fetched_at=moment_of(item.at_ms),
         data=msgspec.json.decode(item.data),
+        labels=labels_of(item.context),
+        source=source_of(item.context),
     )

@@ -23,6 +23,9 @@ RULE_NAME: Final = r"^[a-z0-9-]+$"
 KEY_ID: Final = r"^[0-9a-f]{16}$"
 MEMBER_ID: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 
+SEED_LABELS: Final = "The labels of the seed from which the page was found. Empty if it has none."
+SEED_SOURCE: Final = "The `source` of the seed from which the page was found. Null if it has none."
+
 MOMENT: Final = "a time as 2030-01-01T00:00:00Z"
 
 _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}.*", re.ASCII)

@@ -5,8 +5,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from api.schemas.frontier import TRUNCATED
-from api.schemas.model import Model, field, moment_of
+from api.schemas.model import SEED_LABELS, SEED_SOURCE, Model, field, moment_of
 from shared.domain.archive.model import labelled_sha1
+from shared.domain.frontier.seed_contexts import SeedContext, labels_of, source_of
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.reads.views import Page, PageView, SeedView
 from shared.ports.catalog import UrlPlace
@@ -43,6 +44,8 @@ class PageSummary(Model):
     archive: ArchivePlace = field("The place of its WARC record.")
     truncated: str | None = field(TRUNCATED, "length")
     gone: bool = field("True if the site has no such page any more. This is then what it was at its last fetch.", False)
+    labels: dict[str, str] = field(SEED_LABELS, {"team": "search"})
+    source: str | None = field(SEED_SOURCE, "https://example.org/members.csv")
 
 
 class EarlierFetch(Model):
@@ -89,6 +92,10 @@ class SeedSummary(Model):
     reason: str | None = field("Why it failed or was excluded. Null otherwise.", "http_404")
     status: int | None = field("The HTTP status of the last fetch. Null if there was no answer.", 200)
     fetched_at: datetime | None = field("When it was last fetched. Null if it never was.", "2030-01-01T08:12:30Z")
+    labels: dict[str, str] = field("The labels that the seed was given last.", {"team": "search"})
+    given_source: str | None = field(
+        "The `source` that the seed was given last. Null if it has none.", "https://example.org/members.csv"
+    )
 
 
 def page_id(page: Page) -> str:
@@ -109,6 +116,8 @@ def page_body(page: Page) -> PageSummary:
         id=page_id(page),
         digest=labelled_sha1(page.digest) if page.digest else None,
         archive=ArchivePlace.of(page.location),
+        labels=labels_of(page.context),
+        source=source_of(page.context),
     )
 
 
@@ -119,9 +128,12 @@ def page_detail(view: PageView) -> PageDetail:
     return PageDetail.of(fetch, **dict(page_body(view.page)), history=history)
 
 
-def seed_body(url: str, source: SeedSource, priority: int, known: SeedView | None) -> SeedSummary:
+def seed_body(
+    url: str, source: SeedSource, priority: int, context: SeedContext | None, known: SeedView | None
+) -> SeedSummary:
     """Return a seed as a list of seeds shows it. `known`: the state of its URL, None until the owner has applied it."""
     declared: dict[str, Any] = {"url": url, "source": source, "priority": priority}
+    declared |= {"labels": labels_of(context), "given_source": source_of(context)}
     if known is None:
         return SeedSummary(**declared, state=None, reason=None, status=None, fetched_at=None)
     return SeedSummary.of(known, **declared, state=known.state.name.lower(), status=known.status or None)

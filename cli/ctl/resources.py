@@ -149,6 +149,8 @@ PAGES: Final = ResourceKind(
         Column("SIZE", size("size"), rank=2, right=True),
         Column("FETCHED", age("fetched_at"), rank=4, right=True),
         Column("TITLE", picked("title"), rank=5, cut=16),
+        Column("LABELS", picked("labels"), rank=6, cut=12, wide=True),
+        Column("SOURCE", picked("source"), rank=6, cut=16, wide=True),
         Column("DIGEST", picked("digest"), rank=7, wide=True),
         Column("SEGMENT", picked("archive.segment"), rank=8, wide=True),
         Column("OFFSET", picked("archive.offset"), rank=8, right=True, wide=True),
@@ -175,6 +177,8 @@ ITEMS: Final = ResourceKind(
         Column("DATA", fields("data"), rank=2, cut=_URL_WIDTH),
         Column("URL", picked("url"), rank=3, cut=_URL_WIDTH),
         Column("FETCHED", age("fetched_at"), rank=4, right=True),
+        Column("LABELS", picked("labels"), rank=5, cut=12, wide=True),
+        Column("SOURCE", picked("source"), rank=6, cut=16, wide=True),
     ),
     belongs=Belongs.TO_CRAWL, filters=frozenset(("rule", "url")),
 )  # fmt: skip
@@ -187,6 +191,8 @@ SEEDS: Final = ResourceKind(
         Column("STATUS", picked("status"), rank=3, right=True),
         Column("PRIORITY", picked("priority"), rank=4, right=True),
         Column("FETCHED", age("fetched_at"), rank=5, right=True),
+        Column("LABELS", picked("labels"), rank=6, cut=12, wide=True),
+        Column("GIVEN SOURCE", picked("given_source"), rank=6, cut=16, wide=True),
     ),
     key="url", belongs=Belongs.TO_CRAWL, single="",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Verbs seeds add and seeds delete of `orb ctl`: any number of seeds, from files of any size, at constant memory."""
 
 import argparse
+import json
 import sys
 import uuid
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from cli.ctl.client import path
 from cli.ctl.reads import url_of
 from cli.ctl.upload import Upload, lines_of, pieces_of
 from cli.ctl.verb_context import VerbContext, Verbs
+from cli.local.spec_flags import labels_given
 from cli.terminal.exits import Exit, Usage
 
 _SHOWN: Final = 10
@@ -27,6 +29,11 @@ def declare(verbs: Verbs) -> None:
         "-f", "--file", action="append", default=[], metavar="FILE",
         help="one URL per line, or NDJSON, plain or gzip; - is standard input; repeatable",
     )  # fmt: skip
+    add.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE",
+        help="label for the pages found from these seeds; repeatable; lines that are JSON have their own",
+    )  # fmt: skip
+    add.add_argument("--source", metavar="TEXT", help="where these seeds come from, kept with their pages")
     add.add_argument(
         "--upload-id", metavar="ID", help="an id for the upload; a repeated upload with the same id changes nothing"
     )
@@ -57,7 +64,9 @@ def _add(desk: VerbContext, arguments: argparse.Namespace) -> int:
         raise Usage("no seeds given: name URLs, or a file with -f.")
     upload = Upload(desk.client, path("crawls", arguments.crawl, "seeds"), arguments.upload_id or uuid.uuid4().hex)
     total = upload.total
+    context = _context(arguments)
     for lines in _sources(arguments):
+        lines = (_with_context(line, context) for line in lines) if context else lines
         for piece in pieces_of(lines):
             upload.send(piece)
             if total.pieces > 1 and sys.stderr.isatty():
@@ -71,6 +80,22 @@ def _add(desk: VerbContext, arguments: argparse.Namespace) -> int:
     counts = f"{total.accepted:,} accepted, {total.duplicate:,} duplicate, {total.rejected:,} rejected"
     desk.output.done(f"crawl/{arguments.crawl}", f"seeds: {counts}", total.as_json())
     return Exit.OK if total.accepted or not total.rejected else Exit.FAILED
+
+
+def _context(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the fields that --label and --source give each seed."""
+    fields: dict[str, object] = {"labels": labels_given(arguments.label, "--label")} if arguments.label else {}
+    return fields | ({"source": arguments.source} if arguments.source else {})
+
+
+def _with_context(line: bytes, context: dict[str, object]) -> bytes:
+    """Return a line with a URL as a JSON object with the fields of `context`. Leave a line that is JSON as it is."""
+    text = line.strip()
+    if text[:1] in (b'"', b"{"):
+        return line
+    if not text or text.startswith(b"#"):
+        return b""
+    return json.dumps({"url": text.decode(errors="replace"), **context}, ensure_ascii=False).encode()
 
 
 def _sources(arguments: argparse.Namespace) -> Iterator[Iterator[bytes]]:

@@ -16,6 +16,7 @@ from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.archive.model import labelled_sha1
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.explain.sentences import KINDS, counted, moment, priority_of, why
+from shared.domain.frontier.seed_contexts import SeedContext, labels_of, source_of
 from shared.domain.frontier.states import UrlState
 from shared.domain.reads.views import FetchView, UrlView
 
@@ -95,6 +96,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | 
         _field("found on", view.chain[0] if view.chain else "nothing: it is a seed"),
         *([_field("found as", KINDS[view.kind])] if view.kind in KINDS else []),
         *(_field("", f"found on {page}") for page in view.chain[1:8]),
+        *_context_text(view.context),
         *([_field("priority", priority)] if priority is not None else []),
         _field("attempts", str(view.attempts)),
     ]
@@ -112,6 +114,16 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | 
     if host.crawl_delay_ms or host.operator_delay_ms:
         lines.append(_field("host's delay", f"{max(host.crawl_delay_ms, host.operator_delay_ms) / 1000:g} s"))
     return "\n".join(lines)
+
+
+def _context_text(context: SeedContext | None) -> list[str]:
+    """Return the labels and source of the seed from which the URL was found, as far as it has any."""
+    labels = ", ".join(f"{name}={value}" for name, value in labels_of(context).items())
+    source = source_of(context)
+    return [
+        *([_field("seed's labels", labels)] if labels else []),
+        *([_field("seed's source", source)] if source else []),
+    ]
 
 
 def _fetch_text(fetch: FetchView) -> list[str]:
@@ -179,6 +191,8 @@ def _known_json(view: UrlView, reasons: list[str], priority: str | None) -> dict
         "attempts": view.attempts,
         "due_at": moment(view.due_ms) if view.state is UrlState.WAITING else None,
         "discovered_from": list(view.chain),
+        "labels": labels_of(view.context),
+        "source": source_of(view.context),
         "fetch": None if view.fetch is None else _fetch_json(view.fetch),
         "host": host_json(view.host),
         "evidence": list(view.evidence),

@@ -101,6 +101,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for flag in FLAGS:
         action = "append" if flag.many else "store"
         group.add_argument(flag.name, metavar=flag.metavar, action=action, help=f"{flag.help} [{flag.path}]")
+    group.add_argument(
+        "--seed-label", metavar="NAME=VALUE", action="append",
+        help="label for the pages found from the URLs given here; repeatable [seeds.labels]",
+    )  # fmt: skip
+    group.add_argument(
+        "--seed-source",
+        metavar="TEXT",
+        help="where the URLs given here come from, kept with their pages [seeds.source]",
+    )
     group.add_argument("--feeds", action="store_true", help="read the feeds that pages name [discover.feeds]")
     group.add_argument("--no-robots", action="store_true", help="do not obey robots.txt [politeness.obey_robots]")
 
@@ -126,8 +135,11 @@ def stored(spec: CrawlSpec) -> dict[str, Any]:
 def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the spec `data` with the fields that the command line sets. `urls`, if any, replace its seeds."""
     result: dict[str, Any] = dict(data)
+    context = _seed_context(arguments)
     if urls:
-        result["seeds"] = list(urls)
+        result["seeds"] = [{"url": url, **context} for url in urls] if context else list(urls)
+    elif context:
+        raise Usage("--seed-label and --seed-source are for URLs of the command line, and there are none.")
     for flag in FLAGS:
         value = getattr(arguments, flag.attribute)
         if value is not None:
@@ -139,6 +151,22 @@ def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespa
     if arguments.recrawl is not None:
         _set_recrawl(result)
     return result
+
+
+def _seed_context(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the seeds that the command line sets."""
+    fields: dict[str, Any] = (
+        {"labels": labels_given(arguments.seed_label, "--seed-label")} if arguments.seed_label else {}
+    )
+    return fields | ({"source": arguments.seed_source} if arguments.seed_source else {})
+
+
+def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
+    """Return the labels that are written as NAME=VALUE. Raise Usage if one is not."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise Usage(f"{flag} {pair} is not written as NAME=VALUE.")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _set_recrawl(data: dict[str, Any]) -> None:

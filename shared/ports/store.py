@@ -19,6 +19,7 @@ from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
 from shared.domain.crawl.wider_scope import ReadablePages, Rediscovered
 from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
+from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
     Changes,
@@ -136,6 +137,16 @@ class Store(Protocol):
         self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
     ) -> Sequence[Mapping[Fingerprint, str | None]]:
         """Return for each place (crawl, host, URLs) the name of the host that led to each URL; None for a seed."""
+
+    async def crawls_with_contexts(self, partition: Partition, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
+        """Return those of the crawls of which the partition has a URL with the context of a seed, or had one."""
+        ...
+
+    async def contexts_of(
+        self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
+    ) -> Sequence[Mapping[Fingerprint, SeedContext]]:
+        """Return for each place (crawl, host, URLs) the contexts of those URLs that have one."""
+        ...
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
         """Return True if a queued URL of the crawl may have waited for a time up to `before_ms` (Unix ms)."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from shared.domain.frontier.seed_contexts import context_bytes, labels_of, source_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
 from shared.domain.reads.items import PageItems, TakenItem
 from shared.wire.messages import Malformed, decoder
@@ -41,7 +42,8 @@ class PageEntry(msgspec.Struct, frozen=True):
     """The items of one fetched page in a message. `page` is the page's id in the API.
 
     `fetch` identifies the fetch as `lease-grant`, two numbers that grow with later fetches. `at_ms` (Unix) is when it
-    was fetched, by the worker's clock.
+    was fetched, by the worker's clock. `labels` and `source` are those of the seed from which the page was found; a
+    page without them has neither field.
     """
 
     page: str
@@ -49,6 +51,8 @@ class PageEntry(msgspec.Struct, frozen=True):
     fetch: str
     at_ms: int
     items: list[ItemEntry] = []
+    labels: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    source: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Items(msgspec.Struct, frozen=True, tag_field="type", tag="items/1", omit_defaults=True):
@@ -77,7 +81,8 @@ def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> It
     entries: list[PageEntry] = []
     size = 0
     for page in pages:
-        more = _ENTRY_BYTES + len(page.url) + sum(len(item.data) + _ITEM_BYTES for item in page.items)
+        more = _ENTRY_BYTES + len(page.url) + (0 if page.context is None else context_bytes(page.context))
+        more += sum(len(item.data) + _ITEM_BYTES for item in page.items)
         if entries and size + more > MAX_BYTES:
             yield _encode(Items(crawl_id, name, entries))
             entries, size = [], 0
@@ -113,6 +118,8 @@ def _entry(page: PageItems) -> PageEntry:
         fetch=f"{page.lease}-{page.grant}",
         at_ms=page.at_ms,
         items=[ItemEntry(item.id.hex(), item.rule, msgspec.Raw(item.data)) for item in page.items],
+        labels=labels_of(page.context) or msgspec.UNSET,
+        source=source_of(page.context) or msgspec.UNSET,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.ops.watermarks import Pressure
 
 
@@ -46,7 +47,8 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
 
     `spec` is the spec's revision that the shard was made under. A worker that knows only an older one waits. It never
     takes "absent" for "deleted". `delay_ms` is the wait between the end of a response and the start of the next
-    request.
+    request. `contexts`: the distinct contexts of seeds that its URLs have; `context_of`: the number of each URL's
+    context, from 1, 0 for none. Both are empty if no URL has one.
     """
 
     lease: int
@@ -57,6 +59,8 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
     slot: int
     delay_ms: int
     urls: list[ShardUrl]
+    contexts: list[SeedContext] = []
+    context_of: list[int] = []
 
 
 # --- grants: worker <-> owner, request and reply ----------------------------------------------------------------------
@@ -233,7 +237,8 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
 
     A `producer` numbers its messages per (crawl, partition) from 1 (`n`) and publishes n + 1 only after n was
     acknowledged. `total` is its running count of URLs, this message included. So the owner can drop a repeat, detect a
-    gap, and compute `accepted` from the messages alone.
+    gap, and compute `accepted` from the messages alone. `contexts`: the distinct contexts of seeds that its origins
+    have; `context_of`: the number of each origin's context, from 1, 0 for none.
     """
 
     crawl: int
@@ -242,6 +247,8 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     n: int
     total: int
     origins: list[Origin]
+    contexts: list[SeedContext] = []
+    context_of: list[int] = []
 
 
 KEPT_BYTES: Final = 64 * 1024

@@ -10,6 +10,7 @@ import httpx
 
 from api.crawls import seed_upload as uploading
 from shared.adapters.nats import NatsBroker
+from shared.domain.frontier.seed_contexts import SeedContext, context_at
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.wire.messages import Discoveries, decode_discoveries
@@ -156,5 +157,60 @@ def test_a_stream_is_read_as_it_comes(tmp_path: Path, server: BrokerServer) -> N
                 answer = (await client.post(SEEDS, content=body(), headers=TEXT)).json()
             assert answer["accepted"] == 3 * uploading.WINDOW
             assert len({n for n in seen if n}) >= 2, "windows were published on the way"
+
+    asyncio.run(story())
+
+
+def test_labels_and_source_arrive_with_their_seeds_and_wrong_ones_are_told(
+    tmp_path: Path, server: BrokerServer
+) -> None:
+    async def story() -> None:
+        red = {"labels": {"team": "red"}, "source": "list-1"}
+        body = {"seeds": [{"url": "http://a.test/", **red}, "http://b.test/"]}
+        lines = [
+            json.dumps({"url": "http://c.test/", **red}),
+            json.dumps({"url": "http://d.test/", "labels": {"Team": "red"}}),
+            json.dumps({"url": "http://e.test/", "source": "x" * 513}),
+            json.dumps({"url": "http://f.test/", "labels": {f"n{n}": "x" * 255 for n in range(9)}}),
+            json.dumps({"url": "http://g.test/", "labels": {"team": 7}}),
+        ]
+        kind = {"Content-Type": "application/jsonl"}
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                assert (await client.post(SEEDS, json=body)).json()["accepted"] == 2
+                answer = (await client.post(SEEDS, content="\n".join(lines), headers=kind)).json()
+                wrong = {"seeds": ["http://x.test/", {"url": "http://y.test/", "labels": {"A": "", "b": "\n"}}]}
+                refused = problem(await client.post(SEEDS, json=wrong), 422, "invalid")
+        assert (answer["accepted"], answer["rejected"]) == (1, 4)
+        reasons = [each["reason"] for each in answer["first_rejected"]]
+        assert reasons[0].startswith("labels 'Team' is not the name of a label (names are lower-case letters")
+        assert reasons[1] == "source is not a line of text (a source is text of at most 512 characters)"
+        assert "more than 2048" in reasons[2]
+        assert "labels" in reasons[3]
+        assert [each["path"] for each in refused["errors"]] == ["seeds[1].labels", "seeds[1].labels.b"]
+        async with server.broker() as broker:
+            given = {
+                link.url: context_at(message.contexts, message.context_of, place)
+                for message in await found(broker)
+                for place, origin in enumerate(message.origins)
+                for link in origin.links
+            }
+        context = SeedContext((("team", "red"),), "list-1")
+        assert given == {"http://a.test/": context, "http://b.test/": None, "http://c.test/": context}
+
+    asyncio.run(story())
+
+
+def test_upload_repeated_with_other_labels_is_stored_again(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                for team in ("red", "red", "blue"):
+                    seeds = [{"url": "http://a.test/", "labels": {"team": team}}]
+                    await client.post(SEEDS, json={"seeds": seeds}, headers={"Idempotency-Key": "nightly"})
+            given = [message.contexts[0].labels for message in await found(broker)]
+            assert given == [(("team", "red"),), (("team", "blue"),)]
 
     asyncio.run(story())

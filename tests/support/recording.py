@@ -162,7 +162,7 @@ def _value(annotation: Any, name: str) -> Any:
     if origin is list:
         return [_value(arguments[0], name)]
     if origin is tuple:
-        return (_value(arguments[0], name),)
+        return tuple(_value(each, name) for each in arguments if each is not Ellipsis)
     if origin is dict:
         return {name: _value(arguments[1], name)}
     return example(annotation, full=True)

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +168,25 @@ def test_one_endless_line_takes_no_more_memory_than_any() -> None:
         tracemalloc.stop()
     assert 65_536 < len(line) < 1 << 20
     assert peak < 8 << 20
+
+
+def test_label_and_source_go_with_plain_lines_and_leave_json_lines_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "seeds"
+    file.write_text('# a comment\nhttp://b.test/\n\n{"url": "http://c.test/", "source": "own"}\n')
+    masters = Masters(accepted)
+    masters.run(
+        "seeds", "add", "docs", "http://a.test/", "-f", str(file), "--label", "team=red", "--label", "note=a=b",
+        "--source", "list-1",
+    )  # fmt: skip
+    given = {"labels": {"team": "red", "note": "a=b"}, "source": "list-1"}
+    sent = [line for request in masters.asked for line in received(request)]
+    assert [json.loads(line) if line else None for line in sent] == [
+        {"url": "http://a.test/", **given},
+        None,
+        {"url": "http://b.test/", **given},
+        None,
+        {"url": "http://c.test/", "source": "own"},
+    ]
+    assert {request.headers["content-type"] for request in masters.asked} == {"application/jsonl"}
+    with pytest.raises(Usage, match="NAME=VALUE"):
+        masters.run("seeds", "add", "docs", "http://a.test/", "--label", "team")

@@ -6,6 +6,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.domain.frontier.seed_contexts import SeedContext, context_at
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
 from shared.domain.ops.retention import DAY_MS, used_until_ms
 from shared.domain.web.url import fingerprint, locate, partition_of
@@ -133,3 +134,39 @@ def test_a_page_split_over_messages_is_named_as_origin_in_each() -> None:
     assert [origin.fingerprint for batch in batches for origin in batch.origins] == [
         fingerprint("http://a.example/")
     ] * 2
+
+
+def test_links_are_sent_with_the_context_of_their_page() -> None:
+    red, blue = SeedContext((("team", "red"),)), SeedContext((), "list-2")
+    url = "http://a.example/"
+    pages = [
+        replace(found(f"{url}1"), context=red),
+        found(f"{url}2"),
+        replace(found(f"{url}3", f"{url}1"), context=blue),
+        replace(found(f"{url}4"), context=red),
+    ]
+    [(stream, [batch])] = batches_by_stream(pages).items()
+    message = decode_discoveries(Numbering("w1.0").message(stream, batch, NOW_MS)[0])
+    assert message.contexts == [red, blue]
+    sent = {
+        link.url: context_at(message.contexts, message.context_of, place)
+        for place, origin in enumerate(message.origins)
+        for link in origin.links
+    }
+    assert sent == {f"{url}1": red, f"{url}2": None, f"{url}3": blue, f"{url}4": red}
+
+
+def test_message_with_long_contexts_is_within_its_bounds() -> None:
+    long = "x" * 2_000
+    pages = [
+        replace(found(f"http://a.example/{n}", page=f"http://a.example/p{n}"), context=SeedContext((), f"{long}{n}"))
+        for n in range(600)
+    ]
+    numbering = Numbering("w1.0")
+    [(stream, batches)] = batches_by_stream(pages).items()
+    sizes = []
+    for batch in batches:
+        sizes.append(len(numbering.message(stream, batch, NOW_MS)[0]))
+        numbering.acknowledged(stream, batch)
+    assert len(sizes) > 1
+    assert max(sizes) <= MAX_BYTES * 1.1

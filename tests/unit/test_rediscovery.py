@@ -15,6 +15,7 @@ from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed
 from shared.domain.crawl.wider_scope import ReadablePage, ReadablePages, Rediscovered
 from shared.domain.errors import Transient
 from shared.domain.frontier.command_progress import behind
+from shared.domain.frontier.seed_contexts import SeedContext, context_at
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, HostId, Partition, Revision
@@ -214,3 +215,16 @@ def test_chunk_with_many_links_ends_behind_the_pages_it_read(monkeypatch: pytest
     sizes = [sum(len(origin.links) for origin in message.origins) for _, message in broker.messages]
     assert sizes == [4] * 5
     assert [message.n for _, message in broker.messages] == [1, 2, 3, 4, 5]
+
+
+def test_links_found_again_have_the_context_of_their_page() -> None:
+    broker, red = Published(), SeedContext((("team", "red"),))
+    labelled = replace(page("p"), context=red)
+    chunk({"p": [f"http://{HOST}/1"], "q": [f"http://{HOST}/2"]}, broker, labelled, page("q"))
+    found = {
+        link.url: context_at(message.contexts, message.context_of, place)
+        for _, message in broker.messages
+        for place, origin in enumerate(message.origins)
+        for link in origin.links
+    }
+    assert found == {f"http://{HOST}/1": red, f"http://{HOST}/2": None}

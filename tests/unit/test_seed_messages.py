@@ -19,7 +19,7 @@ def urls(count: int, chars: int) -> list[Link]:
 @given(st.lists(st.tuples(st.integers(1, 600), st.sampled_from([20, 1000, 2048, MAX_URL_CHARS])), max_size=3))
 def test_a_message_fits_and_none_is_left_out(parts: list[tuple[int, int]]) -> None:
     links = [link for count, chars in parts for link in urls(count, chars)]
-    messages = list(seed_messages(CrawlId(1), Revision(1), "p", links))
+    messages = list(seed_messages(CrawlId(1), Revision(1), "p", [(link, None) for link in links]))
     assert all(len(encode(message)) <= MAX_BYTES for message in messages)
     assert [link for message in messages for origin in message.origins for link in origin.links] == links
     assert [message.n for message in messages] == list(range(1, len(messages) + 1))
@@ -30,5 +30,5 @@ def test_a_message_fits_and_none_is_left_out(parts: list[tuple[int, int]]) -> No
 
 
 def test_seeds_of_an_ordinary_length_go_500_a_message() -> None:
-    messages = list(seed_messages(CrawlId(1), Revision(1), "p", urls(1001, 60)))
+    messages = list(seed_messages(CrawlId(1), Revision(1), "p", [(link, None) for link in urls(1001, 60)]))
     assert [message.total for message in messages] == [500, 1000, 1001]

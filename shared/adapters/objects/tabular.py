@@ -42,7 +42,7 @@ class JsonLines:
     def add(self, rows: Sequence[Row]) -> bytes:
         for name in self._json:
             for row in rows:
-                row[name] = msgspec.Raw(row[name].encode())
+                row[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
         return self._encoder.encode_lines([_dated(row, self._times) for row in rows])
 
     def end(self) -> bytes:

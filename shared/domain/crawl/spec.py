@@ -23,6 +23,7 @@ from shared.domain.crawl.robots_spec import Robots
 from shared.domain.crawl.spec_types import DAY_S as DAY_S
 from shared.domain.crawl.spec_types import Natural, Patterns, Seconds
 from shared.domain.crawl.spec_types import ScopeMode as ScopeMode
+from shared.domain.frontier.seed_contexts import SeedContext, context_of
 from shared.domain.frontier.states import MAX_EXTRA_HOPS
 from shared.domain.web.fetch import FetchLimits
 
@@ -56,6 +57,26 @@ class Seed(msgspec.Struct, frozen=True, kw_only=True):
         Priority,
         described("Its priority. Each level goes before one level of depth; higher priorities are fetched first.", 10),
     ] = 0
+    labels: Annotated[
+        dict[str, str] | msgspec.UnsetType,
+        described(
+            "Labels that travel to the pages and items found from the seed: at most 16. None by default.",
+            {"team": "search", "list": "2030-01"},
+        ),
+    ] = msgspec.UNSET
+    source: Annotated[
+        str | msgspec.UnsetType,
+        described(
+            "Where the seed comes from: a line of at most 512 characters that travels to the pages and items found "
+            "from the seed. None by default.",
+            "https://example.org/members.csv",
+        ),
+    ] = msgspec.UNSET
+
+    @property
+    def context(self) -> SeedContext | None:
+        """Its labels and source, None without any."""
+        return context_of(self.labels or None, self.source or None)
 
 
 class Traps(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,7 +376,7 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     seeds: Annotated[
         Annotated[tuple[Seed, ...], Meta(min_length=1, max_length=100_000)],
-        described("The URLs to start from. A seed is a URL, or an object with a URL and a priority."),
+        described("The URLs to start from. A seed is a URL, or an object with a URL, priority, labels and source."),
     ]
     name: Label = "crawl"
     pool: Annotated[Label, described("The pool of workers that fetches for the crawl.", "default")] = "default"

@@ -18,6 +18,7 @@ from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.robots_spec import Robots, host_problem
 from shared.domain.crawl.selectors import selector_problem
 from shared.domain.crawl.spec import CrawlSpec, Egress, Extract, Fetch, Politeness, Retry, Scope, Seed
+from shared.domain.frontier.seed_contexts import context_problem, problems_of
 from shared.domain.ops.egress import network_problem
 from shared.domain.suggestions import url_meant
 from shared.domain.web.url import canonicalize, scheme_of, with_scheme
@@ -140,6 +141,10 @@ def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
 
 
 def _seed(seed: Seed) -> Iterator[SpecProblem]:
+    problems = [SpecProblem(*problem) for problem in problems_of(seed.labels or {}, seed.source or "")]
+    yield from problems
+    if not problems and (too_large := context_problem(seed.context)):
+        yield SpecProblem("", too_large, "shorten its labels or its source")
     if canonicalize(seed.url) is not None:
         return
     if "://" not in seed.url and (guess := canonicalize(with_scheme(seed.url))):

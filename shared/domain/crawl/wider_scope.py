@@ -14,6 +14,7 @@ from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope, home, prefixes
 from shared.domain.crawl.scope_change import found_beyond
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Traps
+from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.frontier.states import UrlKind, kind_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.web.url import Location, locate
@@ -97,7 +98,7 @@ class ReadablePage:
     """A stored page with links that the scope left out, as its row has it.
 
     `via_host`: the host that led to it, None for a seed. `location`: None if `media.stored` kept it out of the archive.
-    `unlisted`: its record does not have all of its links.
+    `unlisted`: its record does not have all of its links. `context`: that of the seed from which it was found.
     """
 
     host_id: HostId
@@ -110,6 +111,7 @@ class ReadablePage:
     via_host: str | None
     location: RecordLocation | None
     unlisted: bool
+    context: SeedContext | None = None
 
 
 @dataclass(frozen=True, slots=True)

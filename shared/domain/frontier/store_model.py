@@ -5,13 +5,14 @@ Times are Unix ms unless a name has another unit.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from shared.domain.explain.excluded_links import ExcludedLink
 from shared.domain.frontier.counters import Counters as Counters
 from shared.domain.frontier.page_history import PageChange
 from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
+from shared.domain.frontier.seed_contexts import NO_CONTEXT, SeedContext
 from shared.domain.frontier.states import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
 
@@ -41,7 +42,7 @@ class LeaseRow:
     """A lease as stored: a URL shard that was sent out.
 
     `order` has the shard's fingerprints in order, `urls` those URLs that are not settled yet. `grants` and `expired`
-    count its grants, and those that expired.
+    count its grants, and those that expired. `contexts`: the contexts of those URLs that have one.
     """
 
     lease_id: LeaseId
@@ -57,6 +58,7 @@ class LeaseRow:
     grants: int = 0
     expired: int = 0
     issued_at_ms: int = 0
+    contexts: Mapping[Fingerprint, SeedContext] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,18 @@ class DiscoveredLink:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkWithContext(DiscoveredLink):
+    """A link of a page that has the context of a seed, or a seed with labels or a source."""
+
+    context: SeedContext = NO_CONTEXT
+
+
+def with_context(link: DiscoveredLink, context: SeedContext) -> LinkWithContext:
+    """Return the link with a context."""
+    return LinkWithContext(**{each.name: getattr(link, each.name) for each in fields(DiscoveredLink)}, context=context)
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerMark:
     """How far a sender of discoveries has come: its message `n`, and its URLs so far (`total`), this one's included.
 
@@ -329,12 +343,14 @@ class DiscoveryTransaction:
     """Messages with discoveries to apply in one transaction, in order of arrival.
 
     Each has its sender's mark, its links, and the number of its links that could not be queued. `excluded`: the URLs
-    that an exclusion covers. They are excluded if they are new, and otherwise stay as they are.
+    that an exclusion covers. They are excluded if they are new, and otherwise stay as they are. `with_contexts`: some
+    links are LinkWithContext.
     """
 
     messages: tuple[tuple[ProducerMark, tuple[DiscoveredLink, ...], int], ...]
     dead_letters: tuple[DeadLetterRow, ...] = ()
     excluded: frozenset[Fingerprint] = frozenset()
+    with_contexts: bool = False
 
 
 @dataclass(slots=True)
@@ -344,8 +360,8 @@ class DiscoveryResult:
     `queues`: how many URLs were added to each queue. `lowered`: leased URLs that were found at a lesser depth, with it.
     `hops`: leased URLs whose number of hops beyond the scope changed, with it.
     `also_pages`: leased requisites that are linked as pages. `requisites`: the queues that have further requisites.
-    `new`, `known`, `refused`: what to add to these counters. `repeats`, `gaps`: messages that came twice, or are
-    missing.
+    `with_contexts`: crawls with new contexts of seeds. `new`, `known`, `refused`: what to add to these counters.
+    `repeats`, `gaps`: messages that came twice, or are missing.
     """
 
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
@@ -354,6 +370,7 @@ class DiscoveryResult:
     hops: list[tuple[LeaseId, Fingerprint, int]] = field(default_factory=list)
     also_pages: list[tuple[LeaseId, Fingerprint]] = field(default_factory=list)
     requisites: set[tuple[CrawlId, HostId]] = field(default_factory=set)
+    with_contexts: set[CrawlId] = field(default_factory=set)
     new: int = 0
     known: int = 0
     refused: int = 0

@@ -7,8 +7,11 @@ shared.adapters.objects.tabular. So their exports are the same.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from shared.domain.archive.model import RecordLocation, labelled_sha1
 from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier.seed_contexts import SeedContext, labels_of, source_of
 from shared.domain.reads.changes import PageChangeView
 from shared.domain.reads.items import StoredItem
 from shared.domain.reads.views import KnownUrl, Page
@@ -33,6 +36,8 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "links": "int32",
         "links_found": "int32",
         "gone": "bool",
+        "labels": "json",
+        "source": "string",
     },
     "urls": {
         "url": "string",
@@ -51,12 +56,20 @@ COLUMNS: Final[Mapping[str, Columns]] = {
     },
     "links": {"source": "string", "target": "string", "kind": "string", "found": "string"},
     "changes": {"at": "timestamp", "kind": "string", "url": "string", "version": "int32"},
-    "items": {"id": "string", "rule": "string", "url": "string", "fetched_at": "timestamp", "data": "json"},
+    "items": {
+        "id": "string",
+        "rule": "string",
+        "url": "string",
+        "fetched_at": "timestamp",
+        "data": "json",
+        "labels": "json",
+        "source": "string",
+    },
 }
 """The columns of each export and their types. Only `url`, `source` and `target` always have a value.
 
 A `timestamp` is Unix milliseconds in a row, `json` the text of a JSON value. Items and changes have a value
-in every column.
+in every column but `labels` and `source`.
 """
 
 _HOPS: Final = {"L": "link", "E": "embedded", "R": "redirect", "I": "inferred", "S": "synthesized", "M": "manifest"}
@@ -83,6 +96,7 @@ def page_row(page: Page) -> Row:
         "links": page.links,
         "links_found": page.links_found,
         "gone": page.gone,
+        **_context_columns(page.context),
     }
 
 
@@ -107,7 +121,13 @@ def url_row(url: KnownUrl) -> Row:
 
 def item_row(item: StoredItem) -> Row:
     """Return an item as a row of the export `items`: a mapping from column to value."""
-    return {"id": item.id.hex(), "rule": item.rule, "url": item.url, "fetched_at": item.at_ms, "data": item.data}
+    row = {"id": item.id.hex(), "rule": item.rule, "url": item.url, "fetched_at": item.at_ms, "data": item.data}
+    return row | _context_columns(item.context)
+
+
+def _context_columns(context: SeedContext | None) -> Row:
+    labels = labels_of(context)
+    return {"labels": msgspec.json.encode(labels).decode() if labels else None, "source": source_of(context)}
 
 
 def change_row(change: PageChangeView) -> Row:

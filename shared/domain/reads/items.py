@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
 
 
@@ -19,7 +20,8 @@ class PageItems(NamedTuple):
     """The items extracted from one fetch of a page, perhaps none.
 
     The owner of a partition numbers a host's leases, and a lease's grants. So of two fetches of a page the one with the
-    greater (lease, grant) was permitted later, whatever the clocks and the order of messages.
+    greater (lease, grant) was permitted later, whatever the clocks and the order of messages. `context`: that of the
+    seed from which the page was found, in messages only.
     """
 
     host_id: HostId
@@ -29,6 +31,7 @@ class PageItems(NamedTuple):
     grant: int
     at_ms: int
     items: tuple[TakenItem, ...]
+    context: SeedContext | None = None
 
     @property
     def version(self) -> tuple[int, int]:
@@ -92,7 +95,7 @@ class ItemLetter:
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item in the table of items. `at_ms`: when its page was fetched (Unix ms)."""
+    """An item in the table of items. `at_ms`: when its page was fetched (Unix ms). `context`: that of its page."""
 
     id: bytes
     rule: str
@@ -101,6 +104,7 @@ class StoredItem:
     url: str
     at_ms: int
     data: str
+    context: SeedContext | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.frontier.page_history import PageHistory
+from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.frontier.states import UrlKind, UrlState
 from shared.domain.ids import Fingerprint, HostId
 
@@ -14,7 +15,7 @@ class Page:
     """A stored page, for listings and exports. `digest` is the payload's SHA-1 (20 bytes, or empty).
 
     `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` those in scope. `gone`: the site
-    has no such page any more, and this is what it was.
+    has no such page any more, and this is what it was. `context`: that of the seed from which it was found.
     """
 
     host_id: HostId
@@ -33,6 +34,7 @@ class Page:
     links: int | None = None
     links_found: int | None = None
     gone: bool = False
+    context: SeedContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class SeedView:
     reason: str | None
     status: int | None
     fetched_at_ms: int | None
+    context: SeedContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class UrlView:
     """Everything known of one URL. `chain` leads from the page where it was found back towards the seed.
 
     `history`: that of its stored page, if the page is fetched again. `kind`: what the URL was found as. `extra_hops`:
-    how many hops beyond the scope it is.
+    how many hops beyond the scope it is. `context`: that of the seed from which it was found.
     """
 
     url: str
@@ -152,3 +155,4 @@ class UrlView:
     history: PageHistory | None = None
     kind: UrlKind = UrlKind.PAGE
     extra_hops: int = 0
+    context: SeedContext | None = None

@@ -23,6 +23,7 @@ from shared.domain.frontier.store_model import (
     DiscoveryTransaction,
     LeaseRequest,
     LeaseRow,
+    LinkWithContext,
     ProducerMark,
     QueueEnd,
     QueueRow,
@@ -78,7 +79,9 @@ class Tables:
         total += (len(links) + refused) if n > last else 0
         self.sent[producer] = (max(n, last), total)
         covered = frozenset(each.fingerprint for each in excluded)
-        batch = DiscoveryTransaction(((ProducerMark(crawl_id, producer, n, total), links, refused),), (), covered)
+        with_contexts = any(isinstance(each, LinkWithContext) for each in links)
+        message = (ProducerMark(crawl_id, producer, n, total), links, refused)
+        batch = DiscoveryTransaction((message,), (), covered, with_contexts)
         return await self.found_batch(
             batch, max_depth=max_depth, now_ms=now_ms, marks=marks, max_requisites=max_requisites
         )

@@ -85,7 +85,7 @@ _UNKNOWN_PAGE: Final = text(
     " p.crawl_id = i.crawl_id AND p.host_id = i.host_id AND p.fingerprint = i.fingerprint) LIMIT :max_count"
 )
 _PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages", "item_drafts",
-    "page_versions", "page_changes",
+    "page_versions", "page_changes", "seed_contexts", "url_contexts",
 )  # fmt: skip
 """Tables in which every row belongs to an existing crawl."""
 

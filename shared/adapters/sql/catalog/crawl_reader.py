@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from shared.adapters.sql.catalog import excluded_examples
 from shared.adapters.sql.catalog import host_waits as waiting
 from shared.adapters.sql.engine import stored_crawls as crawls
+from shared.adapters.sql.engine.context_joins import joined
 from shared.adapters.sql.engine.query import Query
 from shared.adapters.sql.engine.read_only import ReadFile, configure_reader
 from shared.adapters.sql.engine.schema_version import refuse_unreleased
@@ -25,6 +26,7 @@ from shared.domain.errors import Unusable
 from shared.domain.explain import excluded_links as left_out
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.page_history import GONE, ChangeKind, decoded
+from shared.domain.frontier.seed_contexts import decoded as context_decoded
 from shared.domain.frontier.states import REVISIT, UrlState, extra_hops_of, kind_of
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.changes import ChangePlace, PageChangeView
@@ -48,9 +50,9 @@ _AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after
 _CAPTURES = (
     "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
     ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found,'
-    " u.reason AS url_reason FROM fetches f JOIN urls u"
+    " u.reason AS url_reason, s.context FROM fetches f JOIN urls u"
     " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
-    " JOIN hosts h ON h.host_id = f.host_id"
+    f" JOIN hosts h ON h.host_id = f.host_id{joined('f')}"
     f" WHERE {_AFTER} AND f.segment IS NOT NULL {{}}"
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :max_count"
 )
@@ -89,8 +91,8 @@ _LAST_FAILURES = Query(
 )
 _HOST_COUNT = Query("SELECT count(*) FROM queues WHERE crawl_id = :crawl_id")
 _URL = Query(
-    "SELECT u.*, h.host, l.issued_at_ms FROM urls u JOIN hosts h ON h.host_id = u.host_id"
-    " LEFT JOIN leases l ON l.lease_id = u.lease_id"
+    "SELECT u.*, h.host, l.issued_at_ms, s.context FROM urls u JOIN hosts h ON h.host_id = u.host_id"
+    f" LEFT JOIN leases l ON l.lease_id = u.lease_id{joined('u')}"
     " WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id AND u.fingerprint = :fingerprint"
 )
 _FETCH = Query("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
@@ -302,6 +304,7 @@ def url_view(connection: "ReadConnection", crawl_id: CrawlId, location: Location
         history=decoded(fetch.recrawl, fetch.at_ms) if fetch is not None and row.flags & REVISIT else None,
         kind=kind_of(row.flags),
         extra_hops=extra_hops_of(row.flags),
+        context=context_decoded(row.context),
     )
 
 
@@ -348,6 +351,7 @@ def stored_page(row: Any) -> Page:
         links=row.links,
         links_found=row.links_found,
         gone=row.url_reason == GONE,
+        context=context_decoded(row.context),
     )
 
 

@@ -19,10 +19,12 @@ from sqlalchemy import Connection, LargeBinary, Row, TextClause, bindparam, sele
 from shared.adapters.sql.catalog.list_bytes import byte_length, first_page
 from shared.adapters.sql.engine import page_schema, schema
 from shared.adapters.sql.engine.bulk import Bulk
+from shared.adapters.sql.engine.context_joins import joined
 from shared.adapters.sql.engine.executor import SqlAdapter, bound, read, write
 from shared.adapters.sql.frontier.apply import bury, storable
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.domain.errors import OwnershipLost
+from shared.domain.frontier.seed_contexts import decoded
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
@@ -131,15 +133,15 @@ _REMOVE: Final = tuple(
         ("item_drafts", "(host_id, fingerprint, lease_id, grants)"),
     )
 )
-_COLUMNS: Final = "i.item_id, i.rule, i.host_id, i.fingerprint, i.data, p.url, p.at_ms"
+_COLUMNS: Final = "i.item_id, i.rule, i.host_id, i.fingerprint, i.data, p.url, p.at_ms, s.context"
 _OF_PAGE: Final = (
     " JOIN item_pages p ON p.crawl_id = i.crawl_id AND p.host_id = i.host_id AND p.fingerprint = i.fingerprint"
 )
+_WHOLE: Final = _OF_PAGE + joined("p")
 _THESE: Final = text(
-    f"SELECT {_COLUMNS} FROM items i{_OF_PAGE} WHERE i.crawl_id = :crawl_id AND i.item_id IN :item_ids"
-    " ORDER BY i.item_id"
+    f"SELECT {_COLUMNS} FROM items i{_WHOLE} WHERE i.crawl_id = :crawl_id AND i.item_id IN :item_ids ORDER BY i.item_id"
 ).bindparams(bindparam("item_ids", expanding=True, type_=LargeBinary))
-_ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_OF_PAGE} WHERE i.crawl_id = :crawl_id AND i.item_id = :item_id")
+_ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_WHOLE} WHERE i.crawl_id = :crawl_id AND i.item_id = :item_id")
 
 
 # --- written ----------------------------------------------------------------------------------------------------------
@@ -423,6 +425,7 @@ def _stored(row: Row[Any]) -> StoredItem:
         url=row.url,
         at_ms=row.at_ms,
         data=row.data,
+        context=decoded(row.context),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, TextClause, text
 
 from shared.adapters.sql.catalog import crawl_reader as reading
+from shared.adapters.sql.engine.context_joins import joined
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.declared import PageFilter
 from shared.domain.reads.views import Page, PageView
@@ -19,12 +20,12 @@ _BEHIND: Final = "r.crawl_id = :crawl_id AND (r.host_id, r.fingerprint) > (:afte
 _ORDER: Final = "ORDER BY r.crawl_id, r.host_id, r.fingerprint"
 _JOINED: Final = (
     " JOIN urls u ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
-    " JOIN hosts h ON h.host_id = f.host_id"
+    f" JOIN hosts h ON h.host_id = f.host_id{joined('f')}"
 )
 _STORED: Final = "f.page AND f.segment IS NOT NULL"
 _HOST_ID: Final = text("SELECT host_id FROM hosts WHERE host = :host")
 _ONE: Final = text(
-    f"SELECT f.*, u.url, u.depth, u.reason AS url_reason, h.host FROM fetches f{_JOINED}"
+    f"SELECT f.*, u.url, u.depth, u.reason AS url_reason, h.host, s.context FROM fetches f{_JOINED}"
     " WHERE f.crawl_id = :crawl_id AND f.host_id = :host_id AND f.fingerprint = :fingerprint"
     f" AND {_STORED}"
 )
@@ -37,7 +38,7 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
     return text(
         "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
         ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found,'
-        " u.reason AS url_reason"
+        " u.reason AS url_reason, s.context"
         f" FROM (SELECT * FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT :scanned) f{_JOINED}"
         f" WHERE {_STORED}{which} ORDER BY f.host_id, f.fingerprint LIMIT :max_count"
     )

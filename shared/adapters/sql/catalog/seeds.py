@@ -5,8 +5,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, select, text, tuple_
 
+from shared.adapters.sql.engine.context_joins import joined
 from shared.adapters.sql.engine.schema import fetches, hosts, urls
 from shared.adapters.sql.frontier.url_compression import whole
+from shared.domain.frontier.seed_contexts import SeedContext, decoded
 from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.reads.views import SeedView
@@ -14,13 +16,14 @@ from shared.domain.web.url import Location
 from shared.ports.catalog import UrlPlace
 
 _SEEDS: Final = text(
-    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.priority, f.state, f.reason, r.status, r.at_ms"
+    "SELECT f.host_id, f.fingerprint, f.url, h.host, f.priority, f.state, f.reason, r.status, r.at_ms,"
+    " s.context"
     " FROM (SELECT * FROM urls u WHERE u.crawl_id = :crawl_id AND u.via_host IS NULL"
     " AND (u.host_id, u.fingerprint) > (:after_host, :after)"
     " ORDER BY u.crawl_id, u.host_id, u.fingerprint LIMIT :max_count) f"
     " JOIN hosts h ON h.host_id = f.host_id"
     " LEFT JOIN fetches r ON r.crawl_id = f.crawl_id AND r.host_id = f.host_id AND r.fingerprint = f.fingerprint"
-    " ORDER BY f.host_id, f.fingerprint"
+    f"{joined('f')} ORDER BY f.host_id, f.fingerprint"
 )
 _HOST_IDS: Final = select(hosts.c.host, hosts.c.host_id).where(hosts.c.host.in_(bindparam("names", expanding=True)))
 _SAME: Final = (
@@ -38,7 +41,7 @@ _COLUMNS: Final = (
 def seeds(connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, max_count: int) -> list[SeedView]:
     """Return at most `max_count` seeds after `after` that the crawl has, of its spec or uploaded (Catalog.seeds)."""
     place = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint, "max_count": max_count}
-    return [_seed(row) for row in connection.execute(_SEEDS, place)]
+    return [_seed(row, decoded(row.context)) for row in connection.execute(_SEEDS, place)]
 
 
 def known(connection: Connection, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
@@ -53,7 +56,7 @@ def known(connection: Connection, crawl_id: CrawlId, locations: Sequence[Locatio
     return {Fingerprint(bytes(row.fingerprint)): _seed(row) for row in rows}
 
 
-def _seed(row: Any) -> SeedView:
+def _seed(row: Any, context: SeedContext | None = None) -> SeedView:
     return SeedView(
         host_id=HostId(row.host_id),
         fingerprint=Fingerprint(bytes(row.fingerprint)),
@@ -63,4 +66,5 @@ def _seed(row: Any) -> SeedView:
         reason=row.reason,
         status=row.status,
         fetched_at_ms=row.at_ms,
+        context=context,
     )

@@ -285,6 +285,29 @@ fetches = Table(
 answer can have no links. `recrawl` is encoded by shared.domain.frontier.page_history; it is NULL for a page that is
 fetched once."""
 
+seed_contexts = Table(
+    "seed_contexts",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("context_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("context", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The distinct labels and sources of seeds from which a partition's URLs were found.
+shared.domain.frontier.seed_contexts encodes `context` and makes its id."""
+
+url_contexts = Table(
+    "url_contexts",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("context_id", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The context of each URL that has one: a row of `seed_contexts` of the same crawl and partition."""
+
 links_left_out = Table(
     "links_left_out",
     metadata,

@@ -97,7 +97,7 @@ _DELETE_URLS = {
 }
 _DELETE_FETCHES = tuple(
     text(f"DELETE FROM {table} WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
-    for table in ("page_versions", "fetches")
+    for table in ("page_versions", "url_contexts", "fetches")
 )
 _DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was granted stays until its grant has expired: a new owner must see that its host is being visited.
@@ -106,6 +106,7 @@ _SOME_OF_REST = (
     ("producers", "producer", f"{_OF_CRAWL} ORDER BY producer"),
     ("leases", "lease_id", f"{_OF_CRAWL} AND grants = 0"),
     ("page_changes", "number", _OF_CRAWL),
+    ("seed_contexts", "context_id", _OF_CRAWL),
 )
 # As for `AMONG`: with an array only the primary key can find the rows on PostgreSQL.
 _DELETE_SOME_REST = {

@@ -12,6 +12,7 @@ from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
 from shared.adapters.sql.frontier.extra_hops import HopChanges, nearer_link
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
+from shared.adapters.sql.frontier.seed_contexts import GivenContexts
 from shared.adapters.sql.frontier.url_compression import shortened
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER
@@ -160,8 +161,9 @@ def apply_found(
             counters[link.crawl_id]["known"] += 1
             least[key] = nearer_link(link, other)
     room = remaining(connection, max_requisites, required)
+    given = GivenContexts(links, host_ids) if batch.with_contexts else None
     unchanged = _merge(
-        connection, fence.partition, least, required, room, batch.excluded, result, counters, max_depth, now_ms
+        connection, fence.partition, least, required, room, batch.excluded, result, counters, max_depth, now_ms, given
     )
     if marks:
         written = (least.keys() | required.keys()) - unchanged
@@ -263,6 +265,7 @@ def _merge(
     counters: dict[CrawlId, dict[str, int]],
     max_depth: dict[CrawlId, int | None],
     now_ms: int,
+    given: GivenContexts | None,
 ) -> set[_Key]:
     """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
 
@@ -403,6 +406,8 @@ def _merge(
     for (crawl_id, host_id), n in sorted(waited.items()):
         connection.execute(_NO_LONGER_WAITING, {"crawl_id": crawl_id, "host_id": host_id, "n": n})
     result.queues.update({key: n for key, n in queued.items() if n})
+    if given is not None:
+        result.with_contexts = given.write(connection, partition, [(row[0], row[1], row[2]) for row in new])
     return unchanged
 
 

@@ -13,6 +13,7 @@ from shared.adapters.sql.engine.bulk import AMONG, Arrays, Each, inserting, upda
 from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.commands import in_progress
 from shared.adapters.sql.frontier.revisits import read_last_fetches, take_due
+from shared.adapters.sql.frontier.seed_contexts import read_contexts
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.crawl.spec import Budget
@@ -158,12 +159,14 @@ def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
         text("SELECT l.*, h.host FROM leases l JOIN hosts h ON h.host_id = l.host_id WHERE l.partition = :partition"),
         {"partition": partition},
     ).all()
+    rows = [_lease_row(connection, lease) for lease in sorted(leases, key=_lease_id)]
+    read_contexts(connection, partition, rows)
     return Claimed(
         fence=Fence(partition, term, row.version),
         position=position,
         next_host=row.next_host,
         next_lease=row.next_lease,
-        leases=tuple(_lease_row(connection, lease) for lease in sorted(leases, key=_lease_id)),
+        leases=tuple(rows),
         commands=in_progress(connection, partition),
     )
 

@@ -16,6 +16,7 @@ from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.chunks import HOSTS, Chunk
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.rescope import host_names
+from shared.adapters.sql.frontier.seed_contexts import contexts_at
 from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
@@ -88,17 +89,19 @@ def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages
                 continue  # It was fetched under the wider scope, which a worker has applied to all of its links.
             found.append((host, row))
             if len(found) == PAGES_A_CHUNK:
-                return ReadablePages(_pages(connection, found), behind(host.host_id, bytes(row.fingerprint)))
+                return ReadablePages(_pages(connection, command, found), behind(host.host_id, bytes(row.fingerprint)))
         if len(rows) == step:
             places.append((host, bytes(rows[-1].fingerprint)))
         if places and chunk.full:
             following, last = places[-1]
             rest = behind(following.host_id, last)
             break
-    return ReadablePages(_pages(connection, found), rest)
+    return ReadablePages(_pages(connection, command, found), rest)
 
 
-def _pages(connection: Connection, found: Sequence[tuple[Any, Any]]) -> list[ReadablePage]:
+def _pages(connection: Connection, command: CommandRun, found: Sequence[tuple[Any, Any]]) -> list[ReadablePage]:
+    urls = [(HostId(host.host_id), Fingerprint(bytes(row.fingerprint))) for host, row in found]
+    contexts = contexts_at(connection, command.crawl_id, urls)
     names = host_names(connection, {row.via_host for _, row in found if row.via_host is not None})
     return [
         ReadablePage(
@@ -112,6 +115,7 @@ def _pages(connection: Connection, found: Sequence[tuple[Any, Any]]) -> list[Rea
             None if row.via_host is None else names.get(row.via_host, host.host),
             None if row.segment is None else RecordLocation(row.segment, row.offset, row.length),
             is_unlisted(decoded(row.left_out, every=True)),
+            contexts.get((HostId(host.host_id), Fingerprint(bytes(row.fingerprint)))),
         )
         for host, row in found
     ]

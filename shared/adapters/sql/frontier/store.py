@@ -24,6 +24,7 @@ from shared.adapters.sql.frontier import (
     rediscover,
     rescope,
     revisits,
+    seed_contexts,
 )
 from shared.adapters.sql.frontier import crawl_changes as changes
 from shared.adapters.sql.frontier import crawl_rows as crawls
@@ -61,6 +62,8 @@ class SqlStore(SqlAdapter):
     scope_revision = read(rescope.scope_revision)
     host_names = read(rescope.host_names)
     via_hosts = read(rescope.via_hosts)
+    crawls_with_contexts = read(seed_contexts.crawls_with_contexts)
+    contexts_of = read(seed_contexts.contexts_of)
     widened_revision = read(rediscover.widened_revision)
     readable_pages = read(rediscover.readable_pages)
 
