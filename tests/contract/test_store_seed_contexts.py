@@ -1,4 +1,4 @@
-"""The store's promises about contexts of seeds: the first one stays, owners and readers find it, others cost nothing."""
+"""The promises of the store about contexts of seeds: the first stays, every reader finds it, others cost nothing."""
 
 import asyncio
 from collections.abc import Callable

@@ -161,9 +161,7 @@ def test_a_stream_is_read_as_it_comes(tmp_path: Path, server: BrokerServer) -> N
     asyncio.run(story())
 
 
-def test_labels_and_source_arrive_with_their_seeds_and_wrong_ones_are_told(
-    tmp_path: Path, server: BrokerServer
-) -> None:
+def test_labels_and_source_arrive_and_wrong_ones_are_told(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         red = {"labels": {"team": "red"}, "source": "list-1"}
         body = {"seeds": [{"url": "http://a.test/", **red}, "http://b.test/"]}

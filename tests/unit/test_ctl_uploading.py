@@ -170,7 +170,7 @@ def test_one_endless_line_takes_no_more_memory_than_any() -> None:
     assert peak < 8 << 20
 
 
-def test_label_and_source_go_with_plain_lines_and_leave_json_lines_as_they_are(tmp_path: Path) -> None:
+def test_label_and_source_go_with_lines_that_are_not_json(tmp_path: Path) -> None:
     file = tmp_path / "seeds"
     file.write_text('# a comment\nhttp://b.test/\n\n{"url": "http://c.test/", "source": "own"}\n')
     masters = Masters(accepted)
