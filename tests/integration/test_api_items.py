@@ -123,7 +123,8 @@ def test_all_items_are_exported_in_every_format_with_the_same_rows(tmp_path: Pat
                 io.BytesIO((await crawl.client.get(f"{export}?format=parquet")).content)
             ).to_pylist()
             assert {row["id"]: json.loads(row["data"]) for row in columns} == listed
-            assert list(columns[0]) == list(rows[0]) == list(lines[0]) == ["id", "rule", "url", "fetched_at", "data"]
+            names = ["id", "rule", "url", "fetched_at", "data", "labels", "source"]
+            assert list(columns[0]) == list(rows[0]) == list(lines[0]) == names
 
     asyncio.run(story())
 
@@ -167,4 +168,4 @@ def test_rules_that_cannot_be_used_are_refused_with_their_places(tmp_path: Path)
 
 
 def test_an_item_of_the_document_is_what_is_sent() -> None:
-    assert set(Item.model_fields) == {"id", "rule", "url", "page", "fetched_at", "data"}
+    assert set(Item.model_fields) == {"id", "rule", "url", "page", "fetched_at", "data", "labels", "source"}

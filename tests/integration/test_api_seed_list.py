@@ -66,7 +66,7 @@ def test_a_crawl_that_was_never_started_has_its_seeds_all_the_same(tmp_path: Pat
             assert await walked(client, SEEDS) == [
                 {
                     "url": "https://a.test/", "source": "spec", "priority": 0, "state": None, "reason": None,
-                    "status": None, "fetched_at": None,
+                    "status": None, "fetched_at": None, "labels": {}, "given_source": None,
                 }
             ]  # fmt: skip
 
