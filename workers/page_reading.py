@@ -19,11 +19,9 @@ from shared.domain.web.url import Location, canonicalize, locate
 from workers.extract.page_rules import Html
 from workers.outlinks import Outlinks, header_text, redirect_target, without_url
 from workers.parse.charset import sniff
-from workers.parse.css import css_text, css_urls
 from workers.parse.directives import NOTHING_FORBIDDEN, Directives, x_robots_tag
 from workers.parse.html import LinkKind, PageLink, ParsedPage, parse_html, parse_refresh
 from workers.parse.mime import HTML_TYPES, XHTML_TYPES, Media, classify, media_type
-from workers.parse.requisites import MAX_REQUISITE_BYTES, loads, requisites_of
 from workers.visit_crawls import VisitCrawl, is_page
 
 _SEQUENCE: Final = frozenset(("next", "prev"))
@@ -216,6 +214,10 @@ def _read(
     )
     if crawl.spec.scope.requisites is Requisites.NONE:
         return reading
+    from workers.parse.requisites import (
+        requisites_of,
+    )  # Its expressions take 15 ms to compile, and few crawls use them.
+
     references = requisites_of(body, charset)
     return _with_requisites(crawl, page, depth, 1, reading, references, parsed.base_href)
 
@@ -225,6 +227,9 @@ def _requisite(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer:
     reading = PageReading(mime)
     if mime != "text/css" or crawl.spec.scope.requisites is Requisites.NONE:
         return reading
+    from workers.parse.css import css_text, css_urls
+    from workers.parse.requisites import MAX_REQUISITE_BYTES, loads
+
     text = css_text(answer.decoded[:MAX_REQUISITE_BYTES], answer.joined("content-type"))
     return _with_requisites(crawl, page, depth, hops + 1, reading, filter(loads, css_urls(text)), None)
 

@@ -19,7 +19,7 @@ EXPORTING: Final = {"pyarrow"}
 HTTP: Final = {"fastapi", "pydantic", "starlette", "uvicorn", "httpx", "prometheus_client"}
 CLUSTER: Final = {"grpc", "etcd3", "asyncpg"}
 SQL: Final = {"sqlalchemy", "sqlite3"}
-RARE: Final = {"alembic", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "yaml"}
+RARE: Final = {"alembic", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "yaml", "workers.parse.css"}
 UNREAD: Final = {"asyncio", "structlog", "ssl", "email", "nats", "uvloop", "pycurl", "api", "workers"}
 """What no command needs that reads a folder."""
 
