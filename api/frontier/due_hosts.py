@@ -4,7 +4,7 @@ A line tells `PoolShares` how many hosts it has, and gets capacity allotted. Hos
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from api.frontier.host_shares import CrawlQueue
 from api.frontier.pool_shares import PoolShares, WaitingHosts
@@ -29,6 +29,10 @@ class DueHosts:
 
     def __len__(self) -> int:
         return self._due
+
+    def crawls(self) -> Iterable[CrawlId]:
+        """Return the crawls that have a line."""
+        return self._lines.keys()
 
     def append(self, queue: CrawlQueue, host_id: HostId) -> None:
         """Put a host at the end of its crawl's line."""

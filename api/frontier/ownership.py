@@ -131,6 +131,14 @@ class Ownership:
         if len(self.hosts) or len(self.leases):
             self.work.notify()
 
+    def capacity_changed(self) -> None:
+        """Wake dispatch if a host is due of a crawl that is dispatched: only then can it use what workers reported.
+
+        A host that becomes due later wakes dispatch by itself.
+        """
+        if not all(map(self.crawls.is_stopped, self.hosts.lines.crawls())):
+            self.work.notify()
+
     def move(self, position: Position) -> None:
         """Store the position of a committed transaction, and wake the tasks that wait for it."""
         self.position = position

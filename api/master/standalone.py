@@ -197,7 +197,7 @@ class Standalone:
                     continue
                 for owner in self._owners:
                     if owner.ownership is not None:
-                        owner.ownership.look()
+                        owner.ownership.capacity_changed()
 
     async def _finish(self, crawl: DispatchCrawl) -> None:
         """Seed, run, and end the crawl when it is finished."""

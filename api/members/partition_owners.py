@@ -101,10 +101,10 @@ class PartitionOwners:
         return len(self._owners) == self._partitions and all(owner.ownership is not None for owner in self)
 
     def wake(self) -> None:
-        """Have every owner of this master look for hosts to dispatch."""
+        """Wake the owners that can use capacity: workers reported some, or a crawl may be dispatched again."""
         for owner in self:
             if owner.ownership is not None:
-                owner.ownership.look()
+                owner.ownership.capacity_changed()
 
     async def run(self) -> None:
         """Start and stop owners as assignments change, until cancelled. Raise Unusable if an owner does."""

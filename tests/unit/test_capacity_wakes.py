@@ -1,0 +1,63 @@
+"""Which partitions look for hosts to dispatch when workers report capacity: those that can use it, and no others."""
+
+from dataclasses import replace
+
+from api.frontier.capacity import BudgetReservation, PoolCapacity
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.hosts import facts_of
+from api.frontier.ownership import FrontierSettings, Ownership
+from shared.domain.crawl.spec import CrawlSpec, Seed
+from shared.domain.frontier.states import CrawlState, Fence, Position
+from shared.domain.frontier.store_model import Claimed
+from shared.domain.ids import CrawlId, HostId, Partition, Revision, Term
+from tests.unit.test_front import EPOCH_MS, Sql, row_of
+
+CRAWL = CrawlId(2)
+
+
+class Owned:
+    """A partition with a host of a crawl, and a count of the times its dispatch was woken up."""
+
+    def __init__(self, state: CrawlState, *, dispatching: bool, blocked_s: int = 0) -> None:
+        spec = CrawlSpec(seeds=(Seed(url="https://example.org/"),))
+        self.crawl = DispatchCrawl(CRAWL, "docs", Revision(1), spec, state, BudgetReservation(None, None, {}))
+        self.crawl.dispatching = dispatching
+        crawls = DispatchCrawls()
+        crawls.put(self.crawl)
+        claimed = Claimed(
+            fence=Fence(Partition(0), Term(1), 0),
+            position=Position(),
+            next_host=1,
+            next_lease=1,
+            leases=(),
+            commands=(),
+        )
+        self.own = Ownership(claimed, crawls=crawls, capacity=PoolCapacity(), settings=FrontierSettings(), now=0.0)
+        row = row_of(HostId(1), CRAWL, Sql(queued=5))
+        row = replace(row, blocked_until_ms=EPOCH_MS + blocked_s * 1000 if blocked_s else 0)
+        self.own.hosts.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
+        self.own.hosts.wake(0.0)
+
+    def woken(self) -> bool:
+        before = self.own.work.revision
+        self.own.capacity_changed()
+        return self.own.work.revision != before
+
+
+def test_capacity_wakes_a_partition_with_a_due_host() -> None:
+    assert Owned(CrawlState.RUNNING, dispatching=True).woken()
+
+
+def test_capacity_wakes_no_partition_whose_crawls_are_paused_until_they_resume() -> None:
+    owned = Owned(CrawlState.PAUSED, dispatching=False)
+    assert len(owned.own.hosts) == owned.own.hosts.due() == 1
+    assert not owned.woken()
+    owned.crawl.state, owned.crawl.dispatching = CrawlState.RUNNING, True
+    assert owned.woken()
+
+
+def test_capacity_wakes_no_partition_before_its_host_is_due() -> None:
+    owned = Owned(CrawlState.RUNNING, dispatching=True, blocked_s=30)
+    assert not owned.woken(), "the host wakes dispatch by itself"
+    owned.own.hosts.wake(30.0)
+    assert owned.woken()
