@@ -63,7 +63,7 @@ class ActiveCrawlSync:
                 started |= change.dispatching and not crawl.dispatching
                 crawl.state, crawl.dispatching = change.state, change.dispatching
         if started:
-            self._fleet.wake()
+            self._fleet.resumed()
 
     async def read_spending(self, counted: Iterable[CrawlId]) -> None:
         """Read from SQL what owners on other masters have spent of the budgets of the `counted` crawls.

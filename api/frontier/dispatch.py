@@ -98,8 +98,8 @@ class Dispatch:
                 await asyncio.sleep(own.settings.linger_s / 2)
 
     def _pause(self) -> float | None:
-        """Return how many seconds to wait for work. None means no limit: the partition has no host."""
-        if not self._refused and not len(self._hosts):
+        """Return how many seconds to wait for work. None means no limit: no host in memory can be dispatched."""
+        if not self._refused and self._own.stopped():
             return None
         wake = max(self._hosts.next_wake(), self._paused_until)
         pause = min(self._own.settings.sweep_interval_s, max(0.002, wake - self._clock.elapsed()))

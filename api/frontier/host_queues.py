@@ -85,6 +85,14 @@ class HostQueues:
         """Return the hosts that have at least one slot in use."""
         return [host for host in self._hosts.values() if host.taken]
 
+    def crawls(self) -> Iterable[CrawlId]:
+        """Return the crawls that have queues in memory."""
+        return (crawl_id for crawl_id, queues in self._queues.items() if queues)
+
+    def may_evict(self) -> bool:
+        """Return True if a host may have empty queues only, so that it leaves memory when it has rested."""
+        return bool(self._idle)
+
     def due(self) -> int:
         """Return the number of hosts in the lines of due hosts, as of the last `wake`. They wait for a worker."""
         return len(self.lines)

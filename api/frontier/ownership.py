@@ -131,6 +131,18 @@ class Ownership:
         if len(self.hosts) or len(self.leases):
             self.work.notify()
 
+    def stopped(self) -> bool:
+        """Return True if no host in memory can be dispatched or evicted, because its crawls are stopped.
+
+        `resumed` is called when that ends.
+        """
+        return not self.hosts.may_evict() and all(map(self.crawls.is_stopped, self.hosts.crawls()))
+
+    def resumed(self) -> None:
+        """Wake dispatch and the sweep, because a crawl may be dispatched again."""
+        self.work.notify()
+        self.unswept.notify()
+
     def capacity_changed(self) -> None:
         """Wake dispatch if a host is due of a crawl that is dispatched: only then can it use what workers reported.
 

@@ -54,7 +54,7 @@ class Sweep:
     def _at_rest(self) -> bool:
         """Return True if a sweep has nothing to repair, except orphaned shards that another owner may publish."""
         own = self._own
-        busy = len(own.hosts) or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
+        busy = not own.stopped() or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
         return not busy and own.position == self._purged and self._orphans.settled
 
     async def once(self) -> None:

@@ -300,7 +300,7 @@ class ClusterMaster:
                 except Malformed as error:
                     log.warning("worker_status.rejected", error=str(error))
                     continue
-                self._fleet.wake()
+                self._fleet.capacity_changed()
 
     async def _hear_masters(self) -> None:
         async with self._engines.broker.listen(MASTER_STATUS) as statuses:

@@ -100,8 +100,14 @@ class PartitionOwners:
         """Return True if this master owns every partition of the cluster and has loaded it."""
         return len(self._owners) == self._partitions and all(owner.ownership is not None for owner in self)
 
-    def wake(self) -> None:
-        """Wake the owners that can use capacity: workers reported some, or a crawl may be dispatched again."""
+    def resumed(self) -> None:
+        """Wake every owner of this master, because a crawl may be dispatched again."""
+        for owner in self:
+            if owner.ownership is not None:
+                owner.ownership.resumed()
+
+    def capacity_changed(self) -> None:
+        """Wake the owners that can use the capacity that workers reported."""
         for owner in self:
             if owner.ownership is not None:
                 owner.ownership.capacity_changed()

@@ -29,7 +29,7 @@ class NoOwners:
     def owns_all(self) -> bool:
         return False
 
-    def wake(self) -> None:
+    def resumed(self) -> None:
         """There is no owner to wake."""
 
 

@@ -56,6 +56,26 @@ def test_capacity_wakes_no_partition_whose_crawls_are_paused_until_they_resume()
     assert owned.woken()
 
 
+def test_partition_stands_still_while_all_its_crawls_are_paused() -> None:
+    owned = Owned(CrawlState.PAUSED, dispatching=False)
+    assert owned.own.stopped()
+    work, unswept = owned.own.work.revision, owned.own.unswept.revision
+    owned.crawl.state, owned.crawl.dispatching = CrawlState.RUNNING, True
+    assert not owned.own.stopped()
+    owned.own.resumed()
+    assert owned.own.work.revision > work
+    assert owned.own.unswept.revision > unswept
+
+
+def test_partition_with_a_host_to_evict_does_not_stand_still() -> None:
+    owned = Owned(CrawlState.PAUSED, dispatching=False)
+    owned.own.hosts.drop_crawl(CRAWL)
+    assert not owned.own.stopped(), "the sweep evicts the host when it has rested"
+    assert owned.own.hosts.evict_idle(60.0, lambda host: 1.0) == 1
+    owned.own.hosts.evict_idle(60.0, lambda host: 1.0)
+    assert owned.own.stopped()
+
+
 def test_capacity_wakes_no_partition_before_its_host_is_due() -> None:
     owned = Owned(CrawlState.RUNNING, dispatching=True, blocked_s=30)
     assert not owned.woken(), "the host wakes dispatch by itself"
