@@ -1,7 +1,7 @@
 """Builds the discovery messages of one worker process: links by partition, in numbered messages of bounded size."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from shared.domain.frontier.seed_contexts import SeedContext, context_bytes, numbered
@@ -19,6 +19,7 @@ MAX_BYTES: Final = 512 * 1024
 
 _LINK_BYTES: Final = 16
 _ORIGIN_BYTES: Final = 40
+_LASTMOD_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class PageLinks:
     """The links of one page that are to be reported, all at one depth and of one `kind`.
 
     `extra`: how many hops beyond the scope they are. `context`: that of the seed from which the page was found.
+    `lastmods`: when some changed last by a sitemap, by URL in Unix seconds.
     """
 
     crawl: VisitCrawl
@@ -38,6 +40,7 @@ class PageLinks:
     kind: UrlKind = UrlKind.PAGE
     extra: int = 0
     context: SeedContext | None = None
+    lastmods: Mapping[str, int] = field(default_factory=dict)
 
 
 def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
@@ -56,6 +59,7 @@ def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReadi
                     reading.hops,
                     reading.kind,
                     extra,
+                    reading.lastmods,
                 )
             )
     if reading.feeds is not None and reading.feeds.fresh:
@@ -79,13 +83,14 @@ class DiscoveryStream(NamedTuple):
 class DiscoveryBatch(NamedTuple):
     """The links of one discovery message, all found under one revision of the spec.
 
-    `contexts`: the context of each origin.
+    `contexts`: the context of each origin. `lastmods`: of each link of each origin. Empty if no link has one.
     """
 
     spec: Revision
     origins: list[Origin]
     links: int
     contexts: Sequence[SeedContext | None] = ()
+    lastmods: list[list[int]] = []  # noqa: RUF012  a tuple's default, never changed
 
 
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
@@ -120,11 +125,22 @@ def streams_of(page: PageLinks) -> set[DiscoveryStream]:
 class _Filling:
     """The batches of one stream while they are filled."""
 
-    __slots__ = ("_bytes", "_contexts", "_done", "_links", "_nearest", "_origin", "_origins", "_page", "_spec")
+    __slots__ = (
+        "_bytes",
+        "_contexts",
+        "_done",
+        "_lastmods",
+        "_links",
+        "_nearest",
+        "_origin",
+        "_origins",
+        "_page",
+        "_spec",
+    )
 
     def __init__(self) -> None:
         self._done: list[DiscoveryBatch] = []
-        self._nearest: dict[tuple[str, bool, int], tuple[int, int]] = {}
+        self._nearest: dict[tuple[str, bool, int, int], tuple[int, int]] = {}
         self._page: PageLinks | None = None
         self._spec = Revision(0)
         self._begin()
@@ -133,10 +149,12 @@ class _Filling:
         self._origins: list[Origin] = []
         self._origin: list[Link] = []
         self._contexts: list[SeedContext | None] = []
+        self._lastmods: dict[int, list[int]] = {}
         self._links = self._bytes = 0
 
     def add(self, page: PageLinks, url: str) -> None:
-        place, link = (page.depth, page.hops), (url, page.kind is UrlKind.REQUISITE, page.extra)
+        lastmod = page.lastmods.get(url, 0) if page.lastmods else 0
+        place, link = (page.depth, page.hops), (url, page.kind is UrlKind.REQUISITE, page.extra, lastmod)
         if page.crawl.revision == self._spec:
             nearest = self._nearest.get(link)
             if nearest is not None and nearest <= place:
@@ -155,11 +173,17 @@ class _Filling:
             self._contexts.append(page.context)
             self._bytes += _ORIGIN_BYTES + (0 if page.context is None else context_bytes(page.context))
         self._origin.append(Link(url, page.depth, page.hops, kind=page.kind, extra=page.extra))
+        if lastmod:
+            lastmods = self._lastmods.setdefault(len(self._origins) - 1, [])
+            lastmods += [0] * (len(self._origin) - 1 - len(lastmods))
+            lastmods.append(lastmod)
+            self._bytes += _LASTMOD_BYTES
         self._links += 1
         self._bytes += size
 
     def _finish(self) -> None:
-        self._done.append(DiscoveryBatch(self._spec, self._origins, self._links, self._contexts))
+        lastmods = [self._lastmods.get(place, []) for place in range(len(self._origins))] if self._lastmods else []
+        self._done.append(DiscoveryBatch(self._spec, self._origins, self._links, self._contexts, lastmods))
         self._begin()
 
     def batches(self) -> Iterator[DiscoveryBatch]:
@@ -214,6 +238,7 @@ class Numbering:
             origins=batch.origins,
             contexts=contexts,
             context_of=context_of,
+            lastmods=batch.lastmods,
         )
         return encode(message), f"{name}.{stream.crawl_id}.{stream.partition}.{mark.n + 1}"
 

@@ -38,6 +38,10 @@ MAX_EXAMPLES_SENT: Final = 100
 """The most examples of left-out links that a worker sends per crawl, revision and reason. The owner keeps fewer."""
 
 
+Reference = tuple[str, str | None] | tuple[str, str | None, int]
+"""A reference as written, its base, and of an entry of a sitemap its `lastmod`."""
+
+
 class KnownLinks:
     """A cache of links whose report the broker has acknowledged. Its size is fixed: each link can take only one slot.
 
@@ -141,6 +145,12 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
     beyond: tuple[Location, ...] = ()
     """As `fresh`, but out of scope: links that are `extra` hops beyond it."""
+
+    renewed: tuple[Location, ...] = ()
+    """Entries of a sitemap that are known, and have changed by their `lastmod`. They are part of `known`."""
+
+    lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """When those of `fresh` and `renewed` changed last by the sitemap, by URL in Unix seconds."""
 
     extra: int = 0
 
@@ -288,16 +298,18 @@ class OutlinkResolver:
     def listed(
         self,
         page: Location,
-        references: Iterable[tuple[str, str | None]],
+        references: Iterable[Reference],
         judge: Callable[[Location], str | None],
         *,
         depth: int,
         max_requisites: int = 0,
+        changed_since: int | None = None,
     ) -> Outlinks:
         """Return the entries of the sitemap or feed `page`, sorted by what becomes of them, to be reported at `depth`.
 
         Each is a reference and its base, None if it must be absolute. `judge` returns the reason to exclude one. With
         `max_requisites` they are the requisites of `page`, and the first different ones up to that number count.
+        With `changed_since` each reference has its `lastmod`, too, and known links with a later one are `renewed`.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation
@@ -305,8 +317,13 @@ class OutlinkResolver:
         excluded: dict[str, int] = {}
         examples = _Examples(self._examples_sent)
         seen = {page.url: None}
-        found = known = repeated = cut = 0
-        for reference, base in references:
+        renewed: list[Location] = []
+        lastmods: dict[str, int] = {}
+        found = known = repeated = cut = lastmod = 0
+        for entry in references:
+            reference, base = entry[0], entry[1]
+            if changed_since is not None:
+                lastmod = entry[2] if len(entry) > 2 else 0
             found += 1
             location = locate(reference, base)
             reason: str | None
@@ -324,11 +341,16 @@ class OutlinkResolver:
                 seen[location.url] = None
                 if contains(generation, location.fingerprint, 0 if max_requisites else depth):
                     known += 1
+                    if changed_since is not None and lastmod > changed_since:
+                        renewed.append(location)
+                        lastmods[location.url] = lastmod
                     continue
                 reason = judge(location)
             if reason is None:
                 assert location is not None
                 fresh.append(location)
+                if lastmod:
+                    lastmods[location.url] = lastmod
                 continue
             n = excluded[reason] = excluded.get(reason, 0) + 1
             if n <= MAX_EXAMPLES:
@@ -348,6 +370,8 @@ class OutlinkResolver:
             urls=urls[:named],
             urls_left_out=len(urls) - named,
             requisites=max_requisites > 0,
+            renewed=tuple(renewed),
+            lastmods=lastmods,
         )
 
     def first_of(self, origin: str) -> bool:

@@ -91,6 +91,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `requisites`: what the page or stylesheet needs to be replayed, if the crawl fetches that. `requisite_hops`: how
       many stylesheets and redirects lead to them, counted from 1.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
+    - `lastmods`: when links to report changed last by a sitemap, by URL in Unix seconds.
     - `unlisted`: the number of outlinks that the scope judged and that are not in `archived`.
     - `not_indexed`: why the page belongs in no list, export or item, None if it does.
     """
@@ -120,6 +121,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     beyond: tuple[Location, ...] = ()
     extra: int = 0
     unlisted: int = 0
+    lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def unstored(self) -> bool:

@@ -25,6 +25,7 @@ from shared.ports.broker import Delivered
 from shared.wire.messages import Discoveries, Malformed, decode_discoveries
 
 _MAX_DEPTH = 32_767
+_MAX_SECONDS = 2**32 - 1
 
 
 def gather(
@@ -85,9 +86,10 @@ def _message(
     crawl_id = CrawlId(message.crawl)
     links: list[DiscoveredLink] = []
     refused = 0
-    for place, origin in enumerate(message.origins):
-        context, begun = context_at(message.contexts, message.context_of, place), len(links)
-        for link in origin.links:
+    for number, origin in enumerate(message.origins):
+        context, begun = context_at(message.contexts, message.context_of, number), len(links)
+        lastmods = message.lastmods[number] if number < len(message.lastmods) else ()
+        for place, link in enumerate(origin.links):
             # Each worker reports a popular link about once, so most URLs occur more than once in a batch.
             location = located.get(link.url)
             if location is None and link.url not in located:
@@ -108,6 +110,7 @@ def _message(
                     via=origin.fingerprint,
                     kind=link.kind,
                     extra=max(0, min(link.extra, MAX_EXTRA_HOPS)),
+                    lastmod=max(0, min(lastmods[place], _MAX_SECONDS)) if place < len(lastmods) else 0,
                 )
             )
         if context is not None:

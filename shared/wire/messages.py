@@ -239,6 +239,9 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     acknowledged. `total` is its running count of URLs, this message included. So the owner can drop a repeat, detect a
     gap, and compute `accepted` from the messages alone. `contexts`: the distinct contexts of seeds that its origins
     have; `context_of`: the number of each origin's context, from 1, 0 for none.
+
+    `lastmods`: for each origin, when its links changed last by a sitemap or feed, in the order of its links (Unix
+    seconds, 0: not known). A list may be shorter than the links. Empty if nothing is known.
     """
 
     crawl: int
@@ -249,6 +252,7 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     origins: list[Origin]
     contexts: list[SeedContext] = []
     context_of: list[int] = []
+    lastmods: list[list[int]] = []
 
 
 KEPT_BYTES: Final = 64 * 1024

@@ -10,7 +10,9 @@ from itertools import chain
 from typing import Final
 
 from shared.domain.crawl.discover_spec import Sitemaps
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.explain.excluded_links import SITEMAP_LOCATION
+from shared.domain.frontier.signals import LASTMOD_BACK_S
 from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
 from shared.domain.web.sitemaps import listing_folder, lists_whole_host
@@ -26,6 +28,13 @@ from workers.visit_crawls import VisitCrawl
 MAX_ORIGINS: Final = 100
 """The other origins whose robots.txt is consulted for one sitemap, as far as it is known."""
 
+LASTMOD_AHEAD_S: Final = 300
+"""A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
+
+ALL_NOW: Final = 10
+"""The entries from which a sitemap is one that gives every page the time at which it was made."""
+
+_MADE_S: Final = 3_600
 _GZIP: Final = b"\x1f\x8b"
 _FEEDS: Final = frozenset((Listing.RSS, Listing.ATOM))
 _MIME: Final = 128
@@ -52,7 +61,7 @@ async def read_answer(
     named = {origin: page in rules.sitemaps(origin) for origin, rules in robots.items()}
     named.setdefault(origin_of(page.url), False)
     while True:
-        reading = _ListingReading(crawl, page, entry, answer, named)
+        reading = _ListingReading(crawl, page, entry, answer, at_ms, named)
         if answer.decoded.startswith(_GZIP) or len(answer.decoded) * crawl.scope.weight > READ_ON_LOOP:
             result = await asyncio.to_thread(reading.read)
         else:
@@ -84,9 +93,10 @@ class _ListingReading:
     """
 
     def __init__(
-        self, crawl: VisitCrawl, page: Location, entry: ShardUrl, answer: Answer, named: Mapping[str, bool]
+        self, crawl: VisitCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int, named: Mapping[str, bool]
     ) -> None:
         self._crawl, self._page, self._entry, self._answer = crawl, page, entry, answer
+        self._at_ms = at_ms
         self._kind = UrlKind(entry.kind)
         self._named = named
         self._whole_host = self._kind is UrlKind.HOST_SITEMAP or named[origin_of(page.url)]
@@ -98,6 +108,7 @@ class _ListingReading:
         page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
         reader = ListingReader(page.url, self._answer.decoded, content_type)
         batches = iter(reader)
+        signs = _Signs(self._crawl, self._entry, self._at_ms)
         first = next(batches, [])
         if not (self._kind.listing or self._reads(reader.form)):
             return None
@@ -107,13 +118,22 @@ class _ListingReading:
         index = reader.form is Listing.INDEX
         depth = entry.depth if index else entry.depth + 1
         outlinks = self._crawl.outlinks.listed(
-            page, _references(chain((first,), batches)), self._judge(reader.form), depth=depth
+            page,
+            signs.checked(chain((first,), batches)),
+            self._judge(reader.form),
+            depth=depth,
+            changed_since=signs.since_s,
         )
+        found, lastmods = outlinks.fresh, outlinks.lastmods
+        if signs.all_now:
+            lastmods = {}
+        elif outlinks.renewed:
+            found += outlinks.renewed
         if reader.form is Listing.TEXT and not outlinks.urls:
             return PageReading(mime, entries=0, problem="it is no sitemap: none of its lines is a URL")
         return PageReading(
             mime=mime,
-            found=outlinks.fresh,
+            found=found,
             depth=depth,
             hops=entry.hops + 1 if index else 0,
             kind=self._kind_of_children() if index else UrlKind.LISTED,
@@ -127,6 +147,7 @@ class _ListingReading:
             left_out=outlinks.left_out(),
             unlisted=sum(outlinks.excluded.values()),
             examples=outlinks.examples,
+            lastmods=lastmods,
         )
 
     def _reads(self, form: Listing | None) -> bool:
@@ -166,6 +187,35 @@ class _ListingReading:
         return judge
 
 
-def _references(batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-    for batch in batches:
-        yield from batch
+class _Signs:
+    """The `lastmod` of the entries of one file, for a crawl that uses them.
+
+    `since_s`: links that were reported before are reported again if they changed later (Unix seconds). None: the crawl
+    does not use `lastmod`.
+    """
+
+    def __init__(self, crawl: VisitCrawl, entry: ShardUrl, at_ms: int) -> None:
+        used = crawl.spec.recrawl.policy is RecrawlPolicy.ADAPTIVE
+        self.since_s = max(0, entry.stored_ms // 1000 - LASTMOD_BACK_S) if used else None
+        self._now_s = at_ms // 1000
+        self._entries = self._now = 0
+
+    @property
+    def all_now(self) -> bool:
+        """True if every entry has about the time of the fetch: then it is when the file was made."""
+        return self._now == self._entries >= ALL_NOW
+
+    def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
+        """Yield the entries, without those dates that lie in the future."""
+        latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
+        for batch in batches:
+            if self.since_s is None:
+                yield from batch
+                continue
+            self._entries += len(batch)
+            for entry in batch:
+                if entry.lastmod >= now:
+                    self._now += 1
+                    if entry.lastmod > latest:
+                        entry = entry._replace(lastmod=0)
+                yield entry

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
+from shared.domain.web.sitemaps import date_s
 from shared.domain.web.url import MAX_URL_CHARS, canonicalize
 
 MAX_XML_DEPTH: Final = 64
@@ -35,11 +36,13 @@ class Listing(StrEnum):
 class Entry(NamedTuple):
     """An entry of a sitemap or feed: its URL as written.
 
-    `base`: what the URL may be relative to. None: it must be absolute, as in sitemaps.
+    `base`: what the URL may be relative to. None: it must be absolute, as in sitemaps. `lastmod`: when the page changed
+    last by the entry (Unix seconds), 0 if it does not say.
     """
 
     reference: str
     base: str | None = None
+    lastmod: int = 0
 
 
 class _Stopped(Exception):
@@ -75,6 +78,8 @@ class XmlListing:
         self._text: list[str] | None = None
         self._chars = 0
         self._link = self._guid = ""
+        self._lastmod = 0
+        self._base: str | None = None
         self._bases: list[str] = [url]
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
@@ -118,6 +123,7 @@ class XmlListing:
             if name == self._item and depth <= 3:
                 self._item_depth = depth
                 self._link = self._guid = ""
+                self._lastmod = 0
         elif depth == self._item_depth + 1:
             self._field(name, attributes)
 
@@ -140,13 +146,14 @@ class XmlListing:
                 if local == "link" and attributes.get("rel", "alternate").strip().lower() in _ALTERNATE:
                     href = attributes.get("href", "").strip()
                     if href and not self._link:
-                        self._entries.append(Entry(href[: MAX_URL_CHARS + 1], self._bases[-1]))
-                        self._link = href
+                        self._link, self._base = href[: MAX_URL_CHARS + 1], self._bases[-1]
+                elif local == "updated":
+                    self._capture()
             case Listing.RSS:
-                if local == "link" or (local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"):
+                if local == "link" or local == "pubDate" or (local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"):
                     self._capture()
             case _:
-                if local == "loc":
+                if local == "loc" or local == "lastmod":
                     self._capture()
 
     def _capture(self) -> None:
@@ -166,18 +173,21 @@ class XmlListing:
             value = "".join(self._text).strip()
             self._text = None
             self._parser.CharacterDataHandler = None
-            if name == self._prefix + "guid":
+            if name[len(self._prefix) :] in _DATES:
+                self._lastmod = date_s(value)
+            elif name == self._prefix + "guid":
                 # Most identifiers that are not URLs do not say so.
                 self._guid = self._guid or (value if "://" in value else "")
             else:
                 self._link = self._link or value
         elif depth == self._item_depth:
             self._item_depth = 0
-            if self.form is not Listing.ATOM and (reference := self._link or self._guid):
-                base = self._bases[0] if self.form is Listing.RSS else None
-                self._entries.append(Entry(reference, base))
+            if reference := self._link or self._guid:
+                base = self._bases[0] if self.form is Listing.RSS else self._base
+                self._entries.append(Entry(reference, base, self._lastmod))
 
 
+_DATES: Final = frozenset(("lastmod", "updated", "pubDate"))
 _ALTERNATE: Final = frozenset(("", "alternate", "http://www.iana.org/assignments/relation/alternate"))
 
 

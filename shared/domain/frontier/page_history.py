@@ -1,6 +1,7 @@
 """What is stored of a page that is fetched again: its history, and the log of changes. Both in few bytes.
 
-A history takes 12 bytes, and 6 more if text or items are compared. An entry of the log takes about 13.
+A history takes 12 bytes, and 6 more if text or items are compared. It takes 5 more once a sign of change was followed.
+An entry of the log takes about 13.
 """
 
 import struct
@@ -30,6 +31,8 @@ MISSES_TO_GONE: Final = 2
 """A page is gone when this many fetches in a row say so."""
 
 _HISTORY: Final = struct.Struct(">BHIBHH")
+_SIGNS: Final = struct.Struct(">BI")
+_SIGNALLED: Final = 0x80
 _LARGEST_VERSION: Final = 2**16 - 1
 
 
@@ -44,6 +47,12 @@ class PageHistory:
     - `rate`: the code of what is believed of its rate of change, 0 if nothing is.
     - `misses`: how many fetches in a row found no page.
     - `mark`: the content mark of the newest version, empty if payloads are compared.
+    - `signalled`: a sign of change came after the last fetch, such as a later `lastmod`.
+    - `followed`: the part of its changes, from 0 to 255, for which its owner counts on a sign.
+    - `known_ms`: up to when a sign told of its changes (Unix ms, whole seconds), 0 if none did since the last fetch.
+
+    For a sitemap the newest zeros of `changes` are the fetches in a row that found nothing new. `rate` is then the rate
+    at which it is fetched.
     """
 
     version: int = 1
@@ -53,6 +62,14 @@ class PageHistory:
     rate: int = 0
     misses: int = 0
     mark: bytes = b""
+    signalled: bool = False
+    followed: int = 0
+    known_ms: int = 0
+
+    @property
+    def quiet(self) -> int:
+        """How many fetches in a row found nothing, at most REMEMBERED."""
+        return min((self.changes & -self.changes).bit_length() - 1 if self.changes else REMEMBERED, self.compared)
 
     def after(self, *, changed: bool, now_ms: int, mark: bytes) -> "PageHistory":
         """Return the history after a comparison at `now_ms`. `mark` is that of the page now."""
@@ -64,6 +81,8 @@ class PageHistory:
             checked_ms=now_ms,
             misses=0,
             mark=mark or self.mark,
+            signalled=False,
+            known_ms=0,
         )
 
     def missed(self) -> "PageHistory":
@@ -74,13 +93,14 @@ class PageHistory:
         """Return the history as it is stored in `fetches.recrawl`."""
         return (
             _HISTORY.pack(
-                min(self.misses, MISSES_TO_GONE) << 5 | self.compared,
+                min(self.misses, MISSES_TO_GONE) << 5 | self.compared | _SIGNALLED * self.signalled,
                 self.changes,
                 self.checked_ms // 1000,
                 self.rate >> 16,
                 self.rate & 0xFFFF,
                 self.version,
             )
+            + (_SIGNS.pack(self.followed, self.known_ms // 1000) if self.followed or self.known_ms else b"")
             + self.mark
         )
 
@@ -90,14 +110,22 @@ def decoded(stored: bytes | None, at_ms: int) -> PageHistory:
     if not stored or len(stored) < _HISTORY.size:
         return PageHistory(checked_ms=at_ms)
     head, changes, checked_s, high, low, version = _HISTORY.unpack_from(stored)
+    at = _HISTORY.size
+    followed = known_s = 0
+    if (len(stored) - at) % MARK_BYTES == _SIGNS.size:
+        followed, known_s = _SIGNS.unpack_from(stored, at)
+        at += _SIGNS.size
     return PageHistory(
         version=version,
         compared=head & 0x1F,
         changes=changes,
         checked_ms=checked_s * 1000,
         rate=high << 16 | low,
-        misses=head >> 5,
-        mark=bytes(stored[_HISTORY.size :]),
+        misses=head >> 5 & 3,
+        mark=bytes(stored[at:]),
+        signalled=bool(head & _SIGNALLED),
+        followed=followed,
+        known_ms=known_s * 1000,
     )
 
 

@@ -14,6 +14,7 @@ from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.failure import Decision
 from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, MARK_BYTES, MISSES_TO_GONE, PageHistory
 from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, first_rate, rate_after
+from shared.domain.frontier.signals import NO_SIGNALS, HostSignals
 from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, Merge, UrlState, extra_hops_of, merge_link
 from shared.domain.frontier.store_model import LeasedUrl
 
@@ -102,11 +103,12 @@ def judge_page(
     decision: Decision,
     now_ms: int,
     adaptive: AdaptiveSchedule | None = None,
+    signals: HostSignals = NO_SIGNALS,
 ) -> PageVerdict:
     """Return what becomes of a URL that has a stored page, or whose page was just stored.
 
     `decision` is what the table of outcomes says of the fetch. `adaptive` is the schedule of the policy `adaptive`, if
-    the crawl has it.
+    the crawl has it. `signals`: how far the signs of its host are right, this comparison included.
     """
     unchanged = is_unchanged(url, visited)
     if not unchanged and decision.state is UrlState.WAITING:
@@ -126,8 +128,9 @@ def judge_page(
     if history.misses >= MISSES_TO_GONE:
         return PageVerdict(Finding.GONE, UrlState.DONE, 0, 0, GONE, flags, history)
     interval = recrawl.of(url.url)
-    first = first_rate(interval) if adaptive is None else adaptive.first_rate(interval)
-    history = _with_rate(history, known, finding, interval, first, now_ms)
+    history = _with_rate(history, known, finding, interval, adaptive, now_ms, signals)
+    if adaptive is not None and finding in (Finding.CHANGED, Finding.UNCHANGED):
+        history = replace(history, followed=adaptive.followed(history.rate, signals))
     read = visited.page or unchanged
     if read and links_again(url, max_depth):
         return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
@@ -135,22 +138,34 @@ def judge_page(
         return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)
     wait_ms = interval.min_ms
     if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
-        wait_ms = adaptive.wait_ms(history.rate, interval)
+        wait_ms = adaptive.wait_ms(history.rate, interval, history.followed)
     return PageVerdict(finding, UrlState.WAITING, now_ms + wait_ms, 0, finding.value, flags | REVISIT, history)
 
 
-def _with_rate(
-    history: PageHistory, known: PageHistory, finding: Finding, interval: PageInterval, first: int, now_ms: int
-) -> PageHistory:
-    """Return the history with what is believed of the page's rate of change now.
+def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
+    """Return the code of the rate that is believed of a page. Before the first comparison it is what is assumed now."""
+    if history.rate and (history.compared or history.known_ms):
+        return history.rate
+    return first_rate(interval) if adaptive is None else adaptive.first_rate(interval)
 
-    `first` is the rate that is assumed before the first comparison. It may have moved since the page was stored.
-    """
-    if finding in (Finding.CHANGED, Finding.UNCHANGED):
-        before = known.rate if known.compared and known.rate else first
-        changed, elapsed_ms = finding is Finding.CHANGED, now_ms - known.checked_ms
-        return replace(history, rate=rate_after(before, interval, changed=changed, elapsed_ms=elapsed_ms))
-    return history if history.rate else replace(history, rate=first)
+
+def _with_rate(
+    history: PageHistory,
+    known: PageHistory,
+    finding: Finding,
+    interval: PageInterval,
+    adaptive: AdaptiveSchedule | None,
+    now_ms: int,
+    signals: HostSignals,
+) -> PageHistory:
+    """Return the history with what is believed of the page's rate of change now."""
+    before = rate_before(known, interval, adaptive)
+    if finding not in (Finding.CHANGED, Finding.UNCHANGED):
+        return history if history.rate else replace(history, rate=before)
+    changed = finding is Finding.CHANGED
+    elapsed_ms, told = now_ms - max(known.checked_ms, known.known_ms), known.signalled and signals.trusted
+    after = rate_after(before, interval, changed=changed, elapsed_ms=elapsed_ms, told=told)
+    return replace(history, rate=after)
 
 
 def _retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:

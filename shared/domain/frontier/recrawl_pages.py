@@ -5,7 +5,7 @@ which they need the partition's share of the requests a day. The counts are in S
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from shared.domain.crawl.recrawl_rules import PageInterval
@@ -14,6 +14,7 @@ from shared.domain.frontier.recrawl import (
     BUCKETS,
     DAY_S,
     RecrawlSchedule,
+    advanced_s,
     bucket_of,
     bucket_rate,
     freshness,
@@ -21,9 +22,27 @@ from shared.domain.frontier.recrawl import (
     within,
 )
 from shared.domain.frontier.recrawl_budget import RecrawlBudget, Share
+from shared.domain.frontier.signals import (
+    FOLLOWED,
+    SITEMAP_PART,
+    HostSignals,
+    requests_per_day,
+    sitemap_wait_ms,
+    waiting_code,
+)
 
 RATES: Final = "rates"
-"""The kind of tally that counts pages by bucket."""
+"""The kind of tally that counts pages by the bucket of their changes without a sign (`signals.waiting_bucket`)."""
+
+SIGNALLED: Final = "signalled"
+"""The kind of tally that sums the followed parts of pages (`PageHistory.followed`) by the bucket of all changes."""
+
+SITEMAPS: Final = "sitemap_rates"
+"""The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
+
+COUNTED: Final = (RATES, SIGNALLED, SITEMAPS)
+PageCounts = Mapping[str, Mapping[int, int]]
+"""The counts of a crawl's pages in a partition: number by bucket, for each kind of COUNTED that has some."""
 
 _SOLVE_EVERY_MS: Final = 10_000
 _MOVED_PART: Final = 50
@@ -32,11 +51,12 @@ _MOVED_PART: Final = 50
 class RecrawlPages:
     """The counts of pages by bucket, the schedule that follows from them, and the budget of requests."""
 
-    def __init__(self, requests_per_day: int, interval: PageInterval, pages: Mapping[int, int], now_ms: int) -> None:
-        """Make the schedule. `pages`: the number of pages in each bucket. `interval`: the bounds of the crawl's own."""
+    def __init__(self, requests_per_day: int, interval: PageInterval, counts: PageCounts, now_ms: int) -> None:
+        """Make the schedule. `counts`: as SQL has them. `interval`: the bounds of the crawl's own."""
         self.requests_per_day = requests_per_day
         self.interval = interval
-        self.pages = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
+        self._counts = {kind: _by_bucket(counts.get(kind, {})) for kind in COUNTED}
+        self.pages = self._counts[RATES]
         self._count = sum(self.pages)
         self._budget = RecrawlBudget.starting(requests_per_day, now_ms)
         self._schedule: RecrawlSchedule | None = None
@@ -47,33 +67,41 @@ class RecrawlPages:
     def __repr__(self) -> str:
         return f"<RecrawlPages {self._count} pages, {self.requests_per_day} requests a day>"
 
-    def count(self, bucket: int, n: int) -> None:
-        """Add `n` pages to a bucket."""
-        before = self.pages[bucket]
-        self.pages[bucket] = max(0, before + n)
-        self._count += self.pages[bucket] - before
-        self._moved += abs(n)
+    def count(self, bucket: int, n: int, kind: str = RATES) -> None:
+        """Add `n` to a bucket of a kind of COUNTED."""
+        numbers = self._counts[kind]
+        before = numbers[bucket]
+        numbers[bucket] = max(0, before + n)
+        if kind == RATES:
+            self._count += numbers[bucket] - before
+            self._moved += abs(n)
 
-    def wait_ms(self, code: int, interval: PageInterval, part: float, now_ms: int) -> int:
-        """Return the wait until the next fetch of a page with this code of its rate of change.
+    def schedule(self, part: float, now_ms: int) -> RecrawlSchedule:
+        """Return the schedule for the counts. It is solved anew once enough pages have moved.
 
         `part`: the part of the crawl's pages that is in this partition.
         """
         if self._schedule is None or self._due(now_ms):
             budget = max(self.requests_per_day * part, 1e-6)
+            budget = max(budget - requests_per_day(self._counts[SITEMAPS]), budget / 2)
             bounds = (self.interval.min_ms / 1000, self.interval.max_ms / 1000)
-            self._schedule = solved(self.pages, budget, *bounds)
+            signalled = [n / FOLLOWED for n in self._counts[SIGNALLED]]
+            self._schedule = solved(self.pages, budget, *bounds, signalled=signalled)
             self._solved_ms, self._moved = now_ms, 0
-        return int(self._schedule.interval_s(code, interval.min_ms / 1000, interval.max_ms / 1000) * 1000)
+        return self._schedule
+
+    def equal_s(self, part: float) -> float:
+        """Return the time between two fetches of a page if all had the same. `part`: as for `schedule`."""
+        return DAY_S * max(self._count, 1) / max(self.requests_per_day * part, 1e-6)
 
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the code of the rate that is assumed of a page before its first comparison.
 
         It is a change in the time between two fetches that the budget permits if all pages have the same interval. A
         greater rate would let one change count as a page that changes too often for a fetch, and it would wait long. It
-        is at least that of `max_s`, and at most that between both bounds. `part`: as for `wait_ms`.
+        is at least that of `max_s`, and at most that between both bounds. `part`: as for `schedule`.
         """
-        equal = self.requests_per_day * part / DAY_S / max(self._count, 1)
+        equal = 1 / self.equal_s(part)
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
     def begin(self) -> None:
@@ -107,18 +135,56 @@ class AdaptiveSchedule:
     part: float
     now_ms: int
 
-    def wait_ms(self, code: int, interval: PageInterval) -> int:
-        """Return the wait in ms until the next fetch of a page with this code of its rate of change."""
-        return self.pages.wait_ms(code, interval, self.part, self.now_ms)
+    def wait_ms(self, code: int, interval: PageInterval, followed: int = 0) -> int:
+        """Return the wait in ms until the next fetch of a page with this code of its rate of change.
+
+        `followed`: the part of its changes that is expected to have a sign (`PageHistory.followed`).
+        """
+        schedule = self.pages.schedule(self.part, self.now_ms)
+        bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
+        return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
+
+    def followed(self, code: int, signals: HostSignals) -> int:
+        """Return the part of a page's changes for which it is fetched when they have a sign, 0 if it never is.
+
+        A page that changes too often for a fetch is not worth one with a sign either.
+        """
+        if not (followed := signals.followed):
+            return 0
+        price_s = self.pages.schedule(self.part, self.now_ms).price_s
+        return followed if decoded(code).cautious * price_s < 1.0 else 0
+
+    def signalled_wait_ms(self, code: int, interval: PageInterval, signals: HostSignals) -> int:
+        """Return the wait in ms from a page's last fetch to the next one, since the page has a sign of change."""
+        sooner_ms = advanced_s(decoded(code).cautious, signals.trust.precision) * 1000
+        return max(interval.min_ms, self.wait_ms(code, interval) - int(min(sooner_ms, interval.max_ms)))
+
+    def sitemap_wait_ms(self, interval: PageInterval, quiet: int, pages: int) -> int:
+        """Return the wait in ms until the next fetch of a sitemap of a host with so many stored pages.
+
+        `quiet`: how many fetches in a row found nothing new.
+        """
+        least_s = SITEMAP_PART * self.pages.equal_s(self.part) / max(pages, 1)
+        return sitemap_wait_ms(interval, quiet, least_s * 1000)
 
     def first_rate(self, interval: PageInterval) -> int:
         """Return the code of the rate that is assumed of a page before its first comparison."""
         return self.pages.first_rate(interval, self.part)
 
 
-def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int) -> int:
-    """Return the code of a page's rate of change after a comparison. 0 stands for a page that was not compared yet."""
+def _by_bucket(numbers: Mapping[int, int]) -> list[int]:
+    return [numbers.get(bucket, 0) for bucket in range(BUCKETS)]
+
+
+def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int, told: bool = False) -> int:
+    """Return the code of a page's rate of change after a comparison. 0 stands for a page that was not compared yet.
+
+    `told`: a sign of a trusted host came before. The rate has taken account of the change that it told of, so a fetch
+    that finds it says nothing new.
+    """
     known = decoded(code) if code else decoded(first_rate(interval))
+    if told and changed:
+        return known.code
     return known.observed(changed=changed, elapsed_s=elapsed_ms / 1000).code
 
 

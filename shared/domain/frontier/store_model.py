@@ -296,6 +296,7 @@ class DiscoveredLink:
 
     A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind). `outside`: the rule of the
     crawl's present scope that excludes the link, empty if none does. `extra`: how many hops beyond the scope it leads.
+    `lastmod`: when the page changed last by a sitemap (Unix seconds), 0 if that is not known.
     """
 
     crawl_id: CrawlId
@@ -310,6 +311,7 @@ class DiscoveredLink:
     kind: int = 0
     outside: str = ""
     extra: int = 0
+    lastmod: int = 0
 
 
 @dataclass(frozen=True, slots=True)

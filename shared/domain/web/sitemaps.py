@@ -1,6 +1,7 @@
 """Sitemaps by sitemaps.org: those that a robots.txt names, and which URLs a sitemap may list."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from shared.domain.web.url import Location, locate, origin_of
@@ -10,6 +11,20 @@ MAX_ROBOTS_SITEMAPS: Final = 1_000
 
 WELL_KNOWN_SITEMAP: Final = "/sitemap.xml"
 """Where a site most likely has its sitemap if its robots.txt names none."""
+
+MAX_DATE_CHARS: Final = 64
+"""A longer date of a sitemap or feed is ignored."""
+
+_W3C: Final = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,]\d+)?)?[ ]?([Zz]|[+-]\d\d:?\d\d)?)?)?)?", re.ASCII
+)
+_RFC_822: Final = re.compile(
+    r"(?:[A-Za-z]{3,9},? +)?(\d{1,2})[ -]([A-Za-z]{3})[a-z]*[ -](\d{4}) +(\d\d):(\d\d)(?::(\d\d))?"
+    r"(?: +([A-Za-z]{1,4}|[+-]\d{4}))?",
+    re.ASCII,
+)
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_ZONES: Final = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
 
 _LINE: Final = re.compile(rb"^[ \t]*site-?map[ \t]*:[ \t]*([^\r\n#]+)", re.IGNORECASE | re.MULTILINE)
 
@@ -43,3 +58,39 @@ def listing_folder(sitemap: str) -> str:
 def lists_whole_host(sitemap: str) -> bool:
     """Return True if the location of a sitemap lets it list every URL of its origin."""
     return listing_folder(sitemap) == origin_of(sitemap) + "/"
+
+
+def date_s(text: str) -> int:
+    """Return the moment of a date in a sitemap or feed in Unix seconds, 0 for a text that is none.
+
+    The forms are those of W3C (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time is the beginning
+    of its day, month or year: a page that was fetched later that day is not taken for changed. A time without a zone is
+    in UTC.
+    """
+    text = text.strip()
+    if len(text) > MAX_DATE_CHARS:
+        return 0
+    if (match := _W3C.fullmatch(text)) is not None:
+        year, month, day, hour, minute, second, zone = match.groups()
+        return _moment(year, month or "1", day or "1", hour or "0", minute or "0", second or "0", zone)
+    if (match := _RFC_822.fullmatch(text)) is not None:
+        day, name, year, hour, minute, second, zone = match.groups()
+        if (name := name.lower()) in _MONTHS:
+            return _moment(year, str(_MONTHS.index(name) + 1), day, hour, minute, second or "0", zone)
+    return 0
+
+
+def _moment(year: str, month: str, day: str, hour: str, minute: str, second: str, zone: str | None) -> int:
+    try:
+        moment = datetime(int(year), int(month), int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC)
+        return max(0, int((moment - _offset(zone)).timestamp()))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _offset(zone: str | None) -> timedelta:
+    """Return how far a zone is ahead of UTC."""
+    if zone is None or zone[0] not in "+-":
+        return timedelta(hours=_ZONES.get((zone or "").upper(), 0))
+    minutes = int(zone[1:3]) * 60 + int(zone[-2:])
+    return timedelta(minutes=minutes if zone[0] == "+" else -minutes)

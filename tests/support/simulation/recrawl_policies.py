@@ -19,7 +19,23 @@ from shared.domain.frontier.recrawl import (
     wait_s,
     within,
 )
-from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, RecrawlPages, bucket_for, rate_after
+from shared.domain.frontier.recrawl_pages import (
+    COUNTED,
+    RATES,
+    SIGNALLED,
+    SITEMAPS,
+    AdaptiveSchedule,
+    RecrawlPages,
+    rate_after,
+)
+from shared.domain.frontier.signals import (
+    NO_SIGNALS,
+    HostSignals,
+    rate_signalled,
+    signals_of,
+    sitemap_code,
+    waiting_bucket,
+)
 from shared.domain.web.url import partition_of
 from tests.support.simulation.changing_web import DAY_S, ChangingWeb, Page, Sitemap, WebHost
 from tests.support.simulation.recrawl_run import PARTITIONS, Policy, Record
@@ -33,6 +49,10 @@ _SITEMAP_PART: Final = 5.0
 
 _UNSPENT_MAX: Final = 1.4
 """The price is set for at most this many times the budget while requests are left over."""
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
 
 
 def _part(page: Page) -> float:
@@ -113,7 +133,9 @@ class HostState:
 
 
 class Adaptive(Fixed):
-    """The product's policy, by its own classes: an owner of each partition with `RecrawlPages`."""
+    """The product's policy, by its own classes: an owner of each partition with `RecrawlPages`, and sitemaps that are
+    read again.
+    """
 
     def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
         super().__init__(web, requests_per_day)
@@ -122,39 +144,103 @@ class Adaptive(Fixed):
         self._parts = [count[partition] / len(web.pages) for partition in range(PARTITIONS)]
         self._rpd = requests_per_day
         self._pages = [RecrawlPages(requests_per_day, BOUNDS, {}, 0) for _ in range(PARTITIONS)]
+        self._hosts = web.hosts
+        self._signals: dict[str, HostSignals] = {}
 
-    def _schedule(self, page: Page, now: float) -> AdaptiveSchedule:
-        partition = self._partition[page.host.name]
-        return AdaptiveSchedule(self._pages[partition], self._parts[partition], int(now * 1000))
+    def _schedule(self, host: WebHost, now: float) -> AdaptiveSchedule:
+        partition = self._partition[host.name]
+        return AdaptiveSchedule(self._pages[partition], self._parts[partition], _ms(now))
+
+    def _signals_of(self, host: WebHost) -> HostSignals:
+        return self._signals.get(host.name, NO_SIGNALS)
 
     def first(self, page: Page, now: float) -> Record:
         record = super().first(page, now)
-        self._counted(page, record, self._schedule(page, now).first_rate(BOUNDS))
+        self._counted(page.host, record, self._schedule(page.host, now).first_rate(BOUNDS), 0)
         return record
 
     def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
-        before = record.code if record.fetched else self._schedule(page, now).first_rate(BOUNDS)
-        elapsed_ms = int((now - record.checked_s) * 1000)
-        self._counted(page, record, rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms))
-        record.checked_s, record.fetched = now, True
+        schedule, signals = self._schedule(page.host, now), self._signals_of(page.host)
+        known = record.fetched or record.known_s > record.checked_s
+        before = record.code if known else schedule.first_rate(BOUNDS)
+        checked_ms = _ms(record.checked_s)
+        if signals is not NO_SIGNALS:
+            signals = self._signals[page.host.name] = signals.compared(
+                decoded(before), signalled=record.signalled, changed=changed, checked_ms=checked_ms, now_ms=_ms(now)
+            )
+        elapsed_ms, told = _ms(now - record.known_s), record.signalled and signals.trusted
+        code = rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms, told=told)
+        self._counted(page.host, record, code, schedule.followed(code, signals))
+        record.checked_s = record.known_s = now
+        record.fetched, record.signalled = True, False
         self.failed(page, record, now)
 
     def failed(self, page: Page, record: Record, now: float) -> None:
-        record.due_s = now + self._schedule(page, now).wait_ms(record.code, BOUNDS) / 1000
+        schedule = self._schedule(page.host, now)
+        record.due_s = now + schedule.wait_ms(record.code, BOUNDS, record.followed) / 1000
+
+    def sitemap_first(self, host: WebHost) -> Record | None:
+        record = Record(0.0)
+        self._wait(host, record, 0.0)
+        record.due_s *= hash_part(host.name)
+        return record
+
+    def sitemap_read(
+        self, host: WebHost, record: Record, listed: list[tuple[Page, float]], records: dict[int, Record], now: float
+    ) -> list[Page]:
+        read_ms = self._signals_of(host).read_ms
+        signals = self._signals[host.name] = self._signals_of(host).read(_ms(now))
+        schedule, sooner = self._schedule(host, now), []
+        for page, lastmod in listed:
+            stored = records[page.number]
+            if stored.gone:
+                continue
+            if signals.trusted and lastmod > stored.known_s:
+                known, known_ms = decoded(stored.code), _ms(stored.known_s)
+                code = rate_signalled(
+                    known, lastmod_ms=_ms(lastmod), known_ms=known_ms, read_ms=read_ms, now_ms=_ms(now)
+                )
+                stored.known_s = now
+                self._counted(host, stored, code, schedule.followed(code, signals))
+            stored.signalled = True
+            due_s = stored.checked_s + schedule.signalled_wait_ms(stored.code, BOUNDS, signals) / 1000
+            if due_s < stored.due_s:
+                stored.due_s = max(due_s, now)
+                sooner.append(page)
+        record.quiet = 0 if sooner else record.quiet + 1
+        self._wait(host, record, now)
+        return sooner
+
+    def _wait(self, host: WebHost, record: Record, now: float) -> None:
+        """Set when a sitemap is due."""
+        wait_ms = self._schedule(host, now).sitemap_wait_ms(BOUNDS, record.quiet, len(host.pages))
+        owner, code = self._pages[self._partition[host.name]], sitemap_code(wait_ms)
+        if record.code:
+            owner.count(bucket_of(record.code), -1, SITEMAPS)
+        owner.count(bucket_of(code), 1, SITEMAPS)
+        record.code, record.due_s = code, now + wait_ms / 1000
 
     def restarted(self, pages: list[Page], records: dict[int, Record], sent: list[int]) -> None:
-        counts = [Counter[int]() for _ in range(PARTITIONS)]
+        counts = [{kind: Counter[int]() for kind in COUNTED} for _ in range(PARTITIONS)]
+        for number, record in records.items():
+            if number < 0:
+                counts[self._partition[self._hosts[~number].name]][SITEMAPS][bucket_of(record.code)] += 1
         for page in pages:
-            if not records[page.number].gone:
-                counts[self._partition[page.host.name]][bucket_for(records[page.number].code)] += 1
+            if not (record := records[page.number]).gone:
+                count = counts[self._partition[page.host.name]]
+                count[RATES][waiting_bucket(record.code, record.followed)] += 1
+                count[SIGNALLED][bucket_of(record.code)] += record.followed
         self._pages = [RecrawlPages(self._rpd, BOUNDS, each, 0) for each in counts]
+        self._signals = {name: signals_of(each.encoded()) for name, each in self._signals.items()}
 
-    def _counted(self, page: Page, record: Record, code: int) -> None:
-        owner = self._pages[self._partition[page.host.name]]
+    def _counted(self, host: WebHost, record: Record, code: int, followed: int) -> None:
+        owner = self._pages[self._partition[host.name]]
         if record.code:
-            owner.count(bucket_for(record.code), -1)
-        owner.count(bucket_for(code), 1)
-        record.code = code
+            owner.count(waiting_bucket(record.code, record.followed), -1)
+            owner.count(bucket_of(record.code), -record.followed, SIGNALLED)
+        owner.count(waiting_bucket(code, followed), 1)
+        owner.count(bucket_of(code), followed, SIGNALLED)
+        record.code, record.followed = code, followed
 
 
 class WithSitemaps:

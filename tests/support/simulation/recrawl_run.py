@@ -43,6 +43,8 @@ class Record:
     bucket: int = -1
     rate_bucket: int = 0
     part: float = 0.0
+    followed: int = 0
+    quiet: int = 0
     fetched: bool = False
     signalled: bool = False
     known_s: float = 0.0
