@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0008_seed_contexts"
-down_revision = "0006_schedules"
+down_revision = "0007_signals"
 branch_labels = None
 depends_on = None
 

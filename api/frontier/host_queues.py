@@ -20,7 +20,7 @@ Invariants:
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -172,6 +172,7 @@ class HostQueues:
         queue.queued, queue.waiting, queue.stored_only = row.queued, row.waiting, False
         queue.next_due = now + (row.next_due_ms - now_ms) / 1000 if row.waiting else NEVER
         queue.pages, queue.leased, queue.cap = row.pages, row.leased, row.shard_cap
+        queue.signals, queue.found_ms = row.signals, row.found_ms
         self._place(host, queue)
         return True
 
@@ -279,6 +280,17 @@ class HostQueues:
     def reschedule(self, host: Host, queue: CrawlQueue) -> None:
         """Order a queue among the host's queues again, after the caller changed its counters or times."""
         self._place(host, queue)
+
+    def queue(self, crawl_id: CrawlId, host_id: HostId) -> CrawlQueue | None:
+        """Return a host's queue of the crawl, None if it is not in memory."""
+        known = self.find(crawl_id, host_id)
+        return None if known is None else known[1]
+
+    def learn_signals(self, signals: Mapping[tuple[CrawlId, HostId], bytes]) -> None:
+        """Record how far the signs of change of queues' pages are right, for those queues that are in memory."""
+        for place, stored in signals.items():
+            if (queue := self.queue(*place)) is not None:
+                queue.signals = stored
 
     def drop_crawl(self, crawl_id: CrawlId) -> None:
         """Remove a crawl's queues from memory: it is paused or deleted, or they must be read from SQL again."""

@@ -33,6 +33,7 @@ class CrawlQueue:
     - `key`: that entry's key.
     - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
     - `stored_only`: the host's budget excluded the others, so that only stored pages are queued. They use none of it.
+    - `signals`, `found_ms`: as stored (`QueueRow`).
     - `credit`: the part of a stored page that earlier shards owe to those pages.
     """
 
@@ -56,6 +57,8 @@ class CrawlQueue:
     credit: float = 0.0
     without_requisites: bool = False
     stored_only: bool = False
+    signals: bytes | None = None
+    found_ms: int = 0
 
     @property
     def empty(self) -> bool:

@@ -154,18 +154,20 @@ class Ingest:
             position = self._after("discovery", last)
             crawl_ids = {mark.crawl_id for mark, _, _ in batch.messages}
             await self._writer.look_up(crawl_ids)
-            batch = await self._judged(batch)
+            await self._writer.load_recrawls(crawl_ids)
+            batch, now_ms = await self._judged(batch), self._clock.unix_ms()
             result = await self._store.apply_found(
                 fence,
                 position,
                 with_priorities(batch, own.crawls.priorities(crawl_ids)),
                 next_host=own.next_host,
                 max_depth=own.crawls.max_depths(crawl_ids),
-                now_ms=self._clock.unix_ms(),
+                now_ms=now_ms,
                 marks=own.commands.marks(last.sequence),
                 max_requisites=own.crawls.max_requisites(crawl_ids),
+                signs=own.signs(crawl_ids, now_ms),
             )
-            await self._writer.load_queues(own.discovered(result))
+            await self._writer.load_queues(own.discovered(result, self._clock.elapsed(), now_ms))
             self._writer.committed(position)
             return result
 

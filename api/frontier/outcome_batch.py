@@ -17,6 +17,7 @@ from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
+    RepeatedFetch,
     adaptive_schedule,
     broken_off,
     count_losses,
@@ -26,15 +27,15 @@ from api.frontier.outcome_facts import (
     fetch_row,
     grown_cap,
     host_change,
-    page_visited,
     reason_of,
     retry_after_s,
+    uncount_sitemap,
 )
 from api.frontier.ownership import FrontierSettings
 from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, policy_for
 from shared.domain.frontier.page_visits import Finding, links_again
 from shared.domain.frontier.politeness import HostHealth
-from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages
+from shared.domain.frontier.recrawl_pages import COUNTED, RecrawlPages
 from shared.domain.frontier.requisites import requisite_done
 from shared.domain.frontier.states import (
     COUNTED_AS_PAGE,
@@ -222,8 +223,9 @@ class OutcomeBatch:
             if (host := self.hosts.host(host_id)) is not None:
                 self.hosts.release(host, slot, rested_from, delay_s)
         for (crawl_id, kind, key), n in self.changes.tallies.items() if self.recrawls else ():
-            if kind == RATES and (pages := self.recrawls.get(crawl_id)) is not None:
-                pages.count(int(key), n)
+            if kind in COUNTED and (pages := self.recrawls.get(crawl_id)) is not None:
+                pages.count(int(key), n, kind)
+        self.hosts.learn_signals(self.changes.signals)
         for crawl_id, host_id, _, _ in self.changes.give_up:
             if (known := self.hosts.find(crawl_id, host_id)) is not None:
                 known[1].queued = known[1].waiting = 0
@@ -246,6 +248,7 @@ class OutcomeBatch:
         if result.end == UrlEnd.DENIED:
             reason = result.reason or "denied"
             self.changes.tallies[crawl_id, "excluded", reason] += 1
+            uncount_sitemap(self.changes, crawl_id, url)
             self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
             return
         decision = self._decide(held, crawl, url, result)
@@ -256,13 +259,13 @@ class OutcomeBatch:
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
         page = page and result.entries < 0 and not url.flags & IS_REQUISITE
         recrawl, place = crawl.recrawl_of(url), (crawl_id, host_id, fingerprint)
-        if recrawl is not None and (page or url.last is not None):
-            of = (crawl, recrawl, place, url, result, decision)
+        if recrawl is not None and (page or url.last is not None or result.entries > 0):
             adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
-            made = page_visited(
-                self.changes, *of, page=page, revision=held.row.spec, now_ms=self.now_ms, adaptive=adaptive
+            fetch = RepeatedFetch(
+                crawl, recrawl, place, url, result, decision, page, held.row.spec, self.now_ms, adaptive
             )
-            if made.finding is Finding.NEW:
+            made = fetch.verdict(self.changes, self.hosts.queue(*_key(held)))
+            if page and made.finding is Finding.NEW:
                 self._stored(held, result.size)
             self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)
             return
@@ -389,8 +392,6 @@ class OutcomeBatch:
     def _discard(self, reason: str, results: Sequence[UrlOutcome]) -> None:
         """Count the results for which a request was sent."""
         self.discarded[reason] += sum(result.end != UrlEnd.DENIED for result in results)
-
-    # --- the host and its slot ----------------------------------------------------------------------------------------
 
     def _free(self, held: TrackedLease, left: dict[Fingerprint, LeasedUrl], rested_from: float) -> None:
         for fingerprint, url in left.items():

@@ -1,29 +1,33 @@
-"""Derive the row of a fetch and the facts of its host from an outcome. Pure."""
+"""Derive from an outcome the row of a fetch, the facts of its host, and what changes of a stored page. Pure."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from api.frontier.dispatch_crawls import DispatchCrawl
+from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import HostFacts
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.explain.excluded_links import SCOPE, ExcludedLink, encoded, kept, losses
+from shared.domain.frontier.change_rate import decoded
 from shared.domain.frontier.failure import Decision, HostEffect
 from shared.domain.frontier.page_history import ChangeKind, change_of
-from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, judge_page
+from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, judge_page, rate_before
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
-from shared.domain.frontier.recrawl_pages import RATES, AdaptiveSchedule, RecrawlPages, bucket_for
+from shared.domain.frontier.recrawl_pages import SITEMAPS, AdaptiveSchedule, RecrawlPages, bucket_for, counted
 from shared.domain.frontier.revisits import RevisitRow, Superseded
-from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, UrlEnd, UrlKind, kind_of
+from shared.domain.frontier.signals import HostSignals, signals_of
+from shared.domain.frontier.sitemap_visits import is_sitemap, judge_sitemap
+from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, REVISIT, UrlEnd, UrlKind, kind_of
 from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
 from shared.domain.web.fetch import FailureKind, Truncation
 from shared.domain.web.robots import BY_TYPE
 from shared.wire.messages import HostNote, UrlOutcome
 
-_FAILURE_CHARS = 500
 _NOT_MODIFIED = 304
 _LOGGED = {Finding.NEW: ChangeKind.NEW, Finding.CHANGED: ChangeKind.CHANGED, Finding.GONE: ChangeKind.GONE}
+_FAILURE_CHARS = 500
 
 
 def broken_off(result: UrlOutcome) -> bool:
@@ -108,70 +112,6 @@ def _left_out(result: UrlOutcome, revision: int) -> str | None:
     return encoded(counts)
 
 
-def page_visited(
-    changes: Changes,
-    crawl: DispatchCrawl,
-    recrawl: CompiledRecrawl,
-    place: tuple[CrawlId, HostId, Fingerprint],
-    url: LeasedUrl,
-    result: UrlOutcome,
-    decision: Decision,
-    *,
-    page: bool,
-    revision: int,
-    now_ms: int,
-    adaptive: AdaptiveSchedule | None = None,
-) -> PageVerdict:
-    """Return what becomes of a URL with a stored page, or whose page is stored now (`page`).
-
-    Add to `changes` what the fetch changes besides the URL's own row: its fetch, versions, losses and the log.
-    """
-    crawl_id, host_id, fingerprint = place
-    visited = Visited(result.status, result.digest, result.mark, page, reason_of(result))
-    verdict = judge_page(recrawl, crawl.max_depth, url, visited, decision, now_ms, adaptive)
-    finding, history = verdict.finding, verdict.history
-    if history is not None:
-        before = url.last.history.rate if url.last is not None else 0
-        after = history.rate if finding is not Finding.GONE else 0
-        for code, n in ((before, -1), (after, 1)):
-            if code:
-                changes.tallies[crawl_id, RATES, str(bucket_for(code))] += n
-    if url.flags & COUNTED_AS_PAGE:
-        changes.tallies[crawl_id, "revisited", finding.value] += 1
-    if finding is Finding.RETRIED:
-        changes.tallies[crawl_id, "retried", reason_of(result)] += 1
-    row = fetch_row(*place, result, page=page, revision=revision)
-    if finding in (Finding.NEW, Finding.CHANGED) and history is not None:
-        row = replace(row, recrawl=history.encoded())
-        verdict = replace(verdict, flags=count_losses(changes, row, result, verdict.flags))
-        if url.last is not None:
-            forget = history.version - recrawl.spec.keep_versions
-            changes.superseded.append(Superseded(*place, url.last.history.version, forget))
-    elif history is not None:
-        confirmed = finding is Finding.UNCHANGED
-        etag, last_modified = (result.etag, result.last_modified) if confirmed else (None, None)
-        if finding is Finding.FAILED and result.status == _NOT_MODIFIED:
-            # The answer says nothing of the stored page. So the next request is sent without a condition.
-            etag = last_modified = ""
-        changes.revisited.append(RevisitRow(*place, history.encoded(), etag, last_modified))
-    if finding is not Finding.UNCHANGED:
-        changes.fetches.append(row)
-    if (kind := _LOGGED.get(finding)) is not None and history is not None:
-        changes.at_ms = now_ms
-        entry = change_of(kind, host_id, fingerprint, history.version)
-        changes.page_changes.setdefault(crawl_id, []).append(entry)
-    return verdict
-
-
-def adaptive_schedule(
-    pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
-) -> AdaptiveSchedule | None:
-    """Return how long pages wait under the policy `adaptive`; None if the crawl has another one (no `pages`)."""
-    if pages is None:
-        return None
-    return AdaptiveSchedule(pages, crawl.allowance.page_share(partition).part, now_ms)
-
-
 def end_of(result: UrlOutcome) -> FailureKind | int:
     """Return how a fetch ended, for the table of outcomes: a failure kind or the HTTP status."""
     if broken_off(result):
@@ -187,7 +127,7 @@ def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int
 
     The counts of a repeated fetch replace those of the earlier one.
     """
-    if result.entries >= 0 and not flags & COUNTED_LOSSES:
+    if result.entries >= 0 and not flags & (COUNTED_LOSSES | REVISIT):
         changes.tallies[row.crawl_id, "discover", source_read(result, flags)] += 1
     for each in result.left_out:
         for url in each.examples:
@@ -293,3 +233,147 @@ def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
 def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
     """Return the seconds that the server asked to wait (Retry-After), or None if it asked for none."""
     return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None
+
+
+@dataclass(slots=True)
+class RepeatedFetch:
+    """A fetch of a URL of a crawl that fetches its pages again. It brought or has a stored page, or is of a sitemap.
+
+    `place`: crawl, host and fingerprint of the URL. `page`: the fetch stored a page. `revision`: that of the spec under
+    which it was sent. `adaptive`: the schedule of the policy `adaptive`, if the crawl has it.
+    """
+
+    crawl: DispatchCrawl
+    recrawl: CompiledRecrawl
+    place: tuple[CrawlId, HostId, Fingerprint]
+    url: LeasedUrl
+    result: UrlOutcome
+    decision: Decision
+    page: bool
+    revision: int
+    now_ms: int
+    adaptive: AdaptiveSchedule | None = None
+
+    def verdict(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
+        """Return what becomes of the URL. Add to `changes` what the fetch changes besides the URL's own row.
+
+        `queue`: the host's queue, None if it is not in memory.
+        """
+        if is_sitemap(self.url, self.result.entries, page=self.page):
+            return self._sitemap(changes, queue)
+        if self.url.last is not None and not self.url.flags & COUNTED_AS_PAGE:  # It was a sitemap before.
+            uncount_sitemap(changes, self.place[0], self.url)
+            self.url = replace(self.url, last=None)
+        return self._stored_page(changes, queue)
+
+    def _stored_page(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
+        """Judge a page. Add its fetch, versions, losses, the log, and how far the signs of its host are right."""
+        (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
+        visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
+        signals = self._signals(changes, queue)
+        if self.adaptive is not None and url.last is not None:
+            signals = self._compared(changes, visited, signals)
+        verdict = judge_page(
+            self.recrawl, self.crawl.max_depth, url, visited, self.decision, self.now_ms, self.adaptive, signals
+        )
+        finding, history = verdict.finding, verdict.history
+        if history is not None:
+            before = None if url.last is None else url.last.history
+            for known, sign in ((before, -1), (history if finding is not Finding.GONE else None, 1)):
+                for kind, bucket, n in counted(known):
+                    changes.tallies[crawl_id, kind, str(bucket)] += sign * n
+        if url.flags & COUNTED_AS_PAGE:
+            changes.tallies[crawl_id, "revisited", finding.value] += 1
+        if finding is Finding.RETRIED:
+            changes.tallies[crawl_id, "retried", reason_of(result)] += 1
+        row = fetch_row(*self.place, result, page=self.page, revision=self.revision)
+        if finding in (Finding.NEW, Finding.CHANGED) and history is not None:
+            row = replace(row, recrawl=history.encoded())
+            verdict = replace(verdict, flags=count_losses(changes, row, result, verdict.flags))
+            if url.last is not None:
+                forget = history.version - self.recrawl.spec.keep_versions
+                changes.superseded.append(Superseded(*self.place, url.last.history.version, forget))
+        elif history is not None:
+            confirmed = finding is Finding.UNCHANGED
+            etag, last_modified = (result.etag, result.last_modified) if confirmed else (None, None)
+            if finding is Finding.FAILED and result.status == _NOT_MODIFIED:
+                # The answer says nothing of the stored page. So the next request is sent without a condition.
+                etag = last_modified = ""
+            changes.revisited.append(RevisitRow(*self.place, history.encoded(), etag, last_modified))
+        if finding is not Finding.UNCHANGED:
+            changes.fetches.append(row)
+        if (logged := _LOGGED.get(finding)) is not None and history is not None:
+            changes.at_ms = self.now_ms
+            entry = change_of(logged, host_id, fingerprint, history.version)
+            changes.page_changes.setdefault(crawl_id, []).append(entry)
+        return verdict
+
+    def _sitemap(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
+        """Judge a sitemap or feed. Add its fetch, losses, and when the sitemaps of its host were read."""
+        (crawl_id, host_id, _), url, result = self.place, self.url, self.result
+        visited = Visited(result.status, result.digest, b"", False, reason_of(result))
+        found_ms = 0 if queue is None else queue.found_ms
+        verdict = judge_sitemap(
+            self.recrawl,
+            self.crawl.spec.discover.max_quiet_fetches,
+            url,
+            visited,
+            self.decision,
+            self.now_ms,
+            found=url.last is not None and found_ms > url.last.history.checked_ms,
+            pages=0 if queue is None else queue.pages,
+            adaptive=self.adaptive,
+        )
+        finding, history = verdict.finding, verdict.history
+        if history is None:
+            changes.tallies[crawl_id, "retried", visited.reason] += 1
+            return verdict
+        uncount_sitemap(changes, crawl_id, url)
+        if history.rate:
+            changes.tallies[crawl_id, SITEMAPS, str(bucket_for(history.rate))] += 1
+        if finding is not Finding.FAILED and self.adaptive is not None:
+            changes.signals[crawl_id, host_id] = self._signals(changes, queue).read(self.now_ms).encoded()
+        if finding is Finding.UNCHANGED and url.last is not None:
+            changes.revisited.append(RevisitRow(*self.place, history.encoded(), result.etag, result.last_modified))
+            return verdict
+        row = fetch_row(*self.place, result, page=False, revision=self.revision)
+        row = replace(row, recrawl=history.encoded())
+        changes.fetches.append(row)
+        flags = count_losses(changes, row, result, url.flags)
+        return replace(verdict, flags=verdict.flags | flags & COUNTED_LOSSES)
+
+    def _signals(self, changes: Changes, queue: CrawlQueue | None) -> HostSignals:
+        """Return how far the signs of change of the host are right, as `changes` leave it."""
+        crawl_id, host_id, _ = self.place
+        stored = changes.signals.get((crawl_id, host_id))
+        return signals_of(queue.signals if stored is None and queue is not None else stored)
+
+    def _compared(self, changes: Changes, visited: Visited, signals: HostSignals) -> HostSignals:
+        """Return how far the signs of the host are right after this comparison, and add it to `changes`."""
+        (crawl_id, host_id, _), last = self.place, self.url.last
+        unchanged = is_unchanged(self.url, visited)
+        if last is None or not (visited.page or unchanged):
+            return signals
+        known = last.history
+        rate = decoded(rate_before(known, self.recrawl.of(self.url.url), self.adaptive))
+        after = signals.compared(
+            rate, signalled=known.signalled, changed=not unchanged, checked_ms=known.checked_ms, now_ms=self.now_ms
+        )
+        if after is not signals:
+            changes.signals[crawl_id, host_id] = after.encoded()
+        return after
+
+
+def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None:
+    """Remove a sitemap from the counts of those that are fetched again, if it is among them."""
+    if url.last is not None and not url.flags & COUNTED_AS_PAGE and url.last.history.rate:
+        changes.tallies[crawl_id, SITEMAPS, str(bucket_for(url.last.history.rate))] -= 1
+
+
+def adaptive_schedule(
+    pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
+) -> AdaptiveSchedule | None:
+    """Return how long pages wait under the policy `adaptive`; None if the crawl has another one (no `pages`)."""
+    if pages is None:
+        return None
+    return AdaptiveSchedule(pages, crawl.allowance.page_share(partition).part, now_ms)

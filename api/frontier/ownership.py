@@ -4,7 +4,7 @@ Invariant: an `Ownership` mirrors the last committed transaction. It changes onl
 after a commit. If the fate of a transaction is unknown, the ownership is dropped and loaded again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,10 +14,12 @@ from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.host_queues import HostQueues
 from api.frontier.hosts import facts_of
 from api.frontier.leases import Leases, TrackedLease
+from api.frontier.outcome_facts import adaptive_schedule
 from shared.domain.crawl.recrawl_rules import PageInterval
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.commands import CommandKind
-from shared.domain.frontier.recrawl_pages import RecrawlPages
+from shared.domain.frontier.page_signs import PageSigns
+from shared.domain.frontier.recrawl_pages import PageCounts, RecrawlPages
 from shared.domain.frontier.states import Position
 from shared.domain.frontier.store_model import FIRST_HOST, Changes, Claimed, CommandRun, DiscoveryResult, QueueRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, numbered
@@ -181,11 +183,21 @@ class Ownership:
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
-    def read_recrawl(self, crawl: DispatchCrawl, counts: Mapping[int, int], now_ms: int) -> None:
+    def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
         """Store the counts of a crawl's pages by bucket of their rate of change, as SQL has them."""
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
         self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
+
+    def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
+        """Return those of the crawls that fetch pages again, with the rules for signs of change of adaptive ones."""
+        found: dict[CrawlId, PageSigns | None] = {}
+        for crawl in map(self.crawls.find, crawl_ids):
+            if crawl is None or (recrawl := crawl.recrawl) is None:
+                continue
+            adaptive = adaptive_schedule(self.recrawls.get(crawl.crawl_id), crawl, self.partition, now_ms)
+            found[crawl.crawl_id] = None if adaptive is None else PageSigns(recrawl, adaptive)
+        return found
 
     def _is_read(self, crawl: DispatchCrawl) -> bool:
         known, spec = self.recrawls.get(crawl.crawl_id), crawl.spec.recrawl
@@ -230,8 +242,11 @@ class Ownership:
             pool=crawl.spec.pool,
         )
 
-    def discovered(self, result: DiscoveryResult) -> list[tuple[CrawlId, HostId]]:
-        """Record committed discoveries. Return the queues (crawl, host) with new URLs that are not in memory."""
+    def discovered(self, result: DiscoveryResult, now: float, now_ms: int) -> list[tuple[CrawlId, HostId]]:
+        """Record committed discoveries. Return the queues (crawl, host) with new URLs that are not in memory.
+
+        `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms.
+        """
         self.next_host = result.next_host
         self.with_contexts.update(dict.fromkeys(result.with_contexts, True))
         for lease_id, fingerprint, depth in result.lowered:
@@ -240,6 +255,19 @@ class Ownership:
             self.leases.at_hops(lease_id, fingerprint, extra)
         for lease_id, fingerprint in result.also_pages:
             self.leases.also_page(lease_id, fingerprint)
+        for (crawl_id, kind, bucket), n in result.counts.items():
+            if (pages := self.recrawls.get(crawl_id)) is not None:
+                pages.count(bucket, n, kind)
+        for key in result.listing:
+            if (known := self.hosts.find(*key)) is not None:
+                known[1].found_ms = result.listing_ms
+        for key, due_ms in result.due.items():
+            if (known := self.hosts.find(*key)) is not None:
+                host, queue = known
+                queue.next_due = min(queue.next_due, now + (due_ms - now_ms) / 1000)
+                self.hosts.reschedule(host, queue)
+            else:
+                self.hosts.mark_incomplete(key[0])
         for key in result.requisites:
             if (known := self.hosts.find(*key)) is not None:
                 known[1].without_requisites = False

@@ -22,7 +22,7 @@ from shared.domain.crawl.spec import decode_spec
 from shared.domain.errors import Transient
 from shared.domain.explain.waits import HostState, rested, waits_of
 from shared.domain.frontier.lag import FrontierLag, Waiting
-from shared.domain.frontier.recrawl_pages import RATES
+from shared.domain.frontier.recrawl_pages import COUNTED
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId
@@ -63,7 +63,7 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
             revisit=counters.revisits,
         ),
         identity=Identity(url_drift=counters.url_drift(), link_drift=counters.link_drift()),
-        tallies={kind: dict(counts) for kind, counts in tallies.items() if kind != RATES},
+        tallies={kind: dict(counts) for kind, counts in tallies.items() if kind not in COUNTED},
         left_out={
             reason: [LeftOutLink(url=each.url, page=each.page) for each in examples]
             for reason, examples in left_out.items()

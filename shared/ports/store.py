@@ -19,6 +19,8 @@ from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
 from shared.domain.crawl.wider_scope import ReadablePages, Rediscovered
 from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, CrawlVersion
+from shared.domain.frontier.page_signs import PageSigns
+from shared.domain.frontier.recrawl_pages import PageCounts
 from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import (
@@ -38,6 +40,7 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 
 NO_BUDGETS: Final[Mapping[CrawlId, Budget]] = MappingProxyType({})
 NO_MARKS: Final[Mapping[CrawlId, int]] = MappingProxyType({})
+NO_SIGNS: Final[Mapping[CrawlId, PageSigns | None]] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -119,8 +122,8 @@ class Store(Protocol):
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
 
-    async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> Mapping[int, int]:
-        """Return how many of the crawl's stored pages in the partition are in each bucket of rates of change."""
+    async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
+        """Return how many of the crawl's stored pages and sitemaps in the partition are in each bucket of rates."""
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
@@ -233,6 +236,7 @@ class Store(Protocol):
         now_ms: int,
         marks: Mapping[CrawlId, int] = NO_MARKS,
         max_requisites: Mapping[CrawlId, int] = NO_MARKS,
+        signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
     ) -> DiscoveryResult:
         """Insert a batch's new URLs, merge its known ones, store its dead letters and set `position`. Return what
         changed.
@@ -240,6 +244,7 @@ class Store(Protocol):
         `max_depth`: the depth limit of each crawl (see merge_link). `marks`: per crawl, the newest command in progress
         that was accepted before the batch. Rows that the batch writes carry it, so that such a command skips them.
         `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
+        `signs`: the crawls that fetch pages again. None for those that do not use signs of change.
         """
 
     async def accept_command(

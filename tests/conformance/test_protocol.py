@@ -330,9 +330,12 @@ class RecrawlProtocol(Protocol):
         assert self.operator is not None
         return self.operator
 
-    @initialize(site=sites(), workers=st.integers(1, 2), batch=st.sampled_from([1, 3, 100]))
-    def begin(self, site: Site, workers: int, batch: int) -> None:
-        self.cluster = Cluster(one_database(), replace(site, recrawl_s=_INTERVAL_S, max_depth=None))
+    @initialize(
+        site=sites(), workers=st.integers(1, 2), batch=st.sampled_from([1, 3, 100]), adaptive=st.booleans()
+    )  # fmt: skip
+    def begin(self, site: Site, workers: int, batch: int, adaptive: bool = False) -> None:
+        site = replace(site, recrawl_s=_INTERVAL_S, max_depth=None, adaptive=adaptive)
+        self.cluster = Cluster(one_database(), site)
         self.operator = RecrawlOperator(self.cluster)
         self.cluster.start_owner()
         for _ in range(workers):

@@ -23,21 +23,18 @@ def rows() -> dict[str, Measured]:
     }
 
 
-def test_adaptive_is_as_fresh_as_fixed_with_fewer_useless_fetches(rows: dict[str, Measured]) -> None:
-    assert rows["adaptive"].freshness >= 0.99 * rows["fixed"].freshness
-    assert rows["adaptive"].unchanged <= 0.8 * rows["fixed"].unchanged
-    assert rows["adaptive"].yielded > rows["fixed"].yielded
-
-
-def test_signs_of_sitemaps_make_fresher_with_fewer_useless_fetches(rows: dict[str, Measured]) -> None:
-    assert rows["with sitemaps"].freshness >= 1.1 * rows["fixed"].freshness
-    assert rows["with sitemaps"].unchanged <= 0.7 * rows["fixed"].unchanged
-    assert rows["with sitemaps"].yielded > rows["fixed"].yielded
+@pytest.mark.parametrize("name", ["adaptive", "with sitemaps"])
+def test_policy_with_sitemaps_is_fresher_with_fewer_useless_fetches(name: str, rows: dict[str, Measured]) -> None:
+    """The first is the product's policy by its own classes, the second its prototype."""
+    assert rows[name].freshness >= 1.1 * rows["fixed"].freshness
+    assert rows[name].unchanged <= 0.5 * rows["fixed"].unchanged
+    assert rows[name].yielded > rows["fixed"].yielded
+    assert 0 < rows[name].sitemaps < 0.2 * rows[name].requests, "they count within the budget"
 
 
 def test_target_of_freshness_is_beyond_the_bound_of_this_web(rows: dict[str, Measured]) -> None:
     """With all rates and the changes in right sitemaps known at once and for free, 1.3 is not reached."""
-    assert rows["with sitemaps"].freshness < rows["signs known"].freshness < 1.3 * rows["fixed"].freshness
+    assert rows["adaptive"].freshness < rows["signs known"].freshness < 1.3 * rows["fixed"].freshness
 
 
 def test_no_policy_is_fresher_than_the_oracle(rows: dict[str, Measured]) -> None:
@@ -64,6 +61,7 @@ def test_restart_loses_no_due_time(name: str) -> None:
     run.until(40 * DAY_S)
     before = run.due()
     assert len(before) > 0.9 * len(web.pages)
+    assert any(number < 0 for number in before) == (name in ("adaptive", "with sitemaps")), "sitemaps are due, too"
     run.restart(40 * DAY_S)
     after = run.due()
     assert before.keys() == after.keys()

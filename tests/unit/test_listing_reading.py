@@ -86,6 +86,16 @@ def reading(
     return asyncio.run(read_answer(cast(VisitCrawl, crawl or Crawl()), page, entry, answer, 0, rules or {}, known))
 
 
+def reading_at(body: bytes, *, crawl: Crawl, at_ms: int, stored_ms: int = 0) -> PageReading:
+    """The reading of a sitemap that was requested at a moment, and before that at `stored_ms`."""
+    page = locate(SITEMAP)
+    assert page is not None
+    answer = Answer(SITEMAP, 200, (("content-type", "text/xml"),), b"", b"", body, body, "127.0.0.1", Timings())
+    entry = ShardUrl(SITEMAP, 0, 1, 1, kind=UrlKind.HOST_SITEMAP, stored_ms=stored_ms)
+    known = cast(RobotsCache, Cache([], SITEMAP))
+    return asyncio.run(read_answer(cast(VisitCrawl, crawl), page, entry, answer, at_ms, {}, known))
+
+
 def found(page: PageReading) -> list[str]:
     return [location.url for location in page.found]
 

@@ -10,6 +10,8 @@ from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.frontier.change_rate import ChangeRate, decoded
 from shared.domain.frontier.recrawl_budget import Share, share
 from shared.domain.frontier.recrawl_pages import (
+    RATES,
+    AdaptiveSchedule,
     RecrawlPages,
     bucket_for,
     expected,
@@ -26,33 +28,37 @@ DAILY, YEARLY = ChangeRate(1 / 86_400).code, ChangeRate(1 / 31_536_000).code
 
 def pages(requests_per_day: int, **counts: int) -> RecrawlPages:
     by_bucket = {bucket_for(DAILY): counts.get("daily", 0), bucket_for(YEARLY): counts.get("yearly", 0)}
-    return RecrawlPages(requests_per_day, BOUNDS, by_bucket, NOW_MS)
+    return RecrawlPages(requests_per_day, BOUNDS, {RATES: by_bucket}, NOW_MS)
+
+
+def wait_ms(known: RecrawlPages, code: int, interval: PageInterval, part: float, now_ms: int) -> int:
+    return AdaptiveSchedule(known, part, now_ms).wait_ms(code, interval)
 
 
 def test_page_that_changes_often_waits_less_within_the_budget() -> None:
     known = pages(1_000, daily=500, yearly=5_000)
-    often, seldom = (known.wait_ms(code, BOUNDS, 1.0, NOW_MS) for code in (DAILY, YEARLY))
+    often, seldom = (wait_ms(known, code, BOUNDS, 1.0, NOW_MS) for code in (DAILY, YEARLY))
     assert HOUR_MS <= often < seldom <= 30 * DAY_MS
     needed = DAY_MS * (500 / often + 5_000 / seldom)
     assert needed == pytest.approx(1_000, rel=0.05)
     half = pages(1_000, daily=500, yearly=5_000)
-    assert half.wait_ms(DAILY, BOUNDS, 0.5, NOW_MS) > often, "a partition has its part of the budget"
+    assert wait_ms(half, DAILY, BOUNDS, 0.5, NOW_MS) > often, "a partition has its part of the budget"
 
 
 def test_wait_never_leaves_the_bounds_of_a_rule() -> None:
     known = pages(10**9, daily=5)
     narrow = PageInterval(RecrawlPolicy.ADAPTIVE, 2 * DAY_MS, 3 * DAY_MS, 0)
-    assert known.wait_ms(DAILY, BOUNDS, 1.0, NOW_MS) == HOUR_MS
-    assert known.wait_ms(DAILY, narrow, 1.0, NOW_MS) == 2 * DAY_MS
-    assert pages(1, daily=50_000).wait_ms(YEARLY, narrow, 1.0, NOW_MS) == 3 * DAY_MS
+    assert wait_ms(known, DAILY, BOUNDS, 1.0, NOW_MS) == HOUR_MS
+    assert wait_ms(known, DAILY, narrow, 1.0, NOW_MS) == 2 * DAY_MS
+    assert wait_ms(pages(1, daily=50_000), YEARLY, narrow, 1.0, NOW_MS) == 3 * DAY_MS
 
 
 def test_schedule_follows_the_counts_after_a_while() -> None:
     known = pages(100, daily=100)
-    before = known.wait_ms(DAILY, BOUNDS, 1.0, NOW_MS)
+    before = wait_ms(known, DAILY, BOUNDS, 1.0, NOW_MS)
     known.count(bucket_for(DAILY), 300)
-    assert known.wait_ms(DAILY, BOUNDS, 1.0, NOW_MS + 1) == before
-    assert known.wait_ms(DAILY, BOUNDS, 1.0, NOW_MS + 10_000) > before
+    assert wait_ms(known, DAILY, BOUNDS, 1.0, NOW_MS + 1) == before
+    assert wait_ms(known, DAILY, BOUNDS, 1.0, NOW_MS + 10_000) > before
 
 
 def test_dispatch_never_spends_more_than_the_requests_a_day() -> None:

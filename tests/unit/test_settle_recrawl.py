@@ -86,7 +86,7 @@ def test_adaptive_policy_waits_by_the_counts_and_moves_the_page_between_them() -
     made = desk(policy="adaptive", min_s=60, requests_per_day=10)
     recrawl = made.crawl.recrawl
     assert recrawl is not None
-    pages = RecrawlPages(10, recrawl.of(""), {56: 3}, NOW_MS)
+    pages = RecrawlPages(10, recrawl.of(""), {RATES: {56: 3}}, NOW_MS)
     draft = replace(made.draft(), recrawls={CRAWL: pages})
     draft.outcome(outcome(1, result(1, 200, OTHER), result(2, 304, SAME), final=False))
     moved = {key: n for (_, kind, key), n in draft.changes.tallies.items() if kind == RATES and n}

@@ -150,10 +150,11 @@ class XmlListing:
                 elif local == "updated":
                     self._capture()
             case Listing.RSS:
-                if local == "link" or local == "pubDate" or (local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"):
+                permanent = local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"
+                if permanent or local in ("link", "pubDate"):
                     self._capture()
             case _:
-                if local == "loc" or local == "lastmod":
+                if local in ("loc", "lastmod"):
                     self._capture()
 
     def _capture(self) -> None:

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from shared.domain.crawl.described import described
 
@@ -29,6 +30,14 @@ class Discover(msgspec.Struct, frozen=True, kw_only=True):
     feeds: Annotated[bool, described("True: read the RSS and Atom feeds that pages name, and queue their entries.")] = (
         False
     )
+    max_quiet_fetches: Annotated[
+        Annotated[int, Meta(ge=1, le=16)],
+        described(
+            "With `recrawl`: after this number of fetches in a row that found nothing new, a sitemap or feed is not "
+            "read again.",
+            10,
+        ),
+    ] = 10
 
     @property
     def any(self) -> bool:

@@ -28,6 +28,7 @@ from shared.domain.explain.sentences import (
 )
 from shared.domain.frontier.page_history import GONE, MISSES_TO_GONE
 from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.sitemap_visits import QUIET
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import Counters
 from shared.domain.reads.views import HostView, UrlView
@@ -186,7 +187,8 @@ def _state(view: UrlView, spec: CrawlSpec, now_ms: int) -> RuleCheck:
             return RuleCheck("state", True, "it is queued")
         case UrlState.WAITING if view.history is not None and not view.attempts:
             when = "is due" if view.due_ms <= now_ms else f"is due on {moment(view.due_ms)}"
-            detail = f"its page is stored, and its next fetch {when}: {interval_of(view, spec)}"
+            known = "it is a sitemap or feed" if view.is_sitemap else "its page is stored"
+            detail = f"{known}, and its next fetch {when}: {interval_of(view, spec)}"
             return RuleCheck("recrawl", view.due_ms <= now_ms, detail)
         case UrlState.WAITING:
             used = f"{counted(view.attempts, 'attempt')} {'was' if view.attempts == 1 else 'were'} made"
@@ -199,6 +201,8 @@ def _state(view: UrlView, spec: CrawlSpec, now_ms: int) -> RuleCheck:
             return RuleCheck("duplicate", False, f"it was fetched, and is a redirect to {fetch.redirect}")
         case UrlState.DONE if view.reason == GONE:
             return RuleCheck("duplicate", False, f"its page is gone: {MISSES_TO_GONE} fetches in a row found none")
+        case UrlState.DONE if view.reason == QUIET:
+            return RuleCheck("duplicate", False, "it is read no more: its last fetches found nothing new")
         case UrlState.DONE:
             at = "" if fetch is None else f" on {moment(fetch.at_ms)}"
             return RuleCheck("duplicate", False, f"it was fetched{at}, and each URL is fetched once")

@@ -25,6 +25,7 @@ from shared.domain.explain.redirects import COOKIES
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.sitemap_visits import QUIET
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.reads.views import UrlView
 from shared.domain.web.fetch import FailureKind
@@ -254,6 +255,8 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
             sentences = [f"It is with a worker{since}, to be fetched now{again}."]
         case UrlState.DONE:
             sentences = ["It was fetched."] if fetch is None else [_fetched(view)]
+            if view.reason == QUIET:
+                sentences.append("It is read no more: its last fetches found nothing new [discover.max_quiet_fetches].")
         case UrlState.FAILED:
             sentences = [f"It failed for good: {_reason(view)}."]
             if view.reason == HOST_UNREACHABLE and view.host.last_failure:
@@ -371,6 +374,8 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
 
 def interval_of(view: UrlView, spec: CrawlSpec) -> str:
     """Return which interval decides when the page of a URL is fetched again, and what its fetches showed."""
+    if view.is_sitemap:
+        return _sitemap_interval(view, spec)
     interval = compiled(spec.recrawl).of(view.url)
     place = "recrawl" if interval.rule is None else f"recrawl.by_pattern[{interval.rule}]"
     if interval.policy is RecrawlPolicy.ADAPTIVE:
@@ -378,9 +383,22 @@ def interval_of(view: UrlView, spec: CrawlSpec) -> str:
     else:
         text = f"{place} fetches it every {interval.min_ms / 1000:g} s"
     history = view.history
-    if history is None or not history.compared:
+    if history is None or not (history.compared or history.signalled):
+        return text
+    if history.signalled:
+        text += "; its sitemap or feed has a change after its last fetch"
+    if not history.compared:
         return text
     return f"{text}; {history.changes.bit_count()} of the last {history.compared} fetches found a change"
+
+
+def _sitemap_interval(view: UrlView, spec: CrawlSpec) -> str:
+    """Return what decides when a sitemap or feed is read again."""
+    quiet = 0 if view.history is None else view.history.quiet
+    return (
+        f"its last {quiet} fetches in a row found nothing new. Each doubles the time to the next, and after "
+        f"{spec.discover.max_quiet_fetches} it is read no more [discover.max_quiet_fetches]"
+    )
 
 
 def priority_of(url: str, view: UrlView | None, spec: CrawlSpec) -> str | None:

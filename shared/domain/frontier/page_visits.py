@@ -112,7 +112,7 @@ def judge_page(
     """
     unchanged = is_unchanged(url, visited)
     if not unchanged and decision.state is UrlState.WAITING:
-        return _retried(url, visited, decision, now_ms)
+        return retried(url, visited, decision, now_ms)
     flags = (url.flags | COUNTED_AS_PAGE) & ~(RETRY | REVISIT)
     known = url.last.history if url.last is not None else PageHistory(checked_ms=now_ms)
     mark = bytes(visited.mark[:MARK_BYTES])
@@ -168,8 +168,8 @@ def _with_rate(
     return replace(history, rate=after)
 
 
-def _retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
-    """Return that the URL is tried again soon.
+def retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
+    """Return the verdict that the URL is tried again soon.
 
     If its host failed, it stays due: the block of the host delays it, and no attempt is used.
     """

@@ -4,12 +4,13 @@ An owner has one for each crawl with the policy `adaptive`. It counts the pages 
 which they need the partition's share of the requests a day. The counts are in SQL, so a new owner goes on with them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from shared.domain.crawl.recrawl_rules import PageInterval
 from shared.domain.frontier.change_rate import decoded, prior
+from shared.domain.frontier.page_history import PageHistory
 from shared.domain.frontier.recrawl import (
     BUCKETS,
     DAY_S,
@@ -27,7 +28,9 @@ from shared.domain.frontier.signals import (
     SITEMAP_PART,
     HostSignals,
     requests_per_day,
+    signalled_bucket,
     sitemap_wait_ms,
+    waiting_bucket,
     waiting_code,
 )
 
@@ -170,6 +173,14 @@ class AdaptiveSchedule:
     def first_rate(self, interval: PageInterval) -> int:
         """Return the code of the rate that is assumed of a page before its first comparison."""
         return self.pages.first_rate(interval, self.part)
+
+
+def counted(history: PageHistory | None) -> Iterator[tuple[str, int, int]]:
+    """Yield as what a page counts: kind (of COUNTED), bucket and number. One without a rate does not count."""
+    if history is not None and history.rate:
+        yield RATES, waiting_bucket(history.rate, history.followed), 1
+        if history.followed:
+            yield SIGNALLED, signalled_bucket(history.rate), history.followed
 
 
 def _by_bucket(numbers: Mapping[int, int]) -> list[int]:

@@ -32,7 +32,7 @@ _STORED: Final = struct.Struct(">ffffI")
 class HostSignals:
     """How far the signs of one host are right, and when a sitemap there was read last (Unix ms, 0: never)."""
 
-    trust: SignalTrust = SignalTrust()
+    trust: SignalTrust = SignalTrust()  # noqa: RUF009  it is frozen
     read_ms: int = 0
 
     @property
@@ -80,9 +80,7 @@ def signals_of(stored: bytes | None) -> HostSignals:
     return HostSignals(SignalTrust(wrong, still, missed, due), read_s * 1000)
 
 
-def rate_signalled(
-    known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int
-) -> int:
+def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
     """Return the code of a page's rate of change after a right sign, read at `now_ms`.
 
     The page did not change after `lastmod_ms`, nor from `known_ms` until its sitemap was read before (`read_ms`).
@@ -97,8 +95,16 @@ def waiting_bucket(code: int, followed: int) -> int:
 
 
 def waiting_code(code: int, followed: int) -> int:
-    """Return the code of the rate to plan with: of those changes of a page that have no sign."""
-    return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code
+    """Return the code of the rate by which a page is due: of a followed page, that of its changes without a sign.
+
+    What is believed of a followed page is planned with cautiously: its signs show the changes that the wait misses.
+    """
+    return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
+
+
+def signalled_bucket(code: int) -> int:
+    """Return the bucket by which the changes of a followed page count that have a sign."""
+    return bucket_of(prior(decoded(code).cautious).code)
 
 
 def sitemap_wait_ms(interval: PageInterval, quiet: int, least_ms: float) -> int:

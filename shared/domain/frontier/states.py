@@ -77,6 +77,8 @@ class UrlKind(IntEnum):
 
 _KIND_SHIFT: Final = 5
 _KIND_BITS: Final = 15
+KIND_BITS: Final = _KIND_BITS << _KIND_SHIFT
+"""The bits of a URL's flags that have what it was found as."""
 
 
 def kind_flags(kind: int) -> int:
@@ -104,7 +106,8 @@ COUNTED_LOSSES: Final = 4
 """Flag of a URL whose fetch counts in the tallies `left_out` or `truncated`: another fetch replaces what it counted."""
 
 REVISIT: Final = 8
-"""Flag of a URL whose page is stored and is fetched again when it is due. Queued it is WAITING, never QUEUED."""
+"""Flag of a sitemap, or of a URL whose page is stored, that is fetched again when it is due. It is WAITING until then,
+never QUEUED."""
 
 RETRY: Final = 16
 """Flag of a queued URL that waits for a retry, or did. It counts in the counter `retries`."""

@@ -86,6 +86,8 @@ class QueueRow:
     slowed_ms: int = 0
     asked_ms: int = 0
     silent_since_ms: int = 0
+    signals: bytes | None = None
+    found_ms: int = 0
 
 
 FIRST_HOST: Final = 1
@@ -245,7 +247,7 @@ class Changes:
     have more. `letters_sent`: dead letters whose messages were published again. `commands_given_up`: ids of commands in
     progress that can never be applied. `marks`: per crawl the newest command in progress, which affects none of `urls`.
     `losses_again`: those of `fetches` whose losses replace what an earlier fetch of the URL counted in `tallies`.
-    `page_changes`: entries for the log of changes, made at `at_ms`.
+    `page_changes`: entries for the log of changes, made at `at_ms`. `signals`: new values of `QueueRow.signals`.
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -262,6 +264,7 @@ class Changes:
     superseded: list[Superseded] = field(default_factory=list)
     page_changes: dict[CrawlId, list[PageChange]] = field(default_factory=dict)
     at_ms: int = 0
+    signals: dict[tuple[CrawlId, HostId], bytes] = field(default_factory=dict)
     left_out: list[ExcludedLink] = field(default_factory=list)
     dead_letters: list[DeadLetterRow] = field(default_factory=list)
     letters_sent: list[int] = field(default_factory=list)
@@ -364,6 +367,8 @@ class DiscoveryResult:
     `also_pages`: leased requisites that are linked as pages. `requisites`: the queues that have further requisites.
     `with_contexts`: crawls with new contexts of seeds. `new`, `known`, `refused`: what to add to these counters.
     `repeats`, `gaps`: messages that came twice, or are missing.
+    `due`: queues with pages that are due sooner, and when. `counts`: what to add to the counts of pages, by crawl, kind
+    (`recrawl_pages.COUNTED`) and bucket. `listing`: the hosts whose sitemaps listed something new, at `listing_ms`.
     """
 
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
@@ -379,6 +384,10 @@ class DiscoveryResult:
     repeats: int = 0
     gaps: int = 0
     next_host: int = 0
+    due: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
+    counts: dict[tuple[CrawlId, str, int], int] = field(default_factory=dict)
+    listing: set[tuple[CrawlId, HostId]] = field(default_factory=set)
+    listing_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

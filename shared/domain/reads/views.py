@@ -156,3 +156,8 @@ class UrlView:
     kind: UrlKind = UrlKind.PAGE
     extra_hops: int = 0
     context: SeedContext | None = None
+
+    @property
+    def is_sitemap(self) -> bool:
+        """True for a sitemap or feed that is read again."""
+        return self.history is not None and self.fetch is not None and self.fetch.reason == "sitemap"

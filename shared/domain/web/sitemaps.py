@@ -16,7 +16,8 @@ MAX_DATE_CHARS: Final = 64
 """A longer date of a sitemap or feed is ignored."""
 
 _W3C: Final = re.compile(
-    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,]\d+)?)?[ ]?([Zz]|[+-]\d\d:?\d\d)?)?)?)?", re.ASCII
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,]\d+)?)?[ ]?([Zz]|[+-]\d\d:?\d\d)?)?)?)?",
+    re.ASCII,
 )
 _RFC_822: Final = re.compile(
     r"(?:[A-Za-z]{3,9},? +)?(\d{1,2})[ -]([A-Za-z]{3})[a-z]*[ -](\d{4}) +(\d\d):(\d\d)(?::(\d\d))?"

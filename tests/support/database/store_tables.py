@@ -12,6 +12,7 @@ from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.page_signs import PageSigns
 from shared.domain.frontier.states import IS_REQUISITE, Fence, Position, UrlState
 from shared.domain.frontier.store_model import (
     Changes,
@@ -31,7 +32,7 @@ from shared.domain.frontier.store_model import (
 )
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, Term, numbered
 from shared.domain.web.url import locate
-from shared.ports.store import NO_BUDGETS, NO_MARKS, Store
+from shared.ports.store import NO_BUDGETS, NO_MARKS, NO_SIGNS, Store
 
 PARTITION = Partition(3)
 OTHER = Partition(5)
@@ -73,6 +74,21 @@ class Tables:
         max_requisites: int | None = None,
     ) -> DiscoveryResult:
         """Apply one message of discoveries as its producer's next one."""
+        batch = self.batch(*links, excluded=excluded, producer=producer, n=n, refused=refused, crawl_id=crawl_id)
+        return await self.found_batch(
+            batch, max_depth=max_depth, now_ms=now_ms, marks=marks, max_requisites=max_requisites
+        )
+
+    def batch(
+        self,
+        *links: DiscoveredLink,
+        excluded: Iterable[DiscoveredLink] = (),
+        producer: str = "w",
+        n: int | None = None,
+        refused: int = 0,
+        crawl_id: CrawlId | None = None,
+    ) -> DiscoveryTransaction:
+        """The next message of discoveries of a producer."""
         crawl_id = crawl_id or self.crawl_id
         last, total = self.sent.get(producer, (0, 0))
         n = last + 1 if n is None else n
@@ -81,10 +97,7 @@ class Tables:
         covered = frozenset(each.fingerprint for each in excluded)
         with_contexts = any(isinstance(each, LinkWithContext) for each in links)
         message = (ProducerMark(crawl_id, producer, n, total), links, refused)
-        batch = DiscoveryTransaction((message,), (), covered, with_contexts)
-        return await self.found_batch(
-            batch, max_depth=max_depth, now_ms=now_ms, marks=marks, max_requisites=max_requisites
-        )
+        return DiscoveryTransaction((message,), (), covered, with_contexts)
 
     async def found_batch(
         self,
@@ -95,6 +108,7 @@ class Tables:
         at: int | None = None,
         marks: Mapping[CrawlId, int] = NO_MARKS,
         max_requisites: int | None = None,
+        signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
     ) -> DiscoveryResult:
         position = self.position.moved("discovery", at or self.position.discovery_seq + 1, now_ms * 1_000_000)
         depths = {mark.crawl_id: max_depth for mark, _, _ in batch.messages}
@@ -107,6 +121,7 @@ class Tables:
             now_ms=now_ms,
             marks=marks,
             max_requisites={} if max_requisites is None else dict.fromkeys(depths, max_requisites),
+            signs=signs,
         )
         self.next_host, self.position = found.next_host, position
         self.fence = self.fence.next()

@@ -42,7 +42,8 @@ REQUESTS_A_VERSION: Final = 2
 @dataclass(frozen=True)
 class Site:
     """What is crawled, and how. `delays`: robots.txt's crawl-delay by host. `recrawl_s`: the interval after
-    which stored pages are fetched again (0: never); they change after some requests."""
+    which stored pages are fetched again (0: never); they change after some requests. `adaptive`: it is the longest one,
+    and workers report every link with the present time as its `lastmod`."""
 
     nodes: tuple[Node, ...]
     seeds: tuple[int, ...] = (0,)
@@ -50,6 +51,7 @@ class Site:
     delay_s: float = 1.0
     delays: tuple[tuple[int, float], ...] = ()
     recrawl_s: float = 0.0
+    adaptive: bool = False
 
 
 @dataclass(eq=False)
@@ -186,9 +188,7 @@ class Cluster:
             politeness=Politeness(delay_s=site.delay_s),
             retry=Retry(attempts=3, base_s=1.0),
             pool=self.pool,
-            recrawl=Recrawl(policy=RecrawlPolicy.FIXED, min_s=site.recrawl_s, keep_versions=1000)
-            if site.recrawl_s
-            else Recrawl(),
+            recrawl=_recrawl(site),
         )
 
     def create_crawl(self, name: str = "crawl") -> CrawlId:
@@ -196,7 +196,7 @@ class Cluster:
         spec = self.spec()
         row, _ = self.world.do(self.operator, self.store.put_crawl(name, encode_spec(spec).decode(), EPOCH_MS))
         self.crawl_id = row.crawl_id
-        self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s)
+        self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s, self.site.adaptive)
         self._viewed(row)
         for sim in self.owners:
             sim.crawls.put(self._active(row))
@@ -408,3 +408,14 @@ class Cluster:
 
     def close(self) -> None:
         self.world.close()
+
+
+def _recrawl(site: Site) -> Recrawl:
+    if not site.recrawl_s:
+        return Recrawl()
+    if not site.adaptive:
+        return Recrawl(policy=RecrawlPolicy.FIXED, min_s=site.recrawl_s, keep_versions=1000)
+    return Recrawl(
+        policy=RecrawlPolicy.ADAPTIVE, min_s=site.recrawl_s / 4, max_s=site.recrawl_s, requests_per_day=10**7,
+        keep_versions=1000,
+    )  # fmt: skip

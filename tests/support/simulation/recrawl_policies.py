@@ -32,6 +32,7 @@ from shared.domain.frontier.signals import (
     NO_SIGNALS,
     HostSignals,
     rate_signalled,
+    signalled_bucket,
     signals_of,
     sitemap_code,
     waiting_bucket,
@@ -229,7 +230,7 @@ class Adaptive(Fixed):
             if not (record := records[page.number]).gone:
                 count = counts[self._partition[page.host.name]]
                 count[RATES][waiting_bucket(record.code, record.followed)] += 1
-                count[SIGNALLED][bucket_of(record.code)] += record.followed
+                count[SIGNALLED][signalled_bucket(record.code)] += record.followed
         self._pages = [RecrawlPages(self._rpd, BOUNDS, each, 0) for each in counts]
         self._signals = {name: signals_of(each.encoded()) for name, each in self._signals.items()}
 
@@ -237,14 +238,16 @@ class Adaptive(Fixed):
         owner = self._pages[self._partition[host.name]]
         if record.code:
             owner.count(waiting_bucket(record.code, record.followed), -1)
-            owner.count(bucket_of(record.code), -record.followed, SIGNALLED)
+            owner.count(signalled_bucket(record.code), -record.followed, SIGNALLED)
         owner.count(waiting_bucket(code, followed), 1)
-        owner.count(bucket_of(code), followed, SIGNALLED)
+        owner.count(signalled_bucket(code), followed, SIGNALLED)
         record.code, record.followed = code, followed
 
 
 class WithSitemaps:
-    """Value against price as the product has it, with the signs that sitemaps give. The product does not use them."""
+    """The prototype of following the signs that sitemaps give. It also knows the usual rate of each host, and sets its
+    price anew each day by what was spent.
+    """
 
     def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
         self._every_s = len(web.pages) / requests_per_day * DAY_S

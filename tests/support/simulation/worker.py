@@ -62,6 +62,7 @@ class CrawlView:
     max_depth: int | None
     delay_s: float
     scopes: dict[int, CompiledScope] = field(default_factory=dict)
+    lastmods: bool = False
 
 
 @dataclass(eq=False)
@@ -364,9 +365,9 @@ class SimWorker:
             return
         n, total = self.totals.get(shard.crawl, (0, 0))
         n, total = n + 1, total + len(links)
-        data = encode(
-            Discoveries(shard.crawl, shard.spec, self.process.name, n, total, [Origin(shard.host_id, key, links)])
-        )
+        origins = [Origin(shard.host_id, key, links)]
+        lastmods = [[self._ms() // 1000] * len(links)] if crawl.lastmods else []
+        data = encode(Discoveries(shard.crawl, shard.spec, self.process.name, n, total, origins, lastmods))
         name = f"{self.process.name}.{shard.crawl}.found.{n}"
         await self._try(lambda: self.broker.publish_report(partition_of_id(shard.lease), "discovery", data, name))
         self.totals[shard.crawl] = n, total

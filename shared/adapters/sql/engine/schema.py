@@ -216,6 +216,8 @@ queues = Table(
     Column("closed", Boolean, nullable=False, server_default=text("false")),
     Column("active_at_ms", BigInteger, nullable=False, server_default="0"),
     Column("next_due_ms", BigInteger, nullable=False, server_default="0"),
+    Column("signals", LargeBinary),
+    Column("found_ms", BigInteger, nullable=False, server_default="0"),
     partial_index("queues_ready", "crawl_id", "partition", "active_at_ms", where="queued + waiting > 0"),
     Index("queues_pages", "crawl_id", "pages", "host_id"),
     Index("queues_partition", "crawl_id", "partition", "host_id"),

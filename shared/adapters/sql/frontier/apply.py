@@ -167,7 +167,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
     if changes.superseded:
         keep_versions(connection, changes)
     FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
-    if changes.revisited or changes.page_changes:
+    if changes.revisited or changes.page_changes or changes.signals:
         write_revisits(connection, partition, changes)
     QUEUE.run(connection, [(*_queue_values(delta), *key) for key, delta in sorted(changes.queues.items(), key=_key)])
     counters = {crawl_id: dict(deltas) for crawl_id, deltas in changes.counters.items()}

@@ -13,12 +13,14 @@ from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, 
 from shared.adapters.sql.frontier.extra_hops import HopChanges, nearer_link
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
 from shared.adapters.sql.frontier.seed_contexts import GivenContexts
+from shared.adapters.sql.frontier.signs import apply_signs, write_found
 from shared.adapters.sql.frontier.url_compression import shortened
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.requisites_spec import MAX_REQUISITES
 from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.page_signs import PageSigns
 from shared.domain.frontier.states import (
     ALSO_PAGE,
     FOUND_NEARER,
@@ -39,7 +41,7 @@ from shared.domain.frontier.states import (
 )
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
-from shared.ports.store import NO_MARKS
+from shared.ports.store import NO_MARKS, NO_SIGNS
 
 _NAMES_A_QUERY = 500
 
@@ -131,12 +133,14 @@ def apply_found(
     now_ms: int,
     marks: Mapping[CrawlId, int] = NO_MARKS,
     max_requisites: Mapping[CrawlId, int] = NO_MARKS,
+    signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
 ) -> DiscoveryResult:
     """Insert a batch's new URLs, merge its known ones, and move the position. Return what changed (Store.apply_found).
 
     `next_host`: the next free number of a host. `max_depth`: each crawl's limit of depth, None without one. `marks`:
     per crawl, the newest command in progress that was accepted before the batch. Such a command skips the URLs that the
-    batch inserts or changes. `max_requisites`: the budgets of requisites of the crawls that have one.
+    batch inserts or changes. `max_requisites`: the budgets of requisites of the crawls that have one. `signs`: the
+    crawls that fetch pages again.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -160,11 +164,31 @@ def apply_found(
         else:
             counters[link.crawl_id]["known"] += 1
             least[key] = nearer_link(link, other)
+    signed = {
+        (link.crawl_id, host_ids[link.host], link.fingerprint): link
+        for link in (links if signs else ())
+        if link.lastmod and not link.outside
+    }
     room = remaining(connection, max_requisites, required)
     given = GivenContexts(links, host_ids) if batch.with_contexts else None
     unchanged = _merge(
-        connection, fence.partition, least, required, room, batch.excluded, result, counters, max_depth, now_ms, given
+        connection,
+        fence.partition,
+        least,
+        required,
+        room,
+        batch.excluded,
+        result,
+        counters,
+        max_depth,
+        now_ms,
+        signs,
+        given,
     )
+    if signed:
+        apply_signs(connection, fence.partition, signed, signs, result, now_ms)
+    if result.listing:
+        write_found(connection, fence.partition, result, now_ms)
     if marks:
         written = (least.keys() | required.keys()) - unchanged
         MARK.run(connection, [(marks[key[0]], *key) for key in sorted(written) if key[0] in marks])
@@ -265,6 +289,7 @@ def _merge(
     counters: dict[CrawlId, dict[str, int]],
     max_depth: dict[CrawlId, int | None],
     now_ms: int,
+    signs: Mapping[CrawlId, PageSigns | None],
     given: GivenContexts | None,
 ) -> set[_Key]:
     """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
@@ -331,6 +356,8 @@ def _merge(
             )
             if link.kind == UrlKind.LISTED and kept_out != MAX_REQUISITES:
                 tallies[crawl_id, "discover", "listed"] += 1
+            if link.kind and link.kind != UrlKind.REQUISITE and crawl_id in signs:
+                result.listing.add((crawl_id, HostId(link.via_host)))
             continue
         deltas["known"] += 1
         state, depth, lease_id, reason, flags = before

@@ -105,8 +105,8 @@ GRANT: Final = Each(
 _QUEUE_COLUMNS = (
     "SELECT q.crawl_id, q.host_id, h.host, q.queued, q.waiting, q.next_due_ms, q.pages, q.leased, q.shard_cap,"
     " h.crawl_delay_ms, h.operator_delay_ms, h.latency_ms, h.failures, h.unreachable,"
-    " h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms, h.recent, h.slowed_ms, h.asked_ms, h.silent_since_ms"
-    " FROM queues q JOIN hosts h ON h.host_id = q.host_id"
+    " h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms, h.recent, h.slowed_ms, h.asked_ms, h.silent_since_ms,"
+    " q.signals, q.found_ms FROM queues q JOIN hosts h ON h.host_id = q.host_id"
 )
 _READY_QUEUES = (
     f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.partition = :partition AND q.queued + q.waiting > 0"

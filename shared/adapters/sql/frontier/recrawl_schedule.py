@@ -1,4 +1,4 @@
-"""Gives stored pages a due time, or takes it away, for a command, in a transaction that has passed the fence.
+"""Gives stored pages and sitemaps a due time, or takes it away, for a command, in a transaction behind the fence.
 
 So a crawl whose spec is changed fetches again what it stored before, or fetches each page once from now on.
 """
@@ -14,7 +14,8 @@ from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.page_history import FETCHED_ONCE, GONE
-from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT
+from shared.domain.frontier.sitemap_visits import QUIET
+from shared.domain.frontier.states import COUNTED_AS_PAGE, KIND_BITS, REVISIT, UrlKind, kind_flags
 from shared.domain.frontier.store_model import CommandRun
 
 _OF_HOST: Final = "crawl_id = :crawl_id AND host_id = :host_id"
@@ -23,9 +24,10 @@ _FETCHED: Final = (
     "(SELECT f.at_ms FROM fetches f WHERE f.crawl_id = urls.crawl_id AND f.host_id = urls.host_id"
     " AND f.fingerprint = urls.fingerprint)"
 )
+_SITEMAPS: Final = ", ".join(str(kind_flags(kind)) for kind in UrlKind if kind.listing)
 _DONE_PAGE: Final = (
-    f"state = 3 AND flags & {COUNTED_AS_PAGE} <> 0 AND coalesce(reason, '') NOT IN ('{GONE}', '{FETCHED_ONCE}')"
-    f" AND {UNMARKED}"
+    f"state = 3 AND (flags & {COUNTED_AS_PAGE} <> 0 OR flags & {KIND_BITS} IN ({_SITEMAPS}))"
+    f" AND coalesce(reason, '') NOT IN ('{GONE}', '{FETCHED_ONCE}', '{QUIET}') AND {UNMARKED}"
 )
 _WAITING_PAGE: Final = f"state = 1 AND flags & {REVISIT} <> 0 AND {UNMARKED}"
 _WAIT: Final = {

@@ -14,7 +14,7 @@ from shared.adapters.sql.engine.bulk import AMONG, Bulk, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION
 from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.frontier.page_history import decoded, packed
-from shared.domain.frontier.recrawl_pages import RATES
+from shared.domain.frontier.recrawl_pages import COUNTED, PageCounts
 from shared.domain.frontier.revisits import LastFetch
 from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT
 from shared.domain.frontier.store_model import Changes, LeaseRequest, LeaseRow
@@ -43,7 +43,7 @@ _QUEUE: Final = text(
 )
 _LAST: Final = text(
     "SELECT fingerprint, at_ms, digest, etag, last_modified, recrawl FROM fetches"
-    f" WHERE {_OF_HOST} AND fingerprint IN :fingerprints AND page"
+    f" WHERE {_OF_HOST} AND fingerprint IN :fingerprints AND (page OR recrawl IS NOT NULL)"
 ).bindparams(bindparam("fingerprints", expanding=True))
 
 _KEYS: Final = ("crawl_id", "host_id", "fingerprint")
@@ -68,6 +68,7 @@ _REVISITED: Final = updating(
     "recrawl = {v}recrawl, etag = coalesce({v}etag, {t}.etag),"
     " last_modified = coalesce({v}last_modified, {t}.last_modified)",
 )
+_SIGNALS: Final = updating(schema.queues, _KEYS[:2], ("signals",), "signals = {v}signals")
 _LOG: Final = text(
     "INSERT INTO page_changes (crawl_id, at_ms, partition, number, entries)"
     f" VALUES (:crawl_id, :at_ms, :partition, {FENCE_VERSION}, :entries)"
@@ -81,14 +82,17 @@ _DUE_BEFORE: Final = text(
 
 
 _RATES: Final = text(
-    "SELECT key, n FROM crawl_tallies WHERE crawl_id = :crawl_id AND partition = :partition AND kind = :kind AND n > 0"
-)
+    "SELECT kind, key, n FROM crawl_tallies WHERE crawl_id = :crawl_id AND partition = :partition AND kind IN :kinds"
+    " AND n > 0"
+).bindparams(bindparam("kinds", expanding=True))
 
 
-def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> dict[int, int]:
-    """Return how many stored pages are in each bucket of rates of change (Store.page_rates)."""
-    keys = {"crawl_id": crawl_id, "partition": partition, "kind": RATES}
-    return {int(row.key): int(row.n) for row in connection.execute(_RATES, keys)}
+def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
+    """Return the counts of stored pages and sitemaps by bucket of their rates (Store.page_rates)."""
+    counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
+    for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
+        counts[row.kind][int(row.key)] = int(row.n)
+    return counts
 
 
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
@@ -117,7 +121,7 @@ def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequ
 def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> None:
     """Add to the URLs of the leases the fetch that stored their page."""
     for lease in leases:
-        stored = {key: url for key, url in lease.urls.items() if url.flags & COUNTED_AS_PAGE}
+        stored = {key: url for key, url in lease.urls.items() if url.flags & (COUNTED_AS_PAGE | REVISIT)}
         if not stored:
             continue
         place = {"crawl_id": lease.crawl_id, "host_id": lease.host_id, "fingerprints": list(stored)}
@@ -145,6 +149,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
     """Write what fetches without a new version change, and the log of changes."""
     revisited = sorted(changes.revisited, key=_place)
     _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])
+    _SIGNALS.run(connection, [(signals, *key) for key, signals in sorted(changes.signals.items())])
     if changes.page_changes:
         connection.execute(
             _LOG,

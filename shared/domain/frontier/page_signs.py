@@ -1,0 +1,60 @@
+"""What a sign of change does to a stored page that waits for its next fetch. Pure.
+
+The sign is the `lastmod` of a sitemap or feed, later than the page's last fetch. The page is due sooner, as far as its
+host's signs are trusted, and never sooner than `min_s` after its last fetch.
+"""
+
+from dataclasses import dataclass, replace
+
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
+from shared.domain.frontier.change_rate import decoded
+from shared.domain.frontier.page_history import PageHistory
+from shared.domain.frontier.page_visits import rate_before
+from shared.domain.frontier.recrawl_pages import AdaptiveSchedule
+from shared.domain.frontier.signals import HostSignals, rate_signalled
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A page after a sign: its history, and when it is due (Unix ms). `sooner`: that is sooner than before."""
+
+    history: PageHistory
+    due_ms: int
+    sooner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageSigns:
+    """The rules of one adaptive crawl in one partition for signs of change."""
+
+    recrawl: CompiledRecrawl
+    adaptive: AdaptiveSchedule
+
+    def signed(
+        self, url: str, history: PageHistory, due_ms: int, lastmod_ms: int, signals: HostSignals, now_ms: int
+    ) -> Signed | None:
+        """Return what a sign changes of a page that is due at `due_ms`. None if it changes nothing.
+
+        `signals`: those of its host, with the time at which a sitemap was read before this one.
+        """
+        interval = self.recrawl.of(url)
+        if lastmod_ms <= history.checked_ms or interval.policy is not RecrawlPolicy.ADAPTIVE:
+            return None
+        after = replace(history, signalled=True)
+        if signals.trusted and lastmod_ms > history.known_ms:
+            rate = rate_signalled(
+                decoded(rate_before(history, interval, self.adaptive)),
+                lastmod_ms=lastmod_ms,
+                known_ms=max(history.known_ms, history.checked_ms),
+                read_ms=signals.read_ms,
+                now_ms=now_ms,
+            )
+            after = replace(after, rate=rate, known_ms=now_ms, followed=self.adaptive.followed(rate, signals))
+        sooner_ms = due_ms
+        if signals.trust.precision > 0:
+            rate = after.rate or rate_before(history, interval, self.adaptive)
+            sooner_ms = history.checked_ms + self.adaptive.signalled_wait_ms(rate, interval, signals)
+        if after == history and sooner_ms >= due_ms:
+            return None
+        return Signed(after, min(due_ms, sooner_ms), sooner_ms < due_ms)

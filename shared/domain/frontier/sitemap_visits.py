@@ -1,0 +1,70 @@
+"""What a fetch of a sitemap or feed means for a crawl that fetches its pages again. Pure.
+
+A sitemap is read again like a page, with an interval of its own. The interval doubles with each fetch that finds
+nothing new, and returns to the least one when something is new. After a number of such fetches it is read no more.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl
+from shared.domain.crawl.recrawl_spec import RecrawlPolicy
+from shared.domain.frontier.failure import Decision
+from shared.domain.frontier.page_history import FETCHED_ONCE, PageHistory
+from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, retried
+from shared.domain.frontier.recrawl_pages import AdaptiveSchedule
+from shared.domain.frontier.signals import sitemap_code, sitemap_wait_ms
+from shared.domain.frontier.states import COUNTED_AS_PAGE, IS_REQUISITE, RETRY, REVISIT, UrlState
+from shared.domain.frontier.store_model import LeasedUrl
+
+QUIET: Final = "quiet"
+"""The reason of a sitemap that is read no more, because nothing new was found for long."""
+
+
+def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
+    """Return True if a fetch is of a sitemap or feed: it was read as one, or was one at its last fetch.
+
+    `entries`: the entries that were read, -1 for everything else. `page`: the fetch stored a page.
+    """
+    return not page and not url.flags & (COUNTED_AS_PAGE | IS_REQUISITE) and (entries > 0 or url.last is not None)
+
+
+def judge_sitemap(
+    recrawl: CompiledRecrawl,
+    max_quiet: int,
+    url: LeasedUrl,
+    visited: Visited,
+    decision: Decision,
+    now_ms: int,
+    *,
+    found: bool,
+    pages: int,
+    adaptive: AdaptiveSchedule | None = None,
+) -> PageVerdict:
+    """Return what becomes of a sitemap after a fetch.
+
+    `found`: since its last fetch the sitemaps of its host have listed something new, a URL or a sign of change. A file
+    that did not change found nothing, whatever other sitemaps listed. `pages`: the stored pages of its host.
+    """
+    equal = visited.status == 200 and url.last is not None and visited.digest == url.last.digest != b""
+    unchanged = equal or is_unchanged(url, visited)
+    if not unchanged and decision.state is UrlState.WAITING:
+        return retried(url, visited, decision, now_ms)
+    flags = url.flags & ~(RETRY | REVISIT)
+    interval = recrawl.of(url.url)
+    if interval.policy is RecrawlPolicy.NEVER:
+        return PageVerdict(Finding.UNCHANGED, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, PageHistory(checked_ms=now_ms))
+    if url.last is None:
+        finding, history = Finding.NEW, PageHistory(checked_ms=now_ms)
+    else:
+        read = visited.status == 200 and not unchanged
+        finding = Finding.CHANGED if read else Finding.UNCHANGED if unchanged else Finding.FAILED
+        history = url.last.history.after(changed=read and found, now_ms=now_ms, mark=b"")
+    if history.quiet >= max_quiet:
+        return PageVerdict(finding, UrlState.DONE, 0, 0, QUIET, flags, replace(history, rate=0))
+    if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
+        wait_ms = adaptive.sitemap_wait_ms(interval, history.quiet, pages)
+    else:
+        wait_ms = sitemap_wait_ms(interval, history.quiet, 0)
+    history = replace(history, rate=sitemap_code(wait_ms))
+    return PageVerdict(finding, UrlState.WAITING, now_ms + wait_ms, 0, finding.value, flags | REVISIT, history)
