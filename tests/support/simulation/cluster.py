@@ -196,7 +196,7 @@ class Cluster:
         spec = self.spec()
         row, _ = self.world.do(self.operator, self.store.put_crawl(name, encode_spec(spec).decode(), EPOCH_MS))
         self.crawl_id = row.crawl_id
-        self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s, self.site.adaptive)
+        self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s, lastmods=self.site.adaptive)
         self._viewed(row)
         for sim in self.owners:
             sim.crawls.put(self._active(row))
