@@ -240,14 +240,11 @@ class OutcomeBatch:
         if crawl is not None:
             queue.delay_s, queue.slots = crawl.pace(host.name, host.facts)
 
-    # --- one URL ------------------------------------------------------------------------------------------------------
-
     def _result(self, held: TrackedLease, crawl: DispatchCrawl, url: LeasedUrl, result: UrlOutcome) -> None:
         fingerprint = Fingerprint(result.fingerprint)
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
         if result.end == UrlEnd.DENIED:
-            reason = result.reason or "denied"
-            self.changes.tallies[crawl_id, "excluded", reason] += 1
+            self.changes.tallies[crawl_id, "excluded", reason := result.reason or "denied"] += 1
             uncount_sitemap(self.changes, crawl_id, url)
             self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
             return
@@ -261,10 +258,8 @@ class OutcomeBatch:
         recrawl, place = crawl.recrawl_of(url), (crawl_id, host_id, fingerprint)
         if recrawl is not None and (page or url.last is not None or result.entries > 0):
             adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
-            fetch = RepeatedFetch(
-                crawl, recrawl, place, url, result, decision, page, held.row.spec, self.now_ms, adaptive
-            )
-            made = fetch.verdict(self.changes, self.hosts.queue(*_key(held)))
+            of = (crawl, recrawl, place, url, result, decision, page, held.row.spec, self.now_ms)
+            made = RepeatedFetch(*of, adaptive).verdict(self.changes, self.hosts.queue(*_key(held)))
             if page and made.finding is Finding.NEW:
                 self._stored(held, result.size)
             self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)

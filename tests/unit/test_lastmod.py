@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
-from shared.domain.frontier.signals import LASTMOD_BACK_S
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.web.sitemaps import MAX_DATE_CHARS, date_s
 from shared.domain.web.url import locate
 from shared.wire.messages import decode_discoveries
 from tests.unit.test_listing_reading import SITEMAP, Crawl, found, reading_at
-from workers.discover.reading import ALL_NOW, LASTMOD_AHEAD_S
+from workers.discover.reading import ALL_NOW, LASTMOD_AHEAD_S, LASTMOD_BACK_S
 from workers.discoveries import Numbering, PageLinks, batches_by_stream
 
 NOW_S = 1_800_000_000

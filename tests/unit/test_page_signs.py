@@ -92,7 +92,7 @@ def test_signals_are_stored_in_few_bytes(trust: tuple[float, ...], read_s: int) 
     assert signals_of(None) is NO_SIGNALS
 
 
-def test_history_takes_32_bytes_at_most_and_one_without_signs_as_many_as_before() -> None:
+def test_history_takes_23_bytes_at_most_and_12_without_signs() -> None:
     full = PageHistory(7, 16, 65535, NOW_MS, MONTHLY, 2, b"m" * 6, True, FOLLOWED, NOW_MS)
     assert len(full.encoded()) == 23
     assert decoded(full.encoded(), 0) == full

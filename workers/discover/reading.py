@@ -12,7 +12,6 @@ from typing import Final
 from shared.domain.crawl.discover_spec import Sitemaps
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.explain.excluded_links import SITEMAP_LOCATION
-from shared.domain.frontier.signals import LASTMOD_BACK_S
 from shared.domain.frontier.states import UrlKind
 from shared.domain.web.fetch import Answer
 from shared.domain.web.sitemaps import listing_folder, lists_whole_host
@@ -30,6 +29,9 @@ MAX_ORIGINS: Final = 100
 
 LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
+
+LASTMOD_BACK_S: Final = 604_800
+"""A sitemap that is read again is read for a `lastmod` of these seconds before its last fetch, too. It may be late."""
 
 ALL_NOW: Final = 10
 """The entries from which a sitemap is one that gives every page the time at which it was made."""

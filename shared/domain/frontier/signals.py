@@ -19,9 +19,6 @@ TRUSTED: Final = 0.5
 FOLLOWED: Final = 255
 """`PageHistory.followed` of a page all of whose changes are expected to have a sign."""
 
-LASTMOD_BACK_S: Final = 7 * 86_400
-"""A sitemap is read again for signs of this time before its last fetch. It may name a change that late."""
-
 SITEMAP_PART: Final = 5.0
 """An adaptive crawl fetches a sitemap at most once in the time in which that many of its host's pages are fetched."""
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import Final
 
 from shared.domain.crawl.recrawl_rules import PageInterval
@@ -17,7 +16,6 @@ from shared.domain.frontier.recrawl import (
     bucket_of,
     solved,
     wait_s,
-    within,
 )
 from shared.domain.frontier.recrawl_pages import (
     COUNTED,
@@ -38,11 +36,11 @@ from shared.domain.frontier.signals import (
     waiting_bucket,
 )
 from shared.domain.web.url import partition_of
-from tests.support.simulation.changing_web import DAY_S, ChangingWeb, Page, Sitemap, WebHost
+from tests.support.simulation.changing_web import DAY_S, ChangingWeb, Page, WebHost
+from tests.support.simulation.fixed_policy import MAX_S, MIN_S, Fixed, part_of
+from tests.support.simulation.knowing_policies import Oracle, SignsKnown
 from tests.support.simulation.recrawl_run import PARTITIONS, Policy, Record
 
-MIN_S: Final = 3600.0
-MAX_S: Final = 180 * DAY_S
 BOUNDS: Final = PageInterval(RecrawlPolicy.ADAPTIVE, int(MIN_S * 1000), int(MAX_S * 1000))
 _TRUSTED: Final = 0.5
 _SITEMAP_PART: Final = 5.0
@@ -54,41 +52,6 @@ _UNSPENT_MAX: Final = 1.4
 
 def _ms(seconds: float) -> int:
     return int(seconds * 1000)
-
-
-def _part(page: Page) -> float:
-    """Return a number in [0, 1) of a page, which spreads its first fetches."""
-    return page.number * 0.6180339887 % 1.0
-
-
-class Fixed:
-    """Every page after the same time, as long as the budget permits. Halving and the others begin with it, too."""
-
-    def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
-        self.every_s = len(web.pages) / requests_per_day * DAY_S
-
-    def first(self, page: Page, now: float) -> Record:
-        return Record(now + _part(page) * self.every_s, now)
-
-    def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
-        record.checked_s, record.due_s = now, now + self.every_s
-
-    def failed(self, page: Page, record: Record, now: float) -> None:
-        record.due_s = now + self.every_s
-
-    def sitemap_first(self, host: WebHost) -> Record | None:
-        return None
-
-    def sitemap_read(
-        self, host: WebHost, record: Record, listed: list[tuple[Page, float]], records: dict[int, Record], now: float
-    ) -> list[Page]:
-        return []
-
-    def tick(self, sent: list[int], now: float) -> None:
-        return
-
-    def restarted(self, pages: list[Page], records: dict[int, Record], sent: list[int]) -> None:
-        return
 
 
 class Halving(Fixed):
@@ -261,7 +224,7 @@ class WithSitemaps:
         return self._owners[self._partition[host.name]]
 
     def first(self, page: Page, now: float) -> Record:
-        record = Record(now + _part(page) * self._every_s, now, prior(1 / self._every_s).code)
+        record = Record(now + part_of(page) * self._every_s, now, prior(1 / self._every_s).code)
         self._counted(page, record, bucket_of(record.code), 0, 0.0)
         return record
 
@@ -376,78 +339,6 @@ class RatesKnown(WithSitemaps):
 
     def rate(self, page: Page, record: Record, now: float) -> ChangeRate:
         return prior(page.true_rate(now))
-
-
-class SignsKnown(Fixed):
-    """An estimate of what a crawler could reach at most: it knows what pages' pasts and sitemaps could ever tell.
-
-    It has the true rates. It learns at once, and without a request, of each change that a right sitemap lists, and
-    fetches the page if the change is worth the price. Other pages are due by value against price.
-    """
-
-    def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
-        super().__init__(web, requests_per_day)
-        rates = [(page.true_rate(0.0), _is_listed(page)) for page in web.pages]
-        low, high = 1.0, 2.0**40
-        while high / low > 1.0001:
-            price_s = sqrt(low * high)
-            needed = sum(_requests(rate, price_s, listed=listed) for rate, listed in rates)
-            low, high = (price_s, high) if needed * DAY_S > requests_per_day else (low, price_s)
-        self._price_s = high
-
-    def first(self, page: Page, now: float) -> Record:
-        record = Record(now, now)
-        self.compared(page, record, changed=False, now=now)
-        if not _is_listed(page):
-            record.due_s = now + _part(page) * (record.due_s - now)
-        return record
-
-    def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
-        record.checked_s, rate = now, page.true_rate(now)
-        if not _is_listed(page):
-            record.due_s = now + within(wait_s(rate, self._price_s), MIN_S, MAX_S)
-        else:
-            record.due_s = page.next_change if rate * self._price_s < 1 else now + MAX_S
-
-    def failed(self, page: Page, record: Record, now: float) -> None:
-        self.compared(page, record, changed=False, now=now)
-
-
-def _is_listed(page: Page) -> bool:
-    """Return True if a sitemap lists the page with the time at which it changed."""
-    return page.listed and page.host.sitemap in (Sitemap.RIGHT, Sitemap.PARTLY)
-
-
-def _requests(rate: float, price_s: float, *, listed: bool) -> float:
-    """Return the requests a second that a page needs at a price, if its changes are `listed` or not."""
-    if listed:
-        return rate if rate * price_s < 1 else 0.0
-    return 1 / within(wait_s(rate, price_s), MIN_S, MAX_S)
-
-
-class Oracle(Fixed):
-    """An oracle that knows each change when it happens, and fetches only pages that have changed.
-
-    It spends its requests on the pages that then stay fresh for the longest time.
-    """
-
-    def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
-        super().__init__(web, requests_per_day)
-        left, self._fastest = requests_per_day / DAY_S, 0.0
-        for rate in sorted(page.true_rate(0.0) for page in web.pages):
-            left -= rate
-            if left < 0:
-                break
-            self._fastest = rate
-
-    def first(self, page: Page, now: float) -> Record:
-        record = Record(now, now)
-        self.compared(page, record, changed=False, now=now)
-        return record
-
-    def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
-        slow = page.true_rate(now) <= self._fastest
-        record.checked_s, record.due_s = now, page.next_change if slow else now + 10 * MAX_S
 
 
 POLICIES: Final[dict[str, Callable[[ChangingWeb, int], Policy]]] = {
