@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.adapters.sql.frontier.url_compression import shortened, whole
+from shared.adapters.sql.engine.url_compression import shortened, whole
 from shared.domain.web.url import canonicalize, host_of
 
 HOSTS = st.sampled_from(["a.example", "a.example:8080", "a.example.", "[::1]:81", "192.0.2.7", "https", "a"])

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, text
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Arrays
-from shared.adapters.sql.frontier.url_compression import whole
+from shared.adapters.sql.engine.url_compression import whole
 from shared.domain.archive.model import RecordLocation
 from shared.domain.frontier.page_history import PREFIX_BYTES, ChangeKind, PageChange, decoded, unpacked
 from shared.domain.ids import CrawlId, Fingerprint, HostId

@@ -19,7 +19,7 @@ from shared.adapters.sql.engine.query import Query
 from shared.adapters.sql.engine.read_only import ReadFile, configure_reader
 from shared.adapters.sql.engine.schema_version import refuse_unreleased
 from shared.adapters.sql.engine.sqlite_errors import mapped_sqlite
-from shared.adapters.sql.frontier.url_compression import whole
+from shared.adapters.sql.engine.url_compression import whole
 from shared.domain.archive.cdxj import IndexRow, surt
 from shared.domain.archive.model import RecordLocation
 from shared.domain.errors import Unusable

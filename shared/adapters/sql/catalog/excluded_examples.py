@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from shared.adapters.sql.engine.query import Query
-from shared.adapters.sql.frontier.url_compression import whole
+from shared.adapters.sql.engine.url_compression import whole
 from shared.domain.explain.excluded_links import MAX_EXAMPLES, ExcludedLinkExample
 from shared.domain.ids import CrawlId
 from shared.domain.web.url import locate

@@ -6,8 +6,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.engine.stored_crawls import counters
+from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.rescope import host_names
-from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.scope_change import ScopeChange, judge_found
 from shared.domain.ids import CrawlId

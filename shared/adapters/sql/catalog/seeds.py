@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, select, text, tuple_
 
 from shared.adapters.sql.engine.context_joins import joined
 from shared.adapters.sql.engine.schema import fetches, hosts, urls
-from shared.adapters.sql.frontier.url_compression import whole
+from shared.adapters.sql.engine.url_compression import whole
 from shared.domain.frontier.seed_contexts import SeedContext, decoded
 from shared.domain.frontier.states import UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId

@@ -248,7 +248,7 @@ urls = Table(
     partial_index("urls_seeds", "crawl_id", "host_id", "fingerprint", where="via_host IS NULL"),
     sqlite_with_rowid=False,
 )
-"""frontier/url_compression.py defines the form of `url`. `rank` is the queue order of a QUEUED row and the due time
+"""engine/url_compression.py defines the form of `url`. `rank` is the queue order of a QUEUED row and the due time
 (Unix ms) of a WAITING one. Seeds have no `via_host`. `after_command`: the newest command that was in progress when this
 row was written; neither it nor earlier commands change the row."""
 

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, bindparam, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Bulk, updating
 from shared.adapters.sql.engine.chunks import BEHIND, Chunk
+from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.seed_deletion import TAKE_FROM_QUEUE
-from shared.adapters.sql.frontier.url_compression import whole
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER, Exclusions
 from shared.domain.frontier.command_progress import HOSTS_A_CHUNK

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, bindparam, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Arrays, Each, inserting, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
+from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.commands import in_progress
 from shared.adapters.sql.frontier.revisits import read_last_fetches, take_due
 from shared.adapters.sql.frontier.seed_contexts import read_contexts
-from shared.adapters.sql.frontier.url_compression import whole
 from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.crawl.spec import Budget
 from shared.domain.errors import OwnershipLost

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, bindparam, select, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.chunks import HOSTS, Chunk
+from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.rescope import host_names
 from shared.adapters.sql.frontier.seed_contexts import contexts_at
-from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.crawl.wider_scope import PAGES_A_CHUNK, ReadablePage, ReadablePages, Rediscovered, may_admit_more

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, bindparam, select, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, Chunk
+from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.exclude import IN_QUEUE, end_queued
-from shared.adapters.sql.frontier.url_compression import whole
 from shared.domain.crawl.scope_change import BY_SCOPE, ChangedScope, found_beyond, same_admission
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.errors import Unusable
