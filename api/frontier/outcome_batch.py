@@ -264,8 +264,7 @@ class OutcomeBatch:
                 self._stored(held, result.size)
             self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)
             return
-        requisite = url.flags & IS_REQUISITE != 0
-        row = fetch_row(*place, result, page=page, requisite=requisite, revision=held.row.spec)
+        row = fetch_row(*place, result, page=page, requisite=url.flags & IS_REQUISITE != 0, revision=held.row.spec)
         self.changes.fetches.append(row)
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
         flags = url.flags & ~(RETRY | REVISIT)

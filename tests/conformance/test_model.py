@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +19,19 @@ from api.frontier.host_queues import HostQueues
 from api.frontier.leases import Leases, TrackedLease
 from api.frontier.orphans import OrphanedShards
 from api.frontier.outcome_batch import OutcomeBatch
+from api.frontier.rediscovery import Rediscovery
 from shared.adapters.sql.engine import fence
-from shared.adapters.sql.frontier import apply, commands, leasing
+from shared.adapters.sql.frontier import apply, commands, leasing, rediscover
 from shared.adapters.sql.frontier import discoveries as found
+from shared.domain.errors import Transient
+from shared.domain.frontier.command_progress import behind_host
+from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.page_visits import Finding, PageVerdict, judge_page
 from shared.domain.frontier.states import UrlState
 from shared.domain.ids import HostId
 from shared.ports.broker import QueuedVisit
 from tests.conformance.test_protocol import Protocol, RecrawlProtocol, profile
+from tests.conformance.test_rescopes import WiderScopeProtocol
 from tests.support.simulation.cluster import LONGEST_S, Cluster, Site
 from tests.support.simulation.store import Database
 from tests.support.simulation.web import Kind, Node
@@ -149,6 +155,61 @@ def _changes_taken_for_new(patch: pytest.MonkeyPatch) -> None:
         return replace(verdict, finding=Finding.NEW) if verdict.finding is Finding.CHANGED else verdict
 
     _verdicts(patch, new)
+
+
+def _pages_skipped(patch: pytest.MonkeyPatch) -> None:
+    """A chunk goes on behind a page that it did not read."""
+    pages_of = rediscover._pages
+
+    def skipping(connection: Any, rows: Any) -> Any:
+        return pages_of(connection, rows)[:-1] if len(rows) > 1 else pages_of(connection, rows)
+
+    patch.setattr(rediscover, "_pages", skipping)
+
+
+def _position_lost_by_a_new_owner(patch: pytest.MonkeyPatch) -> None:
+    """It takes a command that has begun for one at its end."""
+    in_progress = commands.in_progress
+
+    def at_the_end(connection: Any, partition: Any) -> Any:
+        end = behind_host(HostId(1 << 30))
+        return tuple(
+            replace(run, after=end) if run.kind == CommandKind.REDISCOVER else run
+            for run in in_progress(connection, partition)
+        )
+
+    patch.setattr(leasing, "in_progress", at_the_end)
+
+
+def _position_ahead_of_the_links(patch: pytest.MonkeyPatch) -> None:
+    """A chunk is committed although the broker has not acknowledged its links."""
+    publish = Rediscovery._publish
+
+    async def unanswered(self: Rediscovery, judge: Any, links: Any) -> None:
+        with suppress(Transient):
+            await publish(self, judge, links)
+
+    patch.setattr(Rediscovery, "_publish", unanswered)
+
+
+def _pages_of_earlier_visits_missed(patch: pytest.MonkeyPatch) -> None:
+    """It reads while workers still judge links by the earlier scope."""
+    patch.setattr(CommandRunner, "_earlier_leases", lambda self, run: [])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "break_rule",
+    [_pages_skipped, _position_lost_by_a_new_owner, _position_ahead_of_the_links, _pages_of_earlier_visits_missed],
+)
+def test_wider_scope_without_one_of_its_rules_is_caught(
+    monkeypatch: pytest.MonkeyPatch, break_rule: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    break_rule(monkeypatch)
+    with pytest.raises(AssertionError, match=r"t=\d"):
+        run_state_machine_as_test(
+            WiderScopeProtocol, settings=profile(_FEW, derandomize=True, phases=(Phase.generate,))
+        )
 
 
 @pytest.mark.timeout(600)

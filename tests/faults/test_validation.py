@@ -288,6 +288,7 @@ def test_another_hosts_requests_are_no_offence() -> None:
         pytest.param(replace(GOOD, leases=()), id="no lease"),
         pytest.param(replace(GOOD, crawls=()), id="no crawl"),
         pytest.param(crawl(seeds=frozenset()), id="no seed"),
+        pytest.param(replace(GOOD, rescoped=3), id="nothing found again for a wider scope"),
     ],
 )
 def test_too_little_is_not_judged(history: History) -> None:

@@ -2,6 +2,7 @@
 of its health."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -98,7 +99,13 @@ class FaultedCluster:
         }
         if name in WORKERS:
             return cluster.worker(name, **settings, ORB_MAX_VISITS=VISITS)
-        settings |= {"ORB_EVENTS_BYTES": EVENTS_BYTES, "ORB_ITEMS_BYTES": ITEMS_BYTES}
+        archives = [str(cluster.folder / worker / "archive") for worker in WORKERS]
+        settings |= {
+            "ORB_EVENTS_BYTES": EVENTS_BYTES,
+            "ORB_ITEMS_BYTES": ITEMS_BYTES,
+            "ORB_ARCHIVE": archives[0],
+            member_controls.ARCHIVES: os.pathsep.join(archives),
+        }
         if self.served is not None:
             settings["ORB_DATABASE"] = self._database(name, self.served)
         return cluster.master(name, **settings)

@@ -148,7 +148,8 @@ class History:
     answer. `went_on_ns`: when stopped workers went on. `unreadable`: reports that were published although no owner can
     read them, and `noise` shards of that kind; `buried`: the messages that stand among the dead letters, and
     `buried_shards` the shards; `repeated`: letters that were published
-    again. `shared`: what crawls shared before the first fault; none where that was not asked for."""
+    again. `shared`: what crawls shared before the first fault; none where that was not asked for. `rescoped`: how
+    often a scope was changed; `rediscovered`: pages that owners read again after the last change of their crawl."""
 
     seed: int
     delay_s: float
@@ -170,3 +171,5 @@ class History:
     repeated: int
     seconds: float
     shared: tuple[SharedPeriod, ...] = ()
+    rescoped: int = 0
+    rediscovered: int = 0

@@ -32,6 +32,7 @@ from tests.support.processes.cluster import Cluster
 from tests.support.web.web_server import Web
 
 _KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
+_READ_AGAIN: Final = "SELECT coalesce(sum(n), 0) FROM crawl_tallies WHERE kind = 'rediscovered' AND key = 'pages'"
 _COUNTERS = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "accepted", "new", "known",
              "refused")  # fmt: skip
 
@@ -75,6 +76,8 @@ def gathered(
         repeated=rig.post.repeated,
         seconds=time.monotonic() - begun,
         shared=shared,
+        rescoped=traffic.rescoped,
+        rediscovered=int(cluster.query(_READ_AGAIN)[0][0]),
     )
 
 

@@ -16,12 +16,16 @@ import sqlite3
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "FAULTS_DIALS"
 """The environment variable with the path of the dials."""
+
+ARCHIVES: Final = "FAULTS_ARCHIVES"
+"""The environment variable with the folders of the workers' archives, for a master."""
 
 ENTRY: Final = "tests.support.faults.member_controls"
 _FORM: Final = struct.Struct("<dddd")
@@ -104,8 +108,28 @@ class MemberControls:
         return Committing
 
 
+def share_archives(folders: Sequence[Path]) -> None:
+    """Let this process read the segments of all folders as those of its archive, as if it were on a shared disk."""
+    from shared.adapters.objects.local import LocalSegments
+    from shared.ports.archive import RecordUnreadable
+
+    opened = LocalSegments._open_for_reading
+
+    def found(self: LocalSegments, name: str) -> int:
+        for folder in filter(Path.is_dir, folders):
+            try:
+                return opened(LocalSegments(folder), name)
+            except RecordUnreadable:
+                continue
+        return opened(self, name)
+
+    setattr(LocalSegments, "_open_for_reading", found)  # noqa: B010  a class's method is not assigned to
+
+
 if __name__ == "__main__":
     MemberControls(Path(os.environ[VARIABLE])).install()
+    if ARCHIVES in os.environ:
+        share_archives([Path(folder) for folder in os.environ[ARCHIVES].split(os.pathsep)])
     from cli.main import main
 
     sys.exit(main())

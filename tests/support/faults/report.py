@@ -30,6 +30,8 @@ def report(histories: Sequence[History], violations: Sequence[Violation]) -> str
         "messages that nobody can read": str(
             sum(len(history.unreadable) + len(history.noise) for history in histories)
         ),
+        "changed scopes": str(sum(history.rescoped for history in histories)),
+        "pages read again for a wider scope": str(sum(history.rediscovered for history in histories)),
         "owners' transactions": str(sum(len(history.fences) for history in histories)),
         **{promise.value: str(broken[promise]) for promise in Promise},
         "requests within the documented limit of politeness": str(excused),

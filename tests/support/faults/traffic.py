@@ -2,10 +2,12 @@
 what their clients were told."""
 
 import itertools
+import random
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,12 +28,17 @@ SEEDS: Final = 5
 """In one upload."""
 PAUSE_S: Final = 0.3
 STEP_S: Final = 0.2
+WIDE_AFTER: Final = 16
+"""So many steps are done before a crawl gets all of its hosts, so that it has pages to read again."""
 READ_S: Final = 0.1
 
 
 @dataclass
 class DeclaredCrawl:
-    """A crawl, the seeds that a client was told are kept, and all that were offered: an answer may be lost."""
+    """A crawl, the seeds that a client was told are kept, and all that were offered: an answer may be lost.
+
+    `narrow`: its scope may exclude some hosts now.
+    """
 
     id: int
     name: str
@@ -39,6 +46,7 @@ class DeclaredCrawl:
     seeds: set[str] = field(default_factory=set)
     offered: set[str] = field(default_factory=set)
     deleted: bool = False
+    narrow: bool = False
 
 
 class Traffic:
@@ -51,6 +59,9 @@ class Traffic:
         self._rig = rig
         self._web = web
         self._numbers = itertools.count(1)
+        self._draw = random.Random(len(self._web.sites))
+        self.rescoped = 0
+        """How often a master has said that it changed a scope."""
         self._plain = [plain_pages(site) for site in web.sites[:sites]]
         self._over = threading.Event()
         self._starts = dict.fromkeys(CLIENTS, 0)
@@ -67,6 +78,7 @@ class Traffic:
             return
         crawl = self.crawls[-1]
         number = next(self._numbers)
+        narrow = [each for each in self.crawls if each.narrow]
         match number % 16:
             case 3 if not self._spared:
                 self._declare(self.doomed, "d")
@@ -74,6 +86,10 @@ class Traffic:
                 self._paused(crawl)
             case 10:
                 self._delete()
+            case 9 if narrow and number > WIDE_AFTER:
+                self._widened(narrow[0])
+            case 1 | 5 | 13 if narrow:
+                self._rescoped(narrow[-1], self._draw.sample(range(1, self._hosts(narrow[-1])), 2))
             case _:
                 self._seeded(crawl, number)
 
@@ -94,6 +110,8 @@ class Traffic:
         """Let every crawl go on that a lost answer left paused, and delete the one that was spared."""
         self._over.clear()
         for crawl in self.crawls:
+            while not self._widened(crawl):
+                time.sleep(PAUSE_S)
             self._resumed(crawl)
         while self._spared:
             self._delete()
@@ -120,11 +138,33 @@ class Traffic:
         number = len(among)
         site = number % len(self._plain)
         name = f"{letter}{number + 1}"
-        body = {"name": name, "spec": spec(self._web.origins_of(site)[0], name)}
+        origins = self._web.origins_of(site)
+        # Every other crawl leaves out half of its hosts at first.
+        narrow = among is self.crawls and number % 2 == 0
+        exclude = origins[1::2] if narrow else ()
+        body = {"name": name, "spec": spec(origins[0], name, exclude)}
         answer = self._ask("writer", "POST", "/v1/crawls", body, **{"Idempotency-Key": name})
         if answer is not None:
             assert answer.status == 201, answer
-            among.append(DeclaredCrawl(answer.body["id"], name, site))
+            among.append(DeclaredCrawl(answer.body["id"], name, site, narrow=narrow))
+
+    def _hosts(self, crawl: DeclaredCrawl) -> int:
+        return len(self._web.origins_of(crawl.site))
+
+    def _rescoped(self, crawl: DeclaredCrawl, out: Sequence[int]) -> bool:
+        """Exclude only these of the crawl's hosts. Return True once a master has said so."""
+        origins = self._web.origins_of(crawl.site)
+        patch = {"spec": {"scope": {"exclude": excluding(origins[host] for host in out)}}}
+        answer = self._ask("writer", "PATCH", f"/v1/crawls/{crawl.name}", patch)
+        assert answer is None or answer.status == 200, answer
+        self.rescoped += answer is not None
+        return answer is not None
+
+    def _widened(self, crawl: DeclaredCrawl) -> bool:
+        """Let the crawl have all of its hosts. Return True if it has."""
+        if crawl.narrow and self._rescoped(crawl, ()):
+            crawl.narrow = False
+        return not crawl.narrow
 
     def _delete(self) -> None:
         """The doomed crawl that was spared so far; 404 where an answer was lost before."""
@@ -186,12 +226,17 @@ def agent(name: str) -> str:
     return f"orb-faults/1.0 ({name})"
 
 
-def spec(seed: str, name: str) -> dict[str, Any]:
-    """Any host, politely and patiently."""
+def excluding(origins: Iterable[str]) -> list[str]:
+    """Return patterns of all URLs of these origins."""
+    return [f"^{re.escape(origin)}/" for origin in origins]
+
+
+def spec(seed: str, name: str, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """Any host but those of the origins in `exclude`, politely and patiently."""
     return {
         "seeds": [seed],
         "fetch": {"user_agent": agent(name)},
-        "scope": {"mode": "any"},
+        "scope": {"mode": "any", "exclude": excluding(exclude)},
         "politeness": {"delay_s": DELAY_S},
         "retry": {"base_s": 0.2, "attempts": 8},
         "egress": {"allow": ["127.0.0.0/8"]},

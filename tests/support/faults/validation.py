@@ -97,6 +97,8 @@ def _enough(history: History) -> None:
             raise TooLittleTraffic(f"no request followed round {round.number} ({round.fault.name}): it struck no crawl")
     if not history.fences or not history.leases:
         raise TooLittleTraffic("the database has no word of any owner")
+    if history.rescoped and not history.rediscovered:
+        raise TooLittleTraffic("scopes became wider, and no page was read again")
     if not history.crawls or not any(crawl.seeds for crawl in history.crawls):
         raise TooLittleTraffic("no seed was acknowledged")
 

@@ -7,17 +7,21 @@ from typing import TypeVar
 from shared.domain.archive.model import RecordLocation
 from shared.domain.archive.stored_body import StoredBody
 from shared.wire.messages import Record
-from tests.support.simulation.world import Process, World
+from tests.support.simulation.world import Fault, Process, World
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class SimArchive:
-    """Has the outlinks of each record. `short`: URLs whose record lists none of their links."""
+    """Has the outlinks of each record. `short`: URLs whose record lists none of their links.
+
+    `cut_off`: behind so many of the next readings, the process cannot reach an engine once.
+    """
 
     world: World
     short: set[str] = field(default_factory=set)
+    cut_off: int = 0
     _records: dict[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     def keep(self, url: str, outlinks: Sequence[tuple[str, str]]) -> Record:
@@ -47,7 +51,11 @@ class SimReader:
 
     async def aside(self, work: Callable[[], T]) -> T:
         await self.archive.world.gate(self.process, "archive read")
-        return work()
+        found = work()
+        if self.archive.cut_off:
+            self.archive.cut_off -= 1
+            self.process.fault = Fault.LOST
+        return found
 
     def body(self, location: RecordLocation) -> StoredBody:
         raise NotImplementedError("a simulated archive has no bodies")
