@@ -9,16 +9,16 @@ full, delays no due time. A schedule that cannot be fired delays no other.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import Partition, Term
-from shared.domain.schedules.firing import step_of
+from shared.domain.schedules.firing import Step, step_of
 from shared.domain.schedules.history import Fired, Firing, FiringOutcome
 from shared.domain.schedules.stored import StoredSchedule, UnreadableSchedule, WaitingCommand
 from shared.ports.broker import Broker
@@ -28,23 +28,29 @@ from shared.wire.messages import Command, encode
 
 log = structlog.get_logger("orb.control")
 
+T = TypeVar("T")
+
 AT_ONCE: Final = 200
 """The due schedules that one round reads."""
+
+BATCH: Final = 50
+"""The schedules that fire in one transaction. It holds the leader's fence and the rows of their crawls."""
 
 _LOOK_S: Final = 0.5
 """The longest time between two rounds. A schedule that another master changed is seen after this."""
 
-_LEAST_S: Final = 0.01
+LEAST_S: Final = 0.05
+"""The shortest time between two rounds, unless a round read as much as it may. What is due meanwhile fires together."""
 
-FiringCallback = Callable[[str, Firing], None]
-"""Called with the name of a schedule and a new line of its history."""
+FiringCallback = Callable[[str, Firing, bool], None]
+"""Called with the name of a schedule and a line of its history. True: the line is not new, but its outcome is."""
 
 
 class ScheduleRunner:
     """Fires the schedules of a cluster while its master leads.
 
     `term` returns the term of the leadership, None while this master must not act. `changed` is called after a verb was
-    applied to a crawl, and `noted` with the schedule's name and each new line of its history.
+    applied to a crawl, and `noted` with the schedule's name and each line of its history that is new or has changed.
     """
 
     def __init__(
@@ -71,20 +77,24 @@ class ScheduleRunner:
     async def run(self) -> None:
         """Fire what is due, again and again, until cancelled."""
         while True:
-            pause_s = _LOOK_S
-            try:
-                if (term := self._term()) is not None:
-                    pause_s = await self.once(term)
-            except OwnershipLost as error:  # a later leader fires them; this leadership is about to end
-                self._claimed = None
-                log.info("schedules.lost", error=str(error))
-            except ResourceFull as error:
-                log.debug("schedules.postponed", error=str(error))
-            except Transient as error:
-                log.warning("schedules.delayed", error=str(error))
-            except Permanent as error:
-                log.error("schedules.refused", error=str(error))
+            pause_s = await self.attempt()
             await asyncio.sleep(pause_s)
+
+    async def attempt(self) -> float:
+        """Run a round if this master may act, and log an error of it. Return the seconds until the next round."""
+        try:
+            if (term := self._term()) is not None:
+                return await self.once(term)
+        except OwnershipLost as error:  # a later leader fires them; this leadership is about to end
+            self._claimed = None
+            log.info("schedules.lost", error=str(error))
+        except ResourceFull as error:
+            log.debug("schedules.postponed", error=str(error))
+        except Transient as error:
+            log.warning("schedules.delayed", error=str(error))
+        except Permanent as error:
+            log.error("schedules.refused", error=str(error))
+        return _LOOK_S
 
     async def once(self, term: Term) -> float:
         """Fire everything that is due under `term`. Return the seconds until the next round.
@@ -97,36 +107,43 @@ class ScheduleRunner:
         now_ms, next_ms = self._clock.unix_ms(), await self._schedules.next_fires_ms()
         due = await self._schedules.due(now_ms, AT_ONCE) if next_ms is not None and next_ms <= now_ms else ()
         moved = False
-        for stored in due:
-            moved |= await self._fire(term, stored)
+        for batch in _batches(due, BATCH):
+            moved |= await self._fire(term, batch)
         for waiting in await self._schedules.queued(AT_ONCE):
             try:
                 now_ms = self._clock.unix_ms()
-                self._note(await self._schedules.fire_queued(term, waiting, now_ms, self._partitions))
+                fired = await self._schedules.fire_queued(term, waiting, now_ms, self._partitions)
+                self._note(fired)
+                if fired is not None:
+                    self._changed()
             except Permanent as error:
                 self._refuse(f"schedule {waiting.schedule_id}, crawl {waiting.crawl}", error)
         self._asked.set()
         if moved:
-            return 0.0
+            return 0.0 if len(due) == AT_ONCE else LEAST_S
         if due:  # None of them can be fired: do not try again at once.
             return _LOOK_S
         left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000
-        return min(_LOOK_S, max(_LEAST_S, left_s))
+        return min(_LOOK_S, max(LEAST_S, left_s))
 
     async def publish(self) -> None:
         """Publish the commands of firings, again and again, until cancelled."""
         while True:
             self._asked.clear()  # Even while this master must not act: else the wait below would never suspend.
-            try:
-                if self._term() is not None:
-                    await self.publish_once()
-            except Transient as error:
-                log.warning("schedules.delayed", error=str(error))
-            except Permanent as error:
-                log.error("schedules.refused", error=str(error))
+            await self.attempt_publish()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._asked.wait()
+
+    async def attempt_publish(self) -> None:
+        """Publish the commands that wait if this master may act, and log an error of it."""
+        try:
+            if self._term() is not None:
+                await self.publish_once()
+        except Transient as error:
+            log.warning("schedules.delayed", error=str(error))
+        except Permanent as error:
+            log.error("schedules.refused", error=str(error))
 
     async def publish_once(self) -> None:
         """Publish the commands that wait, each to all partitions. Those that a partition refuses for now wait on."""
@@ -136,21 +153,38 @@ class ScheduleRunner:
             except Transient as error:
                 log.warning("schedules.delayed", error=str(error))
 
-    async def _fire(self, term: Term, stored: StoredSchedule | UnreadableSchedule) -> bool:
-        """Carry out the next step of a schedule. Return False if it cannot be carried out."""
-        try:
-            if isinstance(stored, UnreadableSchedule):
-                raise Permanent(stored.reason)
-            if stored.due_ms is None:
-                return False
-            now_ms = self._clock.unix_ms()
-            step = await asyncio.to_thread(step_of, stored.spec, stored.schedule_id, stored.due_ms, now_ms)
-            if step is not None:
-                self._note(await self._schedules.fire(term, stored, step, now_ms, self._partitions))
-        except Permanent as error:
-            self._refuse(stored.name, error)
+    async def _fire(self, term: Term, batch: Sequence[StoredSchedule | UnreadableSchedule]) -> bool:
+        """Carry out the next steps of schedules. Return False if none can be carried out."""
+        now_ms = self._clock.unix_ms()
+        decided = await asyncio.to_thread(lambda: [_decided(stored, now_ms) for stored in batch])
+        steps: list[tuple[StoredSchedule, Step]] = []
+        for stored, step in zip(batch, decided, strict=True):
+            if isinstance(step, Permanent):
+                self._refuse(stored.name, step)
+            elif step is not None and isinstance(stored, StoredSchedule):
+                steps.append((stored, step))
+        if not steps:
             return False
-        return True
+        try:
+            for fired in await self._schedules.fire_all(term, steps, now_ms, self._partitions):
+                self._note(fired)
+            return True
+        except Permanent as error:
+            if len(steps) == 1:
+                self._refuse(steps[0][0].name, error)
+                return False
+        return await self._fire_each(term, steps, now_ms)
+
+    async def _fire_each(self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int) -> bool:
+        """Carry out each step in a transaction of its own, since one of them cannot be carried out."""
+        moved = False
+        for stored, step in steps:
+            try:
+                self._note(await self._schedules.fire(term, stored, step, now_ms, self._partitions))
+                moved = True
+            except Permanent as error:
+                self._refuse(stored.name, error)
+        return moved
 
     def _refuse(self, schedule: str, error: Permanent) -> None:
         """Log a schedule that cannot be fired, once for each reason."""
@@ -163,7 +197,7 @@ class ScheduleRunner:
         if fired is None:
             return
         for firing in fired.firings:
-            self._noted(fired.schedule, firing)
+            self._noted(fired.schedule, firing, fired.waited)
             log.info(
                 "schedule.fired",
                 schedule=fired.schedule,
@@ -184,3 +218,18 @@ class ScheduleRunner:
             message_id = f"{command.command}.{number}"
             await self._broker.publish_report(Partition(number), "outcome", message, message_id)
         await self._schedules.commanded(command)
+
+
+def _decided(stored: StoredSchedule | UnreadableSchedule, now_ms: int) -> Step | Permanent | None:
+    """Return the next step of a schedule, None if there is none yet, or why it cannot be decided."""
+    if isinstance(stored, UnreadableSchedule):
+        return Permanent(stored.reason)
+    try:
+        return None if stored.due_ms is None else step_of(stored.spec, stored.schedule_id, stored.due_ms, now_ms)
+    except Permanent as error:
+        return error
+
+
+def _batches(due: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(due), size):
+        yield due[start : start + size]

@@ -19,7 +19,6 @@ from api.frontier.owner import Alarm, Owner
 from api.frontier.ownership import FrontierSettings, Ownership
 from api.frontier.stats import OwnerStats
 from api.leader.leader import TICK_S, Leader
-from api.leader.schedule_runner import FiringCallback
 from api.members.control_plane import Members
 from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor
@@ -86,7 +85,7 @@ class ClusterMaster:
         stats: OwnerStats,
         alarm: Alarm,
         on_pressure: PressureCallback,
-        on_firing: FiringCallback,
+        on_firing: Callable[[str, Firing], None],
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         """Compose the master.
@@ -161,9 +160,10 @@ class ClusterMaster:
     def __repr__(self) -> str:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
-    def _count_firing(self, schedule: str, firing: Firing) -> None:
-        """Count a line of the history of schedules, and report it."""
-        self._stats.count_firing(firing)
+    def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
+        """Report a line of the history of schedules. Count it if it is new: each due time counts once."""
+        if not waited:
+            self._stats.count_firing(firing)
         self._on_firing(schedule, firing)
 
     # --- the control plane --------------------------------------------------------------------------------------------

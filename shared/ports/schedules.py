@@ -83,11 +83,22 @@ class Schedules(Protocol):
         Return None, and write nothing, if the schedule is not as `due` any more.
         """
 
+    async def fire_all(
+        self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
+    ) -> Sequence[Fired | None]:
+        """Do what `fire` does for each of the steps, in one transaction. No two are of the same schedule.
+
+        If this raises Permanent, nothing was written, and one of the steps may be the cause.
+        """
+
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
         """Return up to `max_count` effects that waited for the end of a run that is over now."""
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Carry out an effect that waited. Return what was done; None if it does not wait any more, or must go on."""
+        """Carry out an effect that waited. Return what was done; None if it does not wait any more, or must go on.
+
+        The result has the line of the due time if its outcome is another one by that.
+        """
 
     async def commands(self, max_count: int) -> Sequence[WaitingCommand]:
         """Return up to `max_count` commands that are not published for certain."""

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from shared.adapters.sql.frontier.store import SqlStore
 from shared.ports.coordinator import Coordinator
+from tests.support.database.schedule_stage import TERM, ScheduleStage
 from tests.support.database.store_tables import Tables, books, sqlite_tables
 from tests.support.engines.coordinators import COORDINATORS
 from tests.support.engines.postgres import PostgresLook, PostgresServer, postgres_tables
 
 Story = Callable[[Tables], Awaitable[None]]
+ScheduleStory = Callable[[ScheduleStage], Awaitable[None]]
 
 PATIENCE_S = 60.0
 ENGINES = ("sqlite", "postgresql")
@@ -68,6 +71,23 @@ def on_coordinator(
         async def whole() -> None:
             async with asyncio.timeout(PATIENCE_S), COORDINATORS[request.param](tmp_path) as opened:
                 await story(opened)
+
+        asyncio.run(whole())
+
+    return run
+
+
+@pytest.fixture
+def on_schedules(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> Callable[[ScheduleStory], None]:
+    """`on_schedules(story)` runs the story on a new database, whose leader has the term TERM."""
+
+    def run(story: ScheduleStory) -> None:
+        async def whole() -> None:
+            async with new_tables() as t:
+                assert isinstance(t.store, SqlStore)
+                stage = ScheduleStage(t.store)
+                await stage.schedules.claim(TERM)
+                await story(stage)
 
         asyncio.run(whole())
 

@@ -106,7 +106,7 @@ class Stage:
             rules=PlacementRules(max_moves=PARTITIONS, settle_s=0.0),
             tick_s=0.2,
             sick_s=0.5,
-            on_firing=lambda schedule, firing: None,
+            on_firing=lambda *_: None,
         )
         try:
             async with Tasks() as tasks:

@@ -2,99 +2,26 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import text
 
 from shared.adapters.sql.catalog import access, firings
-from shared.adapters.sql.catalog.catalog import SqlCatalog
-from shared.adapters.sql.catalog.schedules import SqlSchedules
-from shared.adapters.sql.engine.access_schema import audit_log, schedule_firings, schedules
-from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.crawl.state import Verb
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Term
-from shared.domain.reads.declared import Actor, Declaration
-from shared.domain.schedules.firing import Step, step_of
 from shared.domain.schedules.history import Fired, FiringOutcome
 from shared.domain.schedules.spec import Overlap, ScheduleSpec
-from shared.domain.schedules.stored import HISTORY, MAX_SELECTED, StoredSchedule, encode_schedule
+from shared.domain.schedules.stored import HISTORY, MAX_SELECTED
 from shared.ports.catalog import Full, Missing, Stale
-from tests.support.database.statement_log import statements
-from tests.support.database.store_tables import Tables
+from tests.support.database.schedule_stage import EVERY, MINUTE, NOW, OPERATOR, PARTITIONS, TERM
+from tests.support.database.schedule_stage import ScheduleStage as Stage
 
-OPERATOR = Actor("0" * 16, "operator", "r")
-MINUTE = 60_000
-NOW = 1_800_000_000_000
-EVERY = ScheduleSpec(Verb.START, crawl="news", every_s=60)
-TERM, LATER = Term(5), Term(6)
-PARTITIONS = 8
-
-
-class Stage:
-    """The schedules, crawls and tables of one new database."""
-
-    def __init__(self, store: SqlStore) -> None:
-        self.schedules = SqlSchedules(store.executor)
-        self.catalog = SqlCatalog(store.executor)
-        self.run = store.executor
-
-    async def crawl(self, name: str = "news", *, start: bool = False, **labels: str) -> None:
-        await self.catalog.create(Declaration(name, '{"seeds": []}', labels), start=start, actor=OPERATOR, now_ms=NOW)
-
-    async def declared(self, spec: ScheduleSpec = EVERY, name: str = "nightly") -> StoredSchedule:
-        return await self.schedules.create(name, spec, paused=False, actor=OPERATOR, now_ms=NOW)
-
-    async def fire(self, stored: StoredSchedule, now_ms: int, term: Term = TERM) -> Fired | None:
-        return await self.schedules.fire(term, stored, step(stored, now_ms), now_ms, PARTITIONS)
-
-    async def state(self, name: str = "news") -> CrawlState:
-        return (await self.catalog.crawl(name)).state
-
-    async def verbs(self) -> list[tuple[str, str]]:
-        """Action and request of each verb that a schedule applied, from the audit log."""
-        query = select(audit_log.c.action, audit_log.c.request).where(
-            audit_log.c.actor.like("schedule %"), audit_log.c.action.like("crawl.%")
-        )
-        rows = await self.run.read(lambda c: c.execute(query.order_by(audit_log.c.id)).all())
-        return [tuple(row) for row in rows]
-
-    async def lines(self) -> int:
-        return int(
-            await self.run.read(lambda c: c.execute(select(func.count()).select_from(schedule_firings)).scalar_one())
-        )
-
-
+LATER = Term(6)
 Story = Callable[[Stage], Awaitable[None]]
-
-
-@pytest.fixture
-def on_schedules(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> Callable[[Story], None]:
-    """`on_schedules(story)` runs the story on a new database, whose leader has the term TERM."""
-
-    def run(story: Story) -> None:
-        async def whole() -> None:
-            async with new_tables() as t:
-                assert isinstance(t.store, SqlStore)
-                stage = Stage(t.store)
-                await stage.schedules.claim(TERM)
-                await story(stage)
-
-        asyncio.run(whole())
-
-    return run
-
-
-def step(stored: StoredSchedule, now_ms: int) -> Step:
-    assert stored.due_ms is not None
-    found = step_of(stored.spec, stored.schedule_id, stored.due_ms, now_ms)
-    assert found is not None
-    return found
 
 
 def test_firing_applies_the_verb_and_moves_on_in_one_transaction(on_schedules: Callable[[Story], None]) -> None:
@@ -170,7 +97,7 @@ def test_two_leaders_that_race_fire_a_due_time_once(on_schedules: Callable[[Stor
     on_schedules(story)
 
 
-@pytest.mark.parametrize("at", ["record", "_trim", "_write", "_line"])
+@pytest.mark.parametrize("at", ["record", "_trim", "write_lines", "history_line"])
 def test_transaction_that_fails_between_two_steps_leaves_nothing(
     on_schedules: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -342,61 +269,6 @@ def test_command_of_a_deleted_schedule_is_still_published(on_schedules: Callable
         assert left == 0
 
     on_schedules(story)
-
-
-def test_ten_thousand_schedules_cost_what_is_due(on_schedules: Callable[[Story], None]) -> None:
-    """A round with three due schedules sends as many statements for 10,000 as for ten, and finds them by index."""
-
-    async def story(stage: Stage) -> None:
-        await stage.crawl(start=True)
-        sent_for = []
-        for count, first in ((10, 0), (10_000, 10)):
-            await stage.run.write(partial(fill, first=first, count=count))
-            with statements() as sent:
-                due = await stage.schedules.due(NOW, 100)
-                for stored in due:
-                    assert isinstance(stored, StoredSchedule)
-                    assert await stage.fire(stored, NOW) is not None
-                await stage.schedules.next_fires_ms()
-                await stage.schedules.queued(100)
-                await stage.schedules.commands(100)
-            assert len(due) == 3
-            sent_for.append(len(sent))
-        assert sent_for[0] == sent_for[1], sent_for
-        assert sent_for[0] > 6, "they are not counted"
-
-        def plan(connection: Connection) -> str:
-            if connection.dialect.name == "sqlite":
-                explain = "EXPLAIN QUERY PLAN "
-            else:
-                connection.execute(text("SET LOCAL enable_seqscan = off"))
-                explain = "EXPLAIN "
-            query = f"{explain}SELECT * FROM schedules WHERE NOT paused AND fires_ms <= {NOW} ORDER BY fires_ms LIMIT 9"
-            return str(connection.execute(text(query)).all())
-
-        assert "schedules_due" in await stage.run.read(plan)
-
-    on_schedules(story)
-
-
-def fill(connection: Connection, first: int, count: int) -> None:
-    """Add schedules of which three are due at NOW."""
-    rows = [
-        {
-            "name": f"s{number}",
-            "version": 1,
-            "spec": encode_schedule(EVERY),
-            "crawl": "news",
-            "paused": False,
-            "due_ms": (due := NOW if number - first < 3 else NOW + 90 * MINUTE),
-            "fires_ms": due,
-            "last_ms": 0,
-            "created_at_ms": NOW,
-            "created_by": "test",
-        }
-        for number in range(first, first + count)
-    ]
-    connection.execute(insert(schedules), rows)
 
 
 def test_schedule_beyond_the_limit_is_refused(

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from api.leader.schedule_runner import AT_ONCE, ScheduleRunner
+from api.leader.schedule_runner import AT_ONCE, BATCH, LEAST_S, ScheduleRunner
 from shared.domain.crawl.state import Verb
-from shared.domain.errors import OwnershipLost, Refused
+from shared.domain.errors import OwnershipLost, Permanent, Refused
 from shared.domain.ids import CrawlId, Term
 from shared.domain.schedules.firing import Step
 from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
@@ -39,6 +39,9 @@ class OneTable:
         self.rows = dict(enumerate(due_ms, 1))
         self.waiting: list[WaitingCommand] = []
         self.asked: list[int] = []
+        self.batches: list[int] = []
+        self.refused = ""
+        self.queue: list[QueuedEffect] = []
 
     async def claim(self, term: Term) -> None:
         if term < self.term:
@@ -54,6 +57,8 @@ class OneTable:
         return min(self.rows.values(), default=None)
 
     async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+        if due.name == self.refused:
+            raise Permanent("a row is refused")
         if self.rows[due.schedule_id] != due.due_ms:
             return None
         assert step.next_ms is not None
@@ -67,8 +72,23 @@ class OneTable:
         )
         return Fired(due.name, [line])
 
+    async def fire_all(
+        self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
+    ) -> Sequence[Fired | None]:
+        self.batches.append(len(steps))
+        if any(stored.name == self.refused for stored, _ in steps):
+            raise Permanent("a row is refused")
+        return [await self.fire(term, stored, step, now_ms, partitions) for stored, step in steps]
+
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
-        return []
+        return self.queue
+
+    async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
+        """Return a line for the first crawl of a firing: it changes the outcome."""
+        self.queue = [each for each in self.queue if each != queued]
+        verb, outcome = Verb.START, FiringOutcome.FIRED
+        line = Firing(queued.schedule_id, queued.due_ms, now_ms, verb, outcome, "", 0, queued.due_ms)
+        return Fired(f"s{queued.schedule_id}", [line] if queued.crawl == "a" else [], waited=True)
 
     async def commands(self, max_count: int) -> Sequence[WaitingCommand]:
         return self.waiting[:max_count]
@@ -99,7 +119,7 @@ def runner(table: OneTable, clock: StoppedClock, **more: Any) -> tuple[ScheduleR
         2,
         lambda: TERM,
         more.get("changed", lambda: None),
-        lambda schedule, firing: noted.append(f"{schedule} {firing.outcome}"),
+        lambda schedule, firing, waited: noted.append(f"{schedule} {firing.outcome}" + " later" * waited),
     )
     return made, broker, noted
 
@@ -110,7 +130,7 @@ def test_round_fires_what_is_due_and_publishes_its_command() -> None:
         now = clock.unix_ms()
         table = OneTable([now - 1_000, now + 200])
         leads, broker, noted = runner(table, clock, changed=lambda: woken.append(True))
-        assert await leads.once(TERM) == 0.0
+        assert await leads.once(TERM) == LEAST_S
         assert (noted, woken, broker.ids) == (["s1 fired"], [True], [])
         await leads.publish_once()
         assert broker.ids == ["retry-1.0", "retry-1.1"]
@@ -136,10 +156,57 @@ def test_schedule_that_cannot_be_fired_delays_no_other() -> None:
 
         table.due = due  # type: ignore[method-assign]
         leads, _, noted = runner(table, clock)
-        assert await leads.once(TERM) == 0.0
+        assert await leads.once(TERM) == LEAST_S
         assert noted == ["s3 fired"]
         assert await leads.once(TERM) == 0.5, "what cannot be fired is not tried again at once"
         assert noted == ["s3 fired"]
+
+    asyncio.run(story())
+
+
+def test_due_schedules_fire_in_batches() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        table = OneTable([clock.unix_ms() - 1_000] * (BATCH + 3))
+        leads, _, noted = runner(table, clock)
+        assert await leads.once(TERM) == LEAST_S
+        assert (table.batches, len(noted)) == ([BATCH, 3], BATCH + 3)
+
+    asyncio.run(story())
+
+
+def test_round_that_read_as_much_as_it_may_is_followed_at_once() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        leads, _, noted = runner(OneTable([clock.unix_ms() - 1_000] * AT_ONCE), clock)
+        assert await leads.once(TERM) == 0.0
+        assert len(noted) == AT_ONCE
+
+    asyncio.run(story())
+
+
+def test_batch_that_is_refused_fires_all_but_the_schedule_at_fault() -> None:
+    async def story() -> None:
+        clock = StoppedClock()
+        table = OneTable([clock.unix_ms() - 1_000] * 4)
+        table.refused = "s2"
+        leads, _, noted = runner(table, clock)
+        assert await leads.once(TERM) == LEAST_S
+        assert noted == ["s1 fired", "s3 fired", "s4 fired"]
+        assert await leads.once(TERM) == 0.5, "what cannot be fired is not tried again at once"
+
+    asyncio.run(story())
+
+
+def test_firing_whose_crawls_waited_is_noted_once_and_wakes_for_each() -> None:
+    async def story() -> None:
+        clock, woken = StoppedClock(), list[bool]()
+        table = OneTable([clock.unix_ms() + 60_000])
+        table.queue = [QueuedEffect(1, clock.unix_ms(), crawl) for crawl in ("a", "b", "c")]
+        leads, _, noted = runner(table, clock, changed=lambda: woken.append(True))
+        await leads.once(TERM)
+        assert noted == ["s1 fired later"]
+        assert len(woken) == 3
 
     asyncio.run(story())
 
@@ -149,7 +216,7 @@ def test_command_that_a_partition_refuses_waits_and_delays_no_other() -> None:
         clock = StoppedClock()
         table = OneTable([clock.unix_ms() - 1_000] * 2)
         leads, broker, _ = runner(table, clock)
-        assert await leads.once(TERM) == 0.0
+        assert await leads.once(TERM) == LEAST_S
         broker.full = "retry-1.1"
         await leads.publish_once()
         assert broker.ids == ["retry-1.0", "retry-2.0", "retry-2.1"]

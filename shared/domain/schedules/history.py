@@ -47,7 +47,11 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What one transaction of the leader did: lines of the history, oldest first, and the schedule's name."""
+    """What one transaction of the leader did to a schedule: lines of the history, oldest first.
+
+    The lines are new, or with `waited` have another outcome than before, since an effect that waited was carried out.
+    """
 
     schedule: str
     firings: Sequence[Firing]
+    waited: bool = False

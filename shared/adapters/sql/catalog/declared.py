@@ -1,6 +1,7 @@
 """Transactions on declared crawls: an operator gives a crawl a name, a spec and labels."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -126,28 +127,47 @@ def turn(
     if stored is None:
         raise Missing(f"there is no crawl {name!r}")
     _check(stored, expected)
+    return stored, turn_locked(connection, stored, verb, actor=actor, now_ms=now_ms)
+
+
+def turn_locked(
+    connection: Connection, stored: DeclaredCrawl, verb: Verb, *, actor: Actor, now_ms: int
+) -> DeclaredCrawl:
+    """Apply a verb to a crawl that this transaction has locked (`locked`). Return it afterwards.
+
+    Raise IllegalTransition, and write nothing, if its state does not allow the verb.
+    """
     status = status_after(verb, CrawlStatus(stored.state, stored.resumes_as, stored.finished_reason))
     values = _status_columns(status, now_ms, stored) | {"version": stored.version + 1}
     connection.execute(update(crawls).where(crawls.c.crawl_id == stored.crawl_id).values(**values))
     if status.state is CrawlState.DELETED:
         _to_be_collected(connection, stored.crawl_id, actor, now_ms)
     if verb is Verb.RESET:
-        made = _insert(connection, Declaration(name, stored.spec, stored.labels), CrawlState.SEEDING, now_ms)
+        made = _insert(connection, Declaration(stored.name, stored.spec, stored.labels), CrawlState.SEEDING, now_ms)
     else:
-        made = _only(connection, crawls.c.crawl_id == stored.crawl_id)
-    access.record(connection, actor, f"crawl.{verb}", name, _shown(stored), _shown(made), now_ms)
-    return stored, made
+        made = replace(
+            stored,
+            version=stored.version + 1,
+            state=status.state,
+            resumes_as=status.resumes_as,
+            finished_reason=values["finished_reason"],
+            finished_at_ms=values["finished_at_ms"],
+        )
+    access.record(connection, actor, f"crawl.{verb}", stored.name, _shown(stored), _shown(made), now_ms)
+    return made
 
 
-def locked(connection: Connection, name: str) -> DeclaredCrawl:
-    """Return the declared crawl of this name, which no other transaction changes until the end of this one.
+def locked(connection: Connection, names: Sequence[str]) -> Mapping[str, DeclaredCrawl]:
+    """Return the declared crawls of these names, which no other transaction changes until the end of this one.
 
-    Raise Missing if it does not exist or is deleted.
+    Names of which no crawl exists, or is not deleted, are left out.
     """
-    stored = _find(connection, name, lock=True)
-    if stored is None:
-        raise Missing(f"there is no crawl {name!r}")
-    return stored
+    if not names:
+        return {}
+    here = crawls.c.name.in_(names) & (crawls.c.state != literal_column("'deleted'"))
+    if connection.dialect.name != "sqlite":  # SQLite has one writer and no row locks; see `_find`
+        connection.execute(select(crawls.c.crawl_id).where(here).order_by(crawls.c.crawl_id).with_for_update())
+    return {row.name: _crawl(row) for row in connection.execute(_query().where(here))}
 
 
 def get(connection: Connection, name: str) -> DeclaredCrawl:

@@ -1,29 +1,31 @@
 """The leader's transactions on schedules: what is due, and what becomes of it.
 
-A firing is one transaction. Its first statement is the fence: it locks the row of the newest term, so a deposed leader
-writes nothing. The second moves the schedule to its next due time, on condition that the stored one is still that which
-was decided on. Then come the line of the history, whose key is the schedule and the due time, and the verb itself with
-its line of the audit log. So a due time has its effect and its line, or neither.
+A firing is one transaction, which it may share with others. The first statement is the fence: it locks the row of the
+newest term, so a deposed leader writes nothing. The next moves the schedule to its next due time, on condition that the
+stored one is still that which was decided on. Then come the verb with its line of the audit log, and the line of the
+history, whose key is the schedule and the due time. So a due time has its effect and its line, or neither.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, exists, insert, select, text, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select, text, tuple_, update
 
 from shared.adapters.sql.catalog import access, declared
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
+from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.schema import crawl_labels, crawls
-from shared.domain.crawl.state import CrawlStatus, IllegalTransition, Verb
+from shared.domain.crawl.state import CrawlStatus, Verb
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Term
-from shared.domain.reads.declared import Actor
+from shared.domain.reads.declared import Actor, DeclaredCrawl
 from shared.domain.schedules.firing import Step, effect_of, outcome_of
 from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
-from shared.domain.schedules.spec import ScheduleSpec
+from shared.domain.schedules.spec import BEGINS_RUN, Overlap, ScheduleSpec
 from shared.domain.schedules.stored import (
     HISTORY,
     MAX_SELECTED,
@@ -33,25 +35,23 @@ from shared.domain.schedules.stored import (
     WaitingCommand,
     decode_schedule,
 )
-from shared.ports.catalog import Missing
 
 _CLAIM: Final = text(
     "INSERT INTO leader_fence (id, term) VALUES (1, :term) ON CONFLICT (id)"
     " DO UPDATE SET term = excluded.term WHERE leader_fence.term <= excluded.term"
 )
 _PASS: Final = text("UPDATE leader_fence SET term = term WHERE id = 1 AND term = :term")
-_TAKE: Final = text(
-    "UPDATE schedules SET due_ms = :next_ms, fires_ms = :next_fires_ms, last_ms = :last_ms"
-    " WHERE schedule_id = :schedule_id AND version = :version AND due_ms = :due_ms AND NOT paused"
-)
-_LINE: Final = text(
-    "INSERT INTO schedule_firings (schedule_id, due_ms, at_ms, verb, outcome, detail, missed, until_ms)"
-    " VALUES (:schedule_id, :due_ms, :at_ms, :verb, :outcome, :detail, :missed, :until_ms)"
-    " ON CONFLICT (schedule_id, due_ms) DO NOTHING"
+_MOVE: Final = updating(
+    schedules,
+    ("schedule_id",),
+    ("due_ms", "fires_ms", "last_ms"),
+    "due_ms = {v}due_ms, fires_ms = {v}fires_ms, last_ms = {v}last_ms",
 )
 _OLDEST: Final = text(
-    "SELECT due_ms FROM schedule_firings WHERE schedule_id = :schedule_id ORDER BY due_ms DESC LIMIT 1 OFFSET :kept"
-)
+    "SELECT schedule_id, due_ms FROM (SELECT schedule_id, due_ms, row_number() OVER (PARTITION BY schedule_id"
+    " ORDER BY due_ms DESC) AS place FROM schedule_firings WHERE schedule_id IN :schedule_ids) AS placed"
+    f" WHERE place = {HISTORY + 1}"
+).bindparams(bindparam("schedule_ids", expanding=True))
 # The queries repeat the conditions of the partial indexes word for word, so that SQLite uses these, too.
 _DUE: Final = text("NOT paused AND fires_ms <= :now")
 _TO_PUBLISH: Final = text("command IS NOT NULL AND NOT commanded")
@@ -91,25 +91,30 @@ def fire(
     connection: Connection, term: Term, stored: StoredSchedule, step: Step, now_ms: int, partitions: int
 ) -> Fired | None:
     """Carry out a step of a schedule (Schedules.fire)."""
-    _pass(connection, term)
-    last_ms = step.missed[-1] if step.fires is None else step.fires
-    taken = {"next_ms": step.next_ms, "next_fires_ms": step.next_fires_ms, "last_ms": last_ms}
-    here = {"schedule_id": stored.schedule_id, "version": stored.version, "due_ms": stored.due_ms}
-    if connection.execute(_TAKE, here | taken).rowcount != 1:
-        return None
-    firings: list[Firing] = []
-    if step.missed:
-        detail = f"more than {stored.spec.late_s} s too late"
-        missed, until_ms = len(step.missed), step.missed[-1]
-        line = _line(stored, step.missed[0], now_ms, FiringOutcome.MISSED, detail, missed, until_ms)
-        if _write(connection, line):
-            firings.append(line)
-    if step.fires is not None:
-        line = _line(stored, step.fires, now_ms, FiringOutcome.REFUSED, "", 0, step.fires)
-        if _write(connection, line):
-            firings.append(_apply(connection, stored, line, now_ms, partitions))
-    _trim(connection, stored.schedule_id)
-    return Fired(stored.name, firings)
+    return fire_all(connection, term, [(stored, step)], now_ms, partitions)[0]
+
+
+def fire_all(
+    connection: Connection, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
+) -> Sequence[Fired | None]:
+    """Carry out steps of schedules, one of each, in one transaction (Schedules.fire_all)."""
+    pass_fence(connection, term)
+    taken = take(connection, steps)
+    known = known_lines(connection, taken)
+    firing = [(stored, step.fires) for stored, step in taken if (stored.schedule_id, step.fires) not in known]
+    named = {stored.schedule_id: crawls_of(connection, stored.spec) for stored, fires in firing if fires is not None}
+    writing = Writing(connection, _locked(connection, named.values()), now_ms, partitions)
+    made: dict[int, Fired] = {}
+    for stored, step in taken:
+        firings: list[Firing] = []
+        if step.missed and (stored.schedule_id, step.missed[0]) not in known:
+            firings.append(missed_line(stored, step.missed, now_ms))
+        if step.fires is not None and (names := named.get(stored.schedule_id)) is not None:
+            firings.append(_apply(writing, stored, names, step.fires))
+        made[stored.schedule_id] = Fired(stored.name, firings)
+    write_lines(connection, [firing for fired in made.values() for firing in fired.firings])
+    _trim(connection, list(made))
+    return [made.get(stored.schedule_id) for stored, _ in steps]
 
 
 def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
@@ -121,7 +126,7 @@ def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
     """Carry out an effect that waited (Schedules.fire_queued)."""
-    _pass(connection, term)
+    pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
     of_firing = (lines.c.schedule_id == waiting.schedule_id) & (lines.c.due_ms == waiting.due_ms)
     at = (effects.c.schedule_id == waiting.schedule_id) & (effects.c.due_ms == waiting.due_ms)
@@ -132,16 +137,18 @@ def fire_queued(
     if still is None or row is None or line is None or row.paused:
         return None
     stored = stored_schedule(row)
-    made = _on_crawl(connection, stored, Verb(line.verb), waiting.crawl, waiting.due_ms, now_ms, partitions, True)
+    writing = Writing(connection, _locked(connection, [[waiting.crawl]]), now_ms, partitions)
+    made = apply_verb(writing, stored, Verb(line.verb), waiting.crawl, waiting.due_ms, waited=True)
     if made.outcome in (FiringOutcome.QUEUED, FiringOutcome.SKIPPED):  # another run of the crawl has begun
         return None
-    connection.execute(update(effects).where(here).values(**_effect_columns(made)))
-    all_effects = connection.execute(select(effects.c.outcome).where(at)).scalars()
-    outcome = outcome_of([FiringOutcome(each) for each in all_effects])
+    connection.execute(update(effects).where(here).values(**effect_columns(made)))
+    rows = connection.execute(select(effects).where(at).order_by(effects.c.crawl)).all()
+    before = stored_firing(line, rows)
+    outcome = outcome_of([each.outcome for each in before.effects])
+    if outcome is before.outcome:  # with a selector, another of its crawls has changed the outcome before
+        return Fired(stored.name, [], waited=True)
     connection.execute(update(lines).where(of_firing).values(outcome=outcome))
-    line = connection.execute(select(lines).where(of_firing)).one()
-    rows = connection.execute(select(effects).where(here)).all()
-    return Fired(stored.name, [stored_firing(line, rows)])
+    return Fired(stored.name, [replace(before, outcome=outcome)], waited=True)
 
 
 def commands(connection: Connection, max_count: int) -> Sequence[WaitingCommand]:
@@ -219,62 +226,113 @@ def stored_firing(row: Row[Any], effects: Iterable[Row[Any]]) -> Firing:
     )
 
 
-def _pass(connection: Connection, term: Term) -> None:
+def pass_fence(connection: Connection, term: Term) -> None:
     if connection.execute(_PASS, {"term": term}).rowcount != 1:
         raise OwnershipLost(f"schedules are no longer fired under term {term}")
 
 
-def _apply(connection: Connection, stored: StoredSchedule, line: Firing, now_ms: int, partitions: int) -> Firing:
+def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Sequence[tuple[StoredSchedule, Step]]:
+    """Move schedules to their next due times. Return the steps of those that are still as they were decided on."""
+    table = schedules
+    query = select(table.c.schedule_id, table.c.version, table.c.due_ms, table.c.paused)
+    query = query.where(table.c.schedule_id.in_([stored.schedule_id for stored, _ in steps]))
+    # Like the fence, the lock is for PostgreSQL: SQLite has one writer.
+    rows = connection.execute(query.order_by(table.c.schedule_id).with_for_update())
+    present = {row.schedule_id: (row.version, row.due_ms) for row in rows if not row.paused}
+    taken = [each for each in steps if present.get(each[0].schedule_id) == (each[0].version, each[0].due_ms)]
+    moves = [
+        (
+            step.next_ms,
+            step.next_fires_ms,
+            step.missed[-1] if step.fires is None else step.fires,
+            stored.schedule_id,
+        )
+        for stored, step in taken
+    ]
+    _MOVE.run(connection, moves)
+    return taken
+
+
+def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
+    """Return the due times among the steps that have a line in the history. They are not handled again."""
+    table = schedule_firings
+    first = [(stored.schedule_id, step.missed[0]) for stored, step in steps if step.missed]
+    fires = [(stored.schedule_id, step.fires) for stored, step in steps if step.fires is not None]
+    query = select(table.c.schedule_id, table.c.due_ms).where(
+        tuple_(table.c.schedule_id, table.c.due_ms).in_([*first, *fires])
+    )
+    return {(row.schedule_id, row.due_ms) for row in connection.execute(query)}
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A transaction that applies verbs. `crawls` are the crawls that it has locked, by name, as they are by now."""
+
+    connection: Connection
+    crawls: dict[str, DeclaredCrawl]
+    now_ms: int
+    partitions: int
+
+
+def _locked(connection: Connection, names: Iterable[Sequence[str]]) -> dict[str, DeclaredCrawl]:
+    """Lock the crawls of firings, and return them by name. A firing with too many crawls touches none."""
+    wanted = {name for each in names if len(each) <= MAX_SELECTED for name in each}
+    return dict(declared.locked(connection, sorted(wanted)))
+
+
+def _apply(writing: Writing, stored: StoredSchedule, names: Sequence[str], due_ms: int) -> Firing:
     """Apply the verb of a firing to its crawls. Return its line with what became of each."""
-    names = _crawls_of(connection, stored.spec)
     if not names or len(names) > MAX_SELECTED:
         detail = f"the selector has more than {MAX_SELECTED} crawls: narrow it" if names else "no crawl has the labels"
-        made, effects = FiringOutcome.REFUSED, []
-    else:
-        detail, verb = "", stored.spec.verb
-        effects = [_on_crawl(connection, stored, verb, name, line.due_ms, now_ms, partitions, False) for name in names]
-        key = {"schedule_id": stored.schedule_id, "due_ms": line.due_ms}
-        connection.execute(insert(schedule_effects), [key | _effect_columns(each) for each in effects])
-        made = outcome_of([each.outcome for each in effects])
-    done = Firing(line.schedule_id, line.due_ms, now_ms, line.verb, made, detail, 0, line.due_ms, effects)
-    table = schedule_firings
-    here = (table.c.schedule_id == line.schedule_id) & (table.c.due_ms == line.due_ms)
-    connection.execute(update(table).where(here).values(outcome=made, detail=detail))
-    return done
+        return history_line(stored, due_ms, writing.now_ms, FiringOutcome.REFUSED, detail)
+    effects = [apply_verb(writing, stored, stored.spec.verb, name, due_ms) for name in names]
+    outcome = outcome_of([each.outcome for each in effects])
+    return replace(history_line(stored, due_ms, writing.now_ms, outcome), effects=effects)
 
 
-def _on_crawl(
-    connection: Connection,
-    stored: StoredSchedule,
-    verb: Verb,
-    name: str,
-    due_ms: int,
-    now_ms: int,
-    partitions: int,
-    waited: bool,
+def missed_line(stored: StoredSchedule, missed: Sequence[int], now_ms: int) -> Firing:
+    """Return the line of due times that were missed in a row."""
+    detail = f"more than {stored.spec.late_s} s too late"
+    line = history_line(stored, missed[0], now_ms, FiringOutcome.MISSED, detail)
+    return replace(line, missed=len(missed), until_ms=missed[-1])
+
+
+def history_line(stored: StoredSchedule, due_ms: int, at_ms: int, outcome: FiringOutcome, detail: str = "") -> Firing:
+    """Return the line of a due time."""
+    return Firing(stored.schedule_id, due_ms, at_ms, stored.spec.verb, outcome, detail, 0, due_ms)
+
+
+def apply_verb(
+    writing: Writing, stored: StoredSchedule, verb: Verb, name: str, due_ms: int, *, waited: bool = False
 ) -> CrawlEffect:
     """Apply the verb to one crawl, if its state allows that. `waited`: this effect itself waited for the crawl."""
+    connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")
-    try:
-        crawl = declared.locked(connection, name)
-        status = CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)
-        key = {"crawl": name, "schedule_id": stored.schedule_id}
-        waits = not waited and connection.execute(_WAITS, key).first() is not None
-        effect = effect_of(verb, stored.spec.overlap, status, waiting=waits)
-        if effect.outcome is not FiringOutcome.FIRED:
-            return CrawlEffect(name, crawl.crawl_id, effect.outcome, effect.detail, now_ms)
-        declared.turn(connection, name, verb, expected=None, actor=actor, now_ms=now_ms)
-    except (Missing, IllegalTransition) as error:  # nothing is written by then
-        return CrawlEffect(name, None, FiringOutcome.REFUSED, f"{error}", now_ms)
+    crawl = writing.crawls.get(name)
+    if crawl is None:
+        return CrawlEffect(name, None, FiringOutcome.REFUSED, f"there is no crawl {name!r}", now_ms)
+    status = CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)
+    waits = not waited and _waits(connection, stored, verb, name)
+    effect = effect_of(verb, stored.spec.overlap, status, waiting=waits)
+    if effect.outcome is not FiringOutcome.FIRED:
+        return CrawlEffect(name, crawl.crawl_id, effect.outcome, effect.detail, now_ms)
+    writing.crawls[name] = declared.turn_locked(connection, crawl, verb, actor=actor, now_ms=now_ms)
     command = None
     if verb is Verb.RETRY_FAILED:
         command = f"retry-{stored.schedule_id}-{due_ms}-{crawl.crawl_id}"
         kind = CommandKind.RETRY_FAILED
-        access.ask(connection, command, crawl.crawl_id, kind, "{}", partitions, actor=actor, now_ms=now_ms)
+        access.ask(connection, command, crawl.crawl_id, kind, "{}", writing.partitions, actor=actor, now_ms=now_ms)
     return CrawlEffect(name, crawl.crawl_id, FiringOutcome.FIRED, "", now_ms, command)
 
 
-def _crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
+def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
+    """Return True if an earlier firing of the schedule waits for the end of the crawl's run."""
+    if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
+        return False
+    return connection.execute(_WAITS, {"crawl": crawl, "schedule_id": stored.schedule_id}).first() is not None
+
+
+def crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
     """Return the names of the crawls of a schedule, at most one more than may be selected."""
     if spec.crawl is not None:
         return [spec.crawl]
@@ -285,31 +343,37 @@ def _crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
     return connection.execute(query.order_by(crawls.c.name).limit(MAX_SELECTED + 1)).scalars().all()
 
 
-def _line(
-    stored: StoredSchedule, due_ms: int, at_ms: int, outcome: FiringOutcome, detail: str, missed: int, until_ms: int
-) -> Firing:
-    return Firing(stored.schedule_id, due_ms, at_ms, stored.spec.verb, outcome, detail, missed, until_ms)
-
-
-def _write(connection: Connection, line: Firing) -> bool:
-    """Add a line of the history. Return False if the due time has one."""
+def write_lines(connection: Connection, lines: Sequence[Firing]) -> None:
+    """Add lines of the history, with their effects."""
     columns = ("schedule_id", "due_ms", "at_ms", "verb", "outcome", "detail", "missed", "until_ms")
-    return connection.execute(_LINE, {name: getattr(line, name) for name in columns}).rowcount == 1
+    if lines:
+        connection.execute(
+            insert(schedule_firings), [{name: getattr(line, name) for name in columns} for line in lines]
+        )
+    effects = [
+        {"schedule_id": line.schedule_id, "due_ms": line.due_ms} | effect_columns(each)
+        for line in lines
+        for each in line.effects
+    ]
+    if effects:
+        connection.execute(insert(schedule_effects), effects)
 
 
-def _trim(connection: Connection, schedule_id: int) -> None:
-    """Delete the lines of the history beyond those that are kept, except for what is still to be done."""
-    oldest = connection.execute(_OLDEST, {"schedule_id": schedule_id, "kept": HISTORY}).scalar()
-    if oldest is None:
+def _trim(connection: Connection, schedule_ids: Sequence[int]) -> None:
+    """Delete the lines of the histories beyond those that are kept, except for what is still to be done."""
+    rows = connection.execute(_OLDEST, {"schedule_ids": schedule_ids}).all()
+    if not rows:
         return
     effects, lines = schedule_effects, schedule_firings
-    old = (effects.c.schedule_id == schedule_id) & (effects.c.due_ms <= oldest)
-    connection.execute(delete(effects).where(old, effects.c.outcome != FiringOutcome.QUEUED, _ALL_PUBLISHED))
+    oldest = [{"schedule": row.schedule_id, "oldest_ms": row.due_ms} for row in rows]
+    old = (effects.c.schedule_id == bindparam("schedule")) & (effects.c.due_ms <= bindparam("oldest_ms"))
+    connection.execute(delete(effects).where(old, effects.c.outcome != FiringOutcome.QUEUED, _ALL_PUBLISHED), oldest)
     left = exists().where(effects.c.schedule_id == lines.c.schedule_id, effects.c.due_ms == lines.c.due_ms)
-    connection.execute(delete(lines).where(lines.c.schedule_id == schedule_id, lines.c.due_ms <= oldest, ~left))
+    old = (lines.c.schedule_id == bindparam("schedule")) & (lines.c.due_ms <= bindparam("oldest_ms"))
+    connection.execute(delete(lines).where(old, ~left), oldest)
 
 
-def _effect_columns(made: CrawlEffect) -> dict[str, Any]:
+def effect_columns(made: CrawlEffect) -> dict[str, Any]:
     return {
         "crawl": made.crawl,
         "crawl_id": made.crawl_id,

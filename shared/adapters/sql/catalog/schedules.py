@@ -195,6 +195,7 @@ class SqlSchedules(SqlAdapter):
     due = read(firings.due)
     next_fires_ms = polled(firings.next_fires_ms)
     fire = write(firings.fire)
+    fire_all = write(firings.fire_all)
     queued = polled(firings.queued)
     fire_queued = write(firings.fire_queued)
     commands = polled(firings.commands)
