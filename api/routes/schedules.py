@@ -27,9 +27,11 @@ from api.schemas.schedules import (
     Schedule,
     ScheduleFiring,
     ScheduleInput,
+    SchedulePlan,
     ScheduleReplacement,
     ScheduleSummary,
     firing_body,
+    plan_body,
     schedule_body,
     schedule_problems,
     summary_body,
@@ -111,6 +113,22 @@ async def put_schedule(
     return await _body(stored, served, response)
 
 
+@router.post("/{schedule}/plan", summary="Plan a change of a schedule", dependencies=_READS)
+async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> SchedulePlan:
+    """Return what a PUT of the schedule would change, without changing anything. It is validated as by a PUT.
+
+    A crawl that does not exist is a warning: it may be declared before the PUT.
+    """
+    spec = wanted.spec()
+    await _check(spec, served)
+    try:
+        stored = await served.schedules.schedule(schedule)
+    except Missing:
+        stored = None
+    missing = await _missing_crawl(spec, served)
+    return plan_body(stored, wanted, [] if missing is None else [f"{missing}: create it before the schedule"])
+
+
 @router.delete(
     "/{schedule}", status_code=204, summary="Delete a schedule", dependencies=_WRITES, responses=problems(404, 412)
 )
@@ -153,17 +171,33 @@ async def list_firings(
 async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpec:
     """Return the spec of a request. Raise a problem with all wrong fields."""
     spec = wanted.spec()
+    await _check(spec, served)
+    if (missing := await _missing_crawl(spec, served)) is not None:
+        raise _invalid([FieldError("crawl", missing, "create the crawl first")])
+    return spec
+
+
+async def _check(spec: ScheduleSpec, served: Services) -> None:
+    """Raise a problem with all fields that are wrong by themselves."""
     # A window without a due time takes half a second to find out.
     problems = await asyncio.to_thread(schedule_problems, spec, served.clock.unix_ms())
-    wrong = [FieldError(*map(str, (each.path, each.message, each.hint))) for each in problems]
-    if not wrong and spec.crawl is not None:
-        try:
-            await served.catalog.crawl(spec.crawl)
-        except Missing as error:
-            wrong.append(FieldError("crawl", str(error), "create the crawl first"))
-    if wrong:
-        raise ApiProblem(ProblemKind.INVALID, "the schedule cannot be used", errors=wrong)
-    return spec
+    if problems:
+        raise _invalid([FieldError(*map(str, (each.path, each.message, each.hint))) for each in problems])
+
+
+def _invalid(wrong: list[FieldError]) -> ApiProblem:
+    return ApiProblem(ProblemKind.INVALID, "the schedule cannot be used", errors=wrong)
+
+
+async def _missing_crawl(spec: ScheduleSpec, served: Services) -> str | None:
+    """Return that the crawl of the schedule does not exist, None if it does or there is a selector."""
+    if spec.crawl is None:
+        return None
+    try:
+        await served.catalog.crawl(spec.crawl)
+    except Missing as error:
+        return str(error)
+    return None
 
 
 async def _paused(
@@ -177,11 +211,7 @@ async def _paused(
 
 async def _body(stored: StoredSchedule, served: Services, response: Response) -> Schedule:
     """Return a schedule as the API shows it, and set its ETag. Warn if its crawl does not exist."""
-    warnings = []
-    if stored.spec.crawl is not None:
-        try:
-            await served.catalog.crawl(stored.spec.crawl)
-        except Missing as error:
-            warnings.append(f"{error}: create it, or delete this schedule")
+    missing = await _missing_crawl(stored.spec, served)
+    warnings = [] if missing is None else [f"{missing}: create it, or delete this schedule"]
     response.headers.update(etag(stored.shown_tag))
     return schedule_body(stored, warnings)

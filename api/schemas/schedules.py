@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from api.schemas.crawls import CrawlName, Labels
+from api.schemas.crawls import Change, CrawlName, Labels
 from api.schemas.model import ONE_LINE, WHOLE, Model, RequestModel, field, moment_of, when
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.crawl.state import Verb
@@ -163,6 +163,14 @@ class Schedule(ScheduleSummary):
     warnings: list[str] = field("What keeps it from having an effect now.", ["there is no crawl 'docs'"])
 
 
+class SchedulePlan(Model):
+    """What a PUT of this schedule would change. Nothing was changed."""
+
+    action: str = field("What a PUT would do: `create`, `update` or `none`.", "update")
+    changes: list[Change] = field("The fields that would change. Empty if it would be created.")
+    warnings: list[str] = field("What must be there before the PUT.", ["there is no crawl 'docs'"])
+
+
 class FiringEffect(Model):
     """What a firing did to one crawl."""
 
@@ -205,11 +213,27 @@ def schedule_body(stored: StoredSchedule, warnings: list[str]) -> Schedule:
     return Schedule(**_summary(stored), next_firings=list(_next(stored)), warnings=warnings)
 
 
+def plan_body(stored: StoredSchedule | None, wanted: ScheduleReplacement, warnings: list[str]) -> SchedulePlan:
+    """Return what a PUT of `wanted` would change of `stored`."""
+    if stored is None:
+        return SchedulePlan(action="create", changes=[], warnings=warnings)
+    before, after = _declaration(summary_body(stored)), _declaration(wanted)
+    changes = [
+        Change(path=name, before=before[name], after=value) for name, value in after.items() if before[name] != value
+    ]
+    return SchedulePlan(action="update" if changes else "none", changes=changes, warnings=warnings)
+
+
 def firing_body(firing: Firing) -> ScheduleFiring:
     """Return a line of the history."""
     effects = [FiringEffect.of(each) for each in firing.effects]
     times = {"due_at": moment_of(firing.due_ms), "until": moment_of(firing.until_ms)}
     return ScheduleFiring.of(firing, verb=str(firing.verb), effects=effects, **times)
+
+
+def _declaration(body: Model | RequestModel) -> dict[str, Any]:
+    """Return the fields that an operator declares, as JSON has them."""
+    return body.model_dump(mode="json", include=set(ScheduleReplacement.model_fields))
 
 
 def _next(stored: StoredSchedule) -> Iterator[NextFiring]:

@@ -10,7 +10,6 @@ from cli.ctl.cells import NONE, shown
 from cli.ctl.client import Client, ClientResponse, path
 from cli.ctl.declared import Declared, misnamed, read
 from cli.ctl.problems import ProblemAnswer, Refusal
-from cli.ctl.schedules import schedule_plan
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.local.spec_flags import add_flags, merged, refuse_option
 from cli.terminal.exits import Exit, Usage
@@ -55,7 +54,7 @@ def _files(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Apply the files. Validate every crawl before changing any."""
+    """Apply the files. Validate every crawl and schedule before changing any."""
     crawls = read(arguments.file, sys.stdin)
     plans = [(crawl, _plan(desk.client, crawl)) for crawl in crawls]
     if arguments.dry_run:
@@ -77,9 +76,7 @@ def _plan(client: Client, crawl: Declared) -> Mapping[str, Any]:
     with _Sourced(crawl):
         if (wrong := misnamed(crawl)) is not None:
             raise Refusal(ProblemAnswer(422, "invalid", "the request is not valid", errors=(wrong,)))
-        if crawl.kind == "schedule":
-            return schedule_plan(client, crawl)
-        plan: Mapping[str, Any] = client.ask("POST", path("crawls", crawl.name, "plan"), body=crawl.body).body
+        plan: Mapping[str, Any] = client.ask("POST", path(crawl.plural, crawl.name, "plan"), body=crawl.body).body
         return plan
 
 

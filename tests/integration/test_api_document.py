@@ -116,6 +116,7 @@ def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
     assert anywhere == {
         ("POST", "/v1/crawls/{name}/plan"),
         ("POST", "/v1/crawls/{name}/seeds"),
+        ("POST", "/v1/schedules/{schedule}/plan"),
         ("PUT", "/v1/hosts/{host}/block"),
         ("DELETE", "/v1/hosts/{host}/block"),
         ("PUT", "/v1/hosts/{host}/delay"),

@@ -97,6 +97,38 @@ def test_wrong_schedule_is_refused_with_field_and_remedy(
     as_operator(tmp_path, story)
 
 
+def test_plan_shows_what_a_put_would_change(tmp_path: Path) -> None:
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        planned = (await client.post(f"{AT}/plan", json=SPEC)).json()
+        assert planned == {"action": "create", "changes": [], "warnings": []}
+        assert (await client.get(AT)).status_code == 404, "a plan changes nothing"
+        await client.put(AT, json=SPEC)
+        assert (await client.post(f"{AT}/plan", json=SPEC)).json()["action"] == "none"
+        planned = (await client.post(f"{AT}/plan", json=SPEC | {"crawl": "gone", "window": WHOLE["window"]})).json()
+        assert planned == {
+            "action": "update",
+            "changes": [
+                {"path": "crawl", "before": "docs", "after": "gone"},
+                {"path": "window", "before": None, "after": WHOLE["window"]},
+            ],
+            "warnings": ["there is no crawl 'gone': create it before the schedule"],
+        }
+
+    as_operator(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"zone": "Europe/Berlinn"}, {"cron": "0 0 31 2 *"}, {"verb": "explode"}, {"late_s": -1}, {"every_s": 60}]
+)
+def test_plan_is_refused_as_the_put_is(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        put = await client.put(AT, json=SPEC | wrong)
+        plan = await client.post(f"{AT}/plan", json=SPEC | wrong)
+        assert (plan.status_code, plan.json()["errors"]) == (422, put.json()["errors"])
+
+    as_operator(tmp_path, story)
+
+
 def test_second_operator_is_refused_and_changes_are_audited(tmp_path: Path) -> None:
     async def story(opened: Api, client: httpx.AsyncClient) -> None:
         tag = (await client.put(AT, json=SPEC)).headers["etag"]

@@ -339,6 +339,13 @@ def test_schedule_is_applied_described_paused_and_deleted(
     assert "schedule nightly" in refused
     assert "there is no crawl 'docs'" in refused
     assert "schedule/nightly would be created" in orb("apply", "-f", nightly, "--dry-run")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(NIGHTLY.replace("Europe/Berlin", "Europe/Berlinn"))
+    for options in (["--dry-run"], []):
+        refused = orb("apply", "-f", wrong, "-f", file, *options, code=Exit.USAGE)
+        assert "schedule nightly" in refused
+        assert "did you mean Europe/Berlin?" in refused
+    assert "docs" not in orb("get", "crawls"), "a schedule is checked before any crawl is created"
     # The crawl comes first, in whatever order the files are named.
     assert orb("apply", "-f", nightly, "-f", file) == "crawl/docs created\nschedule/nightly created\n"
     assert orb("apply", "-f", nightly) == "schedule/nightly unchanged\n"
