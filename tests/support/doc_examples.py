@@ -176,6 +176,7 @@ LISTED: Final = {
     ("docs/operations.md", "docker compose"): DOCKER,
     ("docs/reliability.md", "./orb faults"): MINUTES,
     ("docs/reliability.md", "ORB_MODEL_EXAMPLES"): MINUTES,
+    ("docs/reliability.md", ".venv/bin/python -m tests.support.simulation.schedule_table"): MINUTES,
 }
 """Examples that are not run here, by their page and beginning, and why."""
 
