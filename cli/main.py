@@ -86,6 +86,7 @@ COMMANDS: Final = {
         "control a cluster over its REST API: get, apply, start, seeds, events, explain and more",
     ),
     "openapi": ("cli.dev.document", "print the OpenAPI 3.1 document of the REST API"),
+    "terraform": ("cli.dev.terraform", "install the Terraform provider for local use (in a clone)"),
     "completion": ("cli.dev.completion", "print the completion script of bash, zsh or fish"),
     "version": ("cli.dev.version", "print the versions of orb and of its libraries"),
     "test": (
@@ -106,7 +107,10 @@ HIDDEN: Final = {"_master": ("cli.local.roles", ""), "_worker": ("cli.local.role
 """Commands that only `orb crawl` starts; they are not in the help."""
 
 _LOGGING: Final = (COMMANDS.keys() | HIDDEN.keys()) - frozenset(
-    ("show", "warc", "replay", "config", "openapi", "completion", "version", "test", "lint", "faults", "bench", "lock")
+    (
+        "show", "warc", "replay", "config", "openapi", "terraform", "completion", "version", "test", "lint", "faults",
+        "bench", "lock",
+    )  # fmt: skip
 )
 """The commands that load structlog."""
 

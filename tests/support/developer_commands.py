@@ -38,6 +38,7 @@ _LOCKS: Final = (
         "--group", "pyproject.toml:build", "--constraints", "requirements-dev.lock",
         "--output-file", "requirements-build.lock",
     ),
+    ("deploy/terraform/provider/pyproject.toml", "--output-file", "deploy/terraform/provider/requirements.lock"),
 )  # fmt: skip
 
 

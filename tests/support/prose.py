@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CHECKED: Final = ("api", "workers", "shared", "cli", "orb.py", "README.md", "CONTRIBUTING.md", ":(glob)docs/*.md")
+CHECKED: Final = (
+    "api",
+    "workers",
+    "shared",
+    "cli",
+    "orb.py",
+    "deploy/terraform",
+    "README.md",
+    "CONTRIBUTING.md",
+    ":(glob)docs/*.md",
+)
 SINCE: Final = "55cb80e"
 """Subjects of commits are checked behind this one."""
 

@@ -38,7 +38,8 @@ ROOMS = {
     "tests/benchmarks": {"peers"},
     "tests/conformance": {"cases"},
     "tests/support": {
-        "api", "archive", "behaviours", "database", "engines", "faults", "processes", "recorded", "simulation", "web",
+        "api", "archive", "behaviours", "database", "engines", "faults", "processes", "recorded", "simulation",
+        "terraform", "web",
     },
     "tests": {
         "unit", "contract", "integration", "conformance", "faults", "migration", "benchmarks", "e2e", "support",

@@ -1,0 +1,223 @@
+"""A client of the REST API for several threads. It sends each request to a master that answers.
+
+A request is repeated until it is answered or `retry_s` is over. After 429 and 503 that is at the time that the server
+set, and after a lost connection at the next master. All requests may be repeated: a create has an Idempotency-Key, and
+a change has If-Match.
+"""
+
+import json
+import random
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+from urllib.parse import quote, urlencode
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+
+from orb_provider.findings import Finding, Refusal, Rejected
+
+TYPE: Final = "urn:orbweaver:problem:"
+MAX_ANSWER_BYTES: Final = 64 * 2**20
+CONNECT_S: Final = 5.0
+PAGE: Final = 500
+_FIRST_WAIT_S: Final = 0.25
+_LONGEST_WAIT_S: Final = 4.0
+_THREADS: Final = 10
+_LATER: Final = frozenset({429, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a cluster: its masters, a key, TLS, the seconds that an answer may take, and those of retries."""
+
+    servers: tuple[str, ...]
+    token: str | None
+    context: ssl.SSLContext | None
+    request_timeout_s: float
+    retry_s: float
+
+    def __repr__(self) -> str:
+        return f"<Access to {', '.join(self.servers)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a master. `unsure`: an earlier attempt had no answer, and may have been applied."""
+
+    status: int
+    body: Any
+    etag: str | None
+    unsure: bool
+
+
+class Client:
+    """Sends requests. Raises Refusal if a master refuses, Rejected if none answers as the API does."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._at = 0
+        self._reached = False
+        self._stopped = threading.Event()
+        self._headers = {"Accept": "application/json", "User-Agent": "terraform-provider-orb"}
+        if access.token is not None:
+            self._headers["Authorization"] = f"Bearer {access.token}"
+        self._pools = urllib3.PoolManager(
+            num_pools=len(access.servers) + 1, maxsize=_THREADS, ssl_context=access.context, retries=False
+        )
+
+    def __repr__(self) -> str:
+        return f"<Client of {', '.join(self._access.servers)}>"
+
+    def stop(self) -> None:
+        """End all waits before a retry. Requests that were sent are still answered."""
+        self._stopped.set()
+
+    def get(self, *parts: str, query: Mapping[str, Any] | None = None) -> Answer:
+        """Send a GET and return the answer."""
+        return self.send("GET", *parts, query=query)
+
+    def send(
+        self,
+        method: str,
+        *parts: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a request for the path `/v1/` with these parts, until it is answered. Return the answer below 400."""
+        at = "/v1/" + "/".join(quote(part, safe="") for part in parts)
+        if query:
+            at += "?" + urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
+        sent = self._headers | dict(headers or {})
+        content = None
+        if body is not None:
+            content = json.dumps(body, separators=(",", ":")).encode()
+            sent["Content-Type"] = "application/json"
+        return self._answered(method, at, content, sent)
+
+    def items(self, *parts: str, query: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a list, page by page."""
+        cursor = None
+        while True:
+            page = self.get(*parts, query={**(query or {}), "limit": PAGE, "cursor": cursor}).body
+            yield from page["items"]
+            cursor = page.get("next")
+            if cursor is None:
+                return
+
+    def _answered(self, method: str, at: str, content: bytes | None, headers: Mapping[str, str]) -> Answer:
+        until = time.monotonic() + self._access.retry_s
+        unsure, attempt, unreached = False, 0, dict[str, str]()
+        while True:
+            server = self._access.servers[self._at % len(self._access.servers)]
+            asked_s: float | None = None
+            try:
+                response = self._pools.request(
+                    method,
+                    server + at,
+                    body=content,
+                    headers=headers,
+                    redirect=False,
+                    preload_content=False,
+                    timeout=urllib3.Timeout(connect=CONNECT_S, read=self._access.request_timeout_s),
+                )
+                data = response.read(MAX_ANSWER_BYTES + 1)
+                response.release_conn()
+            except (NewConnectionError, ConnectTimeoutError) as error:
+                unreached[server] = _reason(error)
+                if len(unreached) == len(self._access.servers) and not self._reached:
+                    self._give_up(unreached, unsure)  # nothing ever answered: a wrong URL is no outage
+                problem: Exception | None = None
+            except HTTPError as error:
+                unreached[server] = _reason(error)
+                if isinstance(error, urllib3.exceptions.SSLError):
+                    self._give_up(unreached, unsure)
+                problem, unsure = None, True
+            else:
+                if response.status not in _LATER:
+                    self._reached = True
+                    return _checked(response.status, response.headers, data, server, unsure)
+                unsure = unsure or response.status != 429
+                asked_s = _seconds(response.headers.get("Retry-After"))
+                problem = _problem(response.status, response.headers, data, server)
+                unreached.pop(server, None)
+            attempt += 1
+            self._at += 1
+            own = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(attempt - 1, 8)) * random.uniform(0.75, 1.0)
+            wait = own if asked_s is None else asked_s
+            if time.monotonic() + wait > until or self._stopped.wait(wait):
+                if problem is not None:
+                    raise problem
+                self._give_up(unreached, unsure)
+
+    def _give_up(self, unreached: Mapping[str, str], unsure: bool) -> NoReturn:
+        """Raise Rejected: no master answered."""
+        servers = "; ".join(f"{server} ({why})" for server, why in unreached.items())
+        summary = "Terraform was interrupted." if self._stopped.is_set() else f"No master answers at {servers}."
+        detail = "Check `url` of the provider and that the cluster runs."
+        if unsure:
+            detail += " An earlier attempt may have been applied: the next plan shows it."
+        raise Rejected(Finding(summary, detail, ("url",)))
+
+
+def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, unsure: bool) -> Answer:
+    """Return the answer. Raise Refusal for a problem, Rejected if it is none of the API."""
+    if 300 <= status < 400 and status != 304:
+        where = headers.get("Location", "elsewhere")
+        raise Rejected(Finding(f"{server} redirects to {where}.", "Set that as `url` of the provider.", ("url",)))
+    if status >= 400:
+        raise _problem(status, headers, data, server)
+    if len(data) > MAX_ANSWER_BYTES:
+        raise Rejected(Finding(f"The answer of {server} is larger than {MAX_ANSWER_BYTES} bytes.", "", ("url",)))
+    return Answer(status, _json(data, headers, server) if data else None, headers.get("ETag"), unsure)
+
+
+def _problem(status: int, headers: Mapping[str, str], data: bytes, server: str) -> Exception:
+    """Return the exception for an error of the API, or for one of something before it."""
+    try:
+        body = _json(data, headers, server)
+        kind = str(body["type"]).removeprefix(TYPE)
+        errors = [(str(e.get("path", "")), str(e.get("message", "")), str(e.get("hint", ""))) for e in _listed(body)]
+        return Refusal(status, kind, str(body.get("detail", "")), str(body.get("hint", "")), errors)
+    except Rejected as rejected:
+        return rejected
+    except (KeyError, TypeError, AttributeError):
+        return Rejected(_foreign(server, f"status {status} without a reason"))
+
+
+def _listed(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    errors: Sequence[Mapping[str, Any]] = body.get("errors", [])
+    return errors
+
+
+def _json(data: bytes, headers: Mapping[str, str], server: str) -> Any:
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        media = headers.get("Content-Type", "").partition(";")[0] or "something"
+        raise Rejected(_foreign(server, f"{media} that is not JSON")) from None
+    if not isinstance(body, dict):
+        raise Rejected(_foreign(server, "JSON that is no object"))
+    return body
+
+
+def _foreign(server: str, what: str) -> Finding:
+    return Finding(
+        f"{server} answers with {what}, so it is not an Orbweaver API.", "Set `url` to that of a master.", ("url",)
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else max(0.0, float(text))
+    except ValueError:  # a date: the client's own wait serves
+        return None
+
+
+def _reason(error: HTTPError) -> str:
+    """Return why there was no answer, without the object that urllib3 names first."""
+    return str(error).rpartition(">: ")[2].removeprefix("Failed to establish a new connection: ") or "no answer"

@@ -1,0 +1,121 @@
+"""The attributes of resources and data sources, declared as data."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+Values = dict[str, Any]
+"""The values of a resource by attribute: text, numbers, lists, maps, None, or UNKNOWN."""
+
+
+class _Unknown:
+    """The type of UNKNOWN, which is equal to itself only."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+    def __copy__(self) -> "_Unknown":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "_Unknown":
+        return self
+
+
+UNKNOWN: Final = _Unknown()
+"""A value that is known only after apply."""
+
+
+class FieldType(Enum):
+    """The types of attributes. A structure is JSON in a text, because the framework has no object types."""
+
+    TEXT = auto()
+    WHOLE = auto()
+    SWITCH = auto()
+    TEXTS = auto()
+    LABELS = auto()
+    JSON = auto()
+    TIME = auto()
+
+
+class Source(Enum):
+    """Where the value of an attribute comes from."""
+
+    REQUIRED = auto()
+    """The configuration, which must have it."""
+    OPTIONAL = auto()
+    """The configuration. `default` is the value if it has none."""
+    COMPUTED = auto()
+    """The API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An attribute.
+
+    `replaces`: another value needs another resource. `once`: it is used only when the resource is created. `local`: the
+    API does not have it. `stable`: a computed value that no update changes. `api`: its name in the API, if that is
+    another one.
+    """
+
+    name: str
+    type: FieldType
+    text: str
+    source: Source = Source.OPTIONAL
+    default: Any = None
+    replaces: bool = False
+    once: bool = False
+    local: bool = False
+    stable: bool = False
+    sensitive: bool = False
+    api: str = ""
+
+    @property
+    def settable(self) -> bool:
+        """True if the configuration may set it."""
+        return self.source is not Source.COMPUTED
+
+    @property
+    def api_name(self) -> str:
+        """The name of the field in the API."""
+        return self.api or self.name
+
+
+def required(name: str, type: FieldType, text: str, **more: Any) -> Field:
+    """Return an attribute that the configuration must have."""
+    return Field(name, type, text, Source.REQUIRED, **more)
+
+
+def computed(name: str, type: FieldType, text: str, **more: Any) -> Field:
+    """Return an attribute whose value comes from the API."""
+    return Field(name, type, text, Source.COMPUTED, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A name, a description and attributes: a resource, a data source, or the provider."""
+
+    name: str
+    text: str
+    fields: tuple[Field, ...]
+    by_name: Mapping[str, Field] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {each.name: each for each in self.fields})
+
+    def settable(self) -> Iterable[Field]:
+        """Return the attributes that a configuration may set."""
+        return (each for each in self.fields if each.settable)
+
+
+def is_known(value: object) -> bool:
+    """Return True if neither the value nor a part of it is unknown."""
+    match value:
+        case _Unknown():
+            return False
+        case dict():
+            return all(map(is_known, value.values()))
+        case list() | tuple():
+            return all(map(is_known, value))
+        case _:
+            return True

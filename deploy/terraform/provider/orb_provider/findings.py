@@ -1,0 +1,86 @@
+"""What is wrong, and where: the sentences that Terraform prints under an attribute."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from orb_provider.fields import FieldType, Shape
+
+Path = tuple[str | tuple[str], ...]
+"""The place of a finding: an attribute, then perhaps a key of its map, as a tuple of one."""
+
+_STEP: Final = re.compile(r"^([A-Za-z0-9_]+)[.\[]?(.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An error or a warning, with the attribute that it is about. An empty path means the whole resource."""
+
+    summary: str
+    detail: str = ""
+    path: Path = ()
+    warning: bool = False
+
+
+class Rejected(Exception):
+    """An operation cannot be done. The findings say why, and what to do."""
+
+    def __init__(self, *findings: Finding) -> None:
+        super().__init__("; ".join(each.summary for each in findings))
+        self.findings = findings
+
+
+class Refusal(Exception):
+    """The API refused a request. `errors` has the path, the message and the hint of each wrong field."""
+
+    def __init__(self, status: int, kind: str, detail: str, hint: str, errors: Iterable[tuple[str, str, str]]) -> None:
+        super().__init__(detail)
+        self.status, self.kind, self.detail, self.hint = status, kind, detail, hint
+        self.errors = tuple(errors)
+
+
+def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
+    """Return the attribute that a field of the API belongs to.
+
+    `spec.scope.mode` is in `spec`, `labels.team` the key `team` of `labels`. `path.name` is a part of the request's
+    path. `whole` is the attribute that holds all other fields; without it their path is empty.
+    """
+    found = _STEP.match(field.removeprefix("path."))
+    if found is None:
+        return ()
+    names = {each.api_name: each for each in sorted(shape.fields, key=lambda each: each.settable)}
+    attribute = names.get(found[1])
+    if attribute is None:
+        return (whole,) if whole else ()
+    if attribute.type is FieldType.LABELS and found[2]:
+        return (attribute.name, (found[2],))
+    return (attribute.name,)
+
+
+def refusal_findings(refusal: Refusal, shape: Shape, whole: str = "") -> list[Finding]:
+    """Return the findings for a refused request: one for each wrong field, on its attribute."""
+    if not refusal.errors:
+        return [Finding(_sentence(refusal.detail), _sentence(_remedy(refusal)))]
+    return [
+        Finding(
+            f"{path or 'the request'} {message}" if message[:1].islower() else f"{path or 'the request'}: {message}",
+            _sentence(hint or refusal.detail),
+            attribute_path(path, shape, whole),
+        )
+        for path, message, hint in refusal.errors
+    ]
+
+
+def _remedy(refusal: Refusal) -> str:
+    match refusal.status:
+        case 401:
+            return "set a valid API key as `token` of the provider, or as ORB_API_KEY, and apply again"
+        case 403:
+            return "use a key with the role operator; the role viewer can only plan"
+        case _:
+            return refusal.hint
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if not text or text[-1] in ".!?" else ".")

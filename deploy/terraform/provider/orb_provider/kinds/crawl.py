@@ -1,0 +1,160 @@
+"""`orb_crawl`, and the data sources `orb_crawl` and `orb_crawls`."""
+
+from typing import Any, Final
+
+from orb_provider import json_text
+from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
+from orb_provider.findings import Finding, Refusal, refusal_findings
+from orb_provider.lifecycle import PROTECTION, Lifecycle, Review
+from orb_provider.sources import DataSource
+
+_LABELS: Final = "Labels by which crawls are listed and schedules select them, at most 64."
+_NAME: Final = "The crawl's name: lower-case letters, digits and inner hyphens, at most 63."
+
+
+class Crawl(Lifecycle):
+    """A crawl. Its running state is left to verbs and schedules."""
+
+    COLLECTION = "crawls"
+    SHAPE = Shape(
+        "crawl",
+        "A crawl: what to crawl and how. Whether it runs is left to verbs and schedules, so a crawl that finished or "
+        "was paused is no drift. `reset` gives it another `crawl_id` and replaces nothing.",
+        (
+            required("name", FieldType.TEXT, f"{_NAME} Another name is another crawl.", replaces=True),
+            required(
+                "spec",
+                FieldType.JSON,
+                "What to crawl and how, as JSON: use `jsonencode`. `/plan` of the API checks it while Terraform "
+                "plans. Fields that are left out have their defaults.",
+            ),
+            Field("labels", FieldType.LABELS, _LABELS, default={}),
+            Field(
+                "start",
+                FieldType.SWITCH,
+                "Start the crawl when it is created. Later changes of it have no effect.",
+                default=True,
+                once=True,
+            ),
+            Field(
+                PROTECTION,
+                FieldType.SWITCH,
+                "Refuse to delete or replace the crawl. To delete it, set this to false and apply that first.",
+                default=True,
+                local=True,
+            ),
+            computed("id", FieldType.TEXT, "The crawl's name.", stable=True, api="name"),
+            computed("crawl_id", FieldType.WHOLE, "The crawl's number. `reset` allots another one.", api="id"),
+            computed("revision", FieldType.WHOLE, "The revision of the spec. Each change of it increments it."),
+            computed("created_at", FieldType.TEXT, "When the crawl was created.", stable=True),
+        ),
+    )
+
+    def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
+        """Compare two specs by what they mean: `/plan` finds no change if only defaults are written out."""
+        if super().same(field, known, remote, values) or field.name != "spec" or known is None:
+            return super().same(field, known, remote, values)
+        return self._differences(values) == []
+
+    def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
+        """Return the spec of the state with the fields that differ, so that a plan shows them and no defaults. Return
+        the whole remote spec if that is not enough."""
+        if field.name != "spec" or known is None:
+            return super().drifted(field, known, remote, values)
+        differences = self._differences(values)
+        if differences is None:
+            return remote
+        patched = _patched(known, differences)
+        return patched if self._differences(values | {"spec": patched}) == [] else remote
+
+    def review(self, values: Values) -> Review:
+        """Return what `/plan` says of a crawl whose name and spec are known."""
+        if not (is_known(values["name"]) and is_known(values["spec"])):
+            return Review()
+        try:
+            plan = self._planned(values if is_known(values["labels"]) else values | {"labels": {}})
+        except Refusal as refusal:
+            if refusal.status != 422:
+                raise
+            return Review(tuple(refusal_findings(refusal, self.SHAPE)))
+        created = plan["action"] == "create"
+        warnings = [Finding(f"{each}.", "", ("spec",), warning=True) for each in plan.get("warnings", ())]
+        return Review(tuple(warnings), frozenset() if created or _spec_changes(plan) else frozenset({"spec"}))
+
+    def _differences(self, values: Values) -> list[dict[str, Any]] | None:
+        """Return the fields of the spec in which the API differs from these values, None if the spec is not valid."""
+        try:
+            plan = self._planned(values)
+        except (Refusal, ValueError):
+            return None
+        return None if plan["action"] == "create" else _spec_changes(plan)
+
+    def _planned(self, values: Values) -> dict[str, Any]:
+        body = {"spec": json_text.decode(values["spec"]), "labels": values["labels"] or {}}
+        plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, values["name"], "plan", body=body).body
+        return plan
+
+
+def _spec_changes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the changes of the spec in a plan."""
+    return [each for each in plan["changes"] if each["path"].startswith("spec")]
+
+
+def _patched(known: str, changes: list[dict[str, Any]]) -> str:
+    """Return the spec with the value that the API has for each changed field of an object."""
+    spec = json_text.decode(known)
+    for change in changes:
+        _, *parents, last = change["path"].split(".")
+        place = spec
+        for name in parents:
+            place = place.setdefault(name, {}) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place[last] = change["before"]
+    return json_text.encode(spec)
+
+
+class CrawlSource(DataSource):
+    """A crawl with its state."""
+
+    SHAPE = Shape(
+        "crawl",
+        "A crawl: its declaration and its state.",
+        (
+            required("name", FieldType.TEXT, _NAME),
+            computed("id", FieldType.TEXT, "The crawl's name.", api="name"),
+            computed("crawl_id", FieldType.WHOLE, "The crawl's number.", api="id"),
+            computed("revision", FieldType.WHOLE, "The revision of the spec."),
+            computed("state", FieldType.TEXT, "The state of the crawl."),
+            computed("finished_reason", FieldType.TEXT, "Why the crawl finished. Null if it has not."),
+            computed("blocking_reason", FieldType.TEXT, "Why nothing of it is dispatched. Null if nothing stops it."),
+            computed("labels", FieldType.LABELS, "The crawl's labels."),
+            computed("spec", FieldType.JSON, "The whole spec as JSON, with all defaults."),
+            computed("created_at", FieldType.TEXT, "When the crawl was created."),
+        ),
+    )
+
+    def read(self, config: Values) -> Values:
+        return self.filled(config, self.client.get("crawls", config["name"]).body)
+
+
+class CrawlsSource(DataSource):
+    """The crawls of a cluster."""
+
+    SHAPE = Shape(
+        "crawls",
+        "The crawls of the cluster that match all given conditions, by name.",
+        (
+            Field("prefix", FieldType.TEXT, "Only crawls whose names begin with this."),
+            Field("state", FieldType.TEXT, "Only crawls in this state."),
+            Field("labels", FieldType.LABELS, "Only crawls with all these labels, at most 8."),
+            computed("id", FieldType.TEXT, "Always `crawls`."),
+            computed("names", FieldType.TEXTS, "The names of the crawls, in order."),
+            computed("states", FieldType.LABELS, "The state of each crawl, by its name."),
+        ),
+    )
+
+    def read(self, config: Values) -> Values:
+        labels = [f"{key}={value}" for key, value in sorted((config.get("labels") or {}).items())]
+        query = {"prefix": config.get("prefix") or "", "state": config.get("state"), "label": labels}
+        states = {str(each["name"]): each["state"] for each in self.client.items("crawls", query=query)}
+        return self.filled(config, {"id": "crawls", "names": list(states), "states": states})
