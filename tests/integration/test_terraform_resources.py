@@ -1,0 +1,256 @@
+"""`orb_schedule`, `orb_exclusion`, `orb_config` and the data sources, over the plugin protocol and the real API."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.domain.ops.access import Role
+from tests.support.api.api_server import Served
+from tests.support.terraform.core import REFINED, UNKNOWN, Failed, Plugin, Resource, plugin
+from tests.support.terraform.estate_api import estate_api
+
+SPEC = json.dumps({"seeds": ["https://example.org/"]})
+OPENAPI = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"
+NIGHTLY = {"name": "nightly", "selector": {"team": "search"}, "verb": "start", "cron": "30 2 * * *"}
+ASKED = {"target": "Example.NET", "reason": "the owner asked"}
+CONFIG = {"config": json.dumps({"log_level": "info", "worker": {"max_visits": 512}})}
+CASES: dict[str, dict[str, Any]] = {"orb_schedule": NIGHTLY, "orb_exclusion": ASKED, "orb_config": CONFIG}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with estate_api(tmp_path_factory.mktemp("api")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def provider(api: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
+    with plugin(tmp_path_factory.mktemp("plugin"), api.environ(Role.OPERATOR), retry_s=5) as running:
+        yield running
+
+
+@pytest.fixture
+def client(api: Served) -> Iterator[httpx.Client]:
+    """An operator's client. At its end nothing of the test is left."""
+    headers = {"Authorization": f"Bearer {api.keys[Role.OPERATOR]}"}
+    with httpx.Client(base_url=api.url, headers=headers) as made:
+        yield made
+        for kind, key in (("schedules", "name"), ("exclusions", "id"), ("crawls", "name")):
+            for each in made.get(f"/v1/{kind}").json()["items"]:
+                assert made.delete(f"/v1/{kind}/{each[key]}").status_code == 204
+        made.put("/v1/config", json={})
+
+
+def refused(resource: Resource, **config: Any) -> list[tuple[str, str]]:
+    """Apply what must be refused; return the path and the summary of each error."""
+    with pytest.raises(Failed) as failed:
+        resource.apply(**config)
+    return [(each.path, each.summary) for each in failed.value.diagnostics]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("kind", CASES)
+def test_resource_is_made_planned_without_difference_and_deleted(provider: Plugin, kind: str) -> None:
+    made = Resource(provider, kind)
+    made.apply(**CASES[kind])
+    assert made.changes(**CASES[kind]) == set()
+    made.destroy()
+
+
+@pytest.mark.parametrize("unknown", [UNKNOWN, REFINED])
+@pytest.mark.parametrize("kind", CASES)
+def test_unknown_values_of_any_attribute_are_planned(provider: Plugin, kind: str, unknown: dict[str, Any]) -> None:
+    resource = Resource(provider, kind)
+    settable = {name for name, each in resource.attributes.items() if each.get("required") or each.get("optional")}
+    for name in settable:
+        assert resource.plan(**CASES[kind] | {name: unknown})[name] == UNKNOWN
+    if "selector" in settable:
+        assert resource.plan(**NIGHTLY | {"selector": {"team": unknown}})["selector"] == {"team": UNKNOWN}
+
+
+def test_schedule_is_changed_in_place_and_drift_is_mended(provider: Plugin, client: httpx.Client) -> None:
+    schedule = Resource(provider, "orb_schedule")
+    first = schedule.apply(**NIGHTLY)
+    window = {"start": "22:00", "end": "06:00"}
+    interval = {"name": "nightly", "selector": {"team": "search"}, "verb": "pause", "every_s": 3600}
+    state = schedule.apply(**interval, window=window, jitter_s=60, paused=True)
+    assert (state["schedule_id"], state["cron"], state["window"]) == (first["schedule_id"], None, window)
+    assert client.post("/v1/schedules/nightly/resume").status_code == 200
+    assert schedule.changes(**interval, window=window, jitter_s=60, paused=True) == {"paused"}
+    schedule.apply(**NIGHTLY)
+    shown = client.get("/v1/schedules/nightly").json()
+    assert (shown["cron"], shown["every_s"], shown["window"], shown["paused"]) == ("30 2 * * *", None, None, False)
+    assert client.delete("/v1/schedules/nightly").status_code == 204
+    assert "id" in schedule.changes(**NIGHTLY)
+
+
+def test_another_name_replaces_a_schedule(provider: Plugin, client: httpx.Client) -> None:
+    schedule = Resource(provider, "orb_schedule")
+    schedule.apply(**NIGHTLY)
+    schedule.apply(**NIGHTLY | {"name": "daily"})
+    assert [each["name"] for each in client.get("/v1/schedules").json()["items"]] == ["daily"]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"cron": "30 2 31 2 *"}, "cron"),
+        ({"cron": "* * *"}, "cron"),
+        ({"zone": "Europe/Nowhere"}, "zone"),
+        ({"verb": "stop"}, "verb"),
+        ({"window": {"start": "25:00", "end": "06:00"}}, "window.start"),
+        ({"window": {"start": "22:00"}}, "window.end"),
+        ({"selector": {"Team": "x"}}, "selector.Team"),
+        ({"crawl": "nowhere", "selector": None}, "crawl"),
+        ({"name": "No Name"}, "name"),
+        ({"late_s": 0}, "late_s"),
+        ({"jitter_s": 1.5}, "jitter_s"),
+    ],
+)
+def test_schedule_that_cannot_be_used_names_its_attribute(provider: Plugin, change: Any, path: str) -> None:
+    assert [each for each, _ in refused(Resource(provider, "orb_schedule"), **NIGHTLY | change)] == [path]
+
+
+def test_exclusion_keeps_the_texts_of_its_configuration(provider: Plugin, client: httpx.Client) -> None:
+    exclusion = Resource(provider, "orb_exclusion")
+    config = ASKED | {"until": "2130-01-01T01:00:00+01:00"}
+    state = exclusion.apply(**config)
+    assert (state["target"], client.get(f"/v1/exclusions/{state['id']}").json()["target"]) == (
+        "Example.NET",
+        "example.net",
+    )
+    assert exclusion.changes(**config) == set()
+    assert exclusion.changes(**config | {"target": "example.net", "until": "2130-01-01T00:00:00Z"}) == set()
+    changed = exclusion.apply(**config | {"reason": "they asked again", "until": None})
+    assert (changed["id"], changed["until"], changed["reason"]) == (state["id"], None, "they asked again")
+    other = exclusion.apply(**config | {"target": "192.0.2.0/24"})
+    assert other["id"] != state["id"]
+    assert client.get(f"/v1/exclusions/{state['id']}").status_code == 404
+
+
+def test_exclusion_drift_deletion_and_bad_values(provider: Plugin, client: httpx.Client) -> None:
+    exclusion = Resource(provider, "orb_exclusion")
+    state = exclusion.apply(**ASKED)
+    assert client.put(f"/v1/exclusions/{state['id']}", json={"reason": "another"}).status_code == 200
+    assert exclusion.changes(**ASKED) == {"reason"}
+    assert client.delete(f"/v1/exclusions/{state['id']}").status_code == 204
+    assert "id" in exclusion.changes(**ASKED)
+    assert [path for path, _ in refused(exclusion, **ASKED | {"target": "not a host"})] == ["target"]
+    assert [path for path, _ in refused(exclusion, **ASKED | {"until": "2020-01-01T00:00:00Z"})] == ["until"]
+    assert [path for path, _ in refused(exclusion, **ASKED | {"until": "tomorrow"})] == ["until"]
+    assert [path for path, _ in refused(exclusion, **ASKED | {"reason": ""})] == ["reason"]
+
+
+def test_configuration_is_set_as_a_whole(provider: Plugin, client: httpx.Client) -> None:
+    config = Resource(provider, "orb_config")
+    config.apply(**CONFIG)
+    assert client.get("/v1/config").json()["config"]["worker"]["max_visits"] == 512
+    spaced = json.dumps({"worker": {"report_s": None, "max_visits": 512}, "log_level": "info", "pools": {}}, indent=1)
+    assert config.changes(config=spaced) == set()
+    client.put("/v1/config", json={"log_level": "debug"})
+    assert {"config", "revision"} <= config.changes(**CONFIG)
+    assert config.state is not None
+    assert config.state["config"] == '{"log_level":"debug"}'
+    config.apply(**CONFIG)
+    (found,) = refused(config, config='{"worker": {"max_visits": -1}}')
+    assert (found[0], found[1].partition(" ")[0]) == ("config", "worker.max_visits")
+    config.destroy()
+    assert client.get("/v1/config").json()["config"]["log_level"] is None
+
+
+def test_configuration_of_others_is_not_overwritten_but_imported(provider: Plugin, client: httpx.Client) -> None:
+    client.put("/v1/config", json={"log_level": "debug"})
+    config = Resource(provider, "orb_config")
+    assert "another configuration already" in refused(config, **CONFIG)[0][1]
+    config.import_("config")
+    assert {"config"} <= config.changes(**CONFIG)
+    with pytest.raises(Failed, match="There is no config"):
+        config.import_("other")
+
+
+def test_twenty_imports_leave_no_difference(provider: Plugin, client: httpx.Client) -> None:
+    kinds: list[tuple[str, str, dict[str, Any]]] = []
+    for number in range(8):
+        name = f"c{number}"
+        kinds.append(("orb_crawl", name, {"name": name, "spec": SPEC, "labels": {"n": str(number)}}))
+        kinds.append(("orb_schedule", f"s{number}", NIGHTLY | {"name": f"s{number}"}))
+    kinds += [("orb_exclusion", host, {"target": host, "reason": "asked"}) for host in ("a.example", "b.example")]
+    kinds += [("orb_exclusion", "192.0.2.0/24", {"target": "192.0.2.0/24", "reason": "asked", "withdraw": True})]
+    kinds += [("orb_config", "config", CONFIG)]
+    for kind, _, config in kinds:
+        Resource(provider, kind).apply(**config)
+    imported = [(Resource(provider, kind), text, config) for kind, text, config in kinds]
+    for resource, text, _ in imported:
+        resource.import_(text)
+    assert len(imported) == 20
+    assert [text for resource, text, config in imported if resource.changes(**config)] == []
+    assert client.get("/v1/crawls").json()["items"][0]["revision"] == 1
+
+
+@pytest.mark.usefixtures("client")
+def test_ten_at_once_are_created_and_read(provider: Plugin) -> None:
+    gate = threading.Barrier(10)
+
+    def one(number: int) -> set[str]:
+        crawl, config = Resource(provider, "orb_crawl"), {"name": f"at-once-{number}", "spec": SPEC}
+        gate.wait(30)
+        for change in range(3):
+            config["labels"] = {"change": str(change)}  # type: ignore[assignment]  # a map beside texts
+            crawl.apply(**config)
+        return crawl.changes(**config)
+
+    with ThreadPoolExecutor(10) as pool:
+        assert list(pool.map(one, range(10))) == [set()] * 10
+
+
+def test_data_sources_show_cluster_and_crawls(provider: Plugin, client: httpx.Client) -> None:
+    for name, team in (("one", "a"), ("two", "b"), ("other", "a")):
+        body = {"name": name, "spec": json.loads(SPEC), "labels": {"team": team}, "start": False}
+        assert client.post("/v1/crawls", json=body).status_code == 201
+    cluster = provider.source("orb_cluster")
+    assert (cluster["id"], cluster["workers"]) == ("cluster", 0)
+    crawl = provider.source("orb_crawl", name="one")
+    assert (crawl["state"], crawl["labels"], json.loads(crawl["spec"])["scope"]["mode"]) == (
+        "created",
+        {"team": "a"},
+        "host",
+    )
+    every = provider.source("orb_crawls")
+    assert (every["names"], every["states"]["two"]) == (["one", "other", "two"], "created")
+    assert provider.source("orb_crawls", labels={"team": "a"}, prefix="o", state="created")["names"] == ["one", "other"]
+    assert provider.source("orb_crawls", state="running")["names"] == []
+    for source, config in (("orb_crawl", {"name": "nowhere"}), ("orb_crawls", {"state": "lost"})):
+        with pytest.raises(Failed, match=r"no crawl|state"):
+            provider.source(source, **config)
+
+
+def test_viewer_may_plan_and_not_apply(api: Served, tmp_path: Path, client: httpx.Client) -> None:
+    with plugin(tmp_path, api.environ(Role.VIEWER), retry_s=5) as viewing:
+        crawl = Resource(viewing, "orb_crawl")
+        assert crawl.plan(name="viewed", spec=SPEC)["name"] == "viewed"
+        with pytest.raises(Failed, match="role operator"):
+            crawl.apply(name="viewed", spec=SPEC)
+    assert client.get("/v1/crawls/viewed").status_code == 404
+
+
+def test_defaults_are_those_of_the_api(provider: Plugin) -> None:
+    """A schedule that leaves out all it can is planned with the defaults that the OpenAPI document names."""
+    properties = json.loads(OPENAPI.read_text())["components"]["schemas"]["ScheduleReplacement"]["properties"]
+    planned = Resource(provider, "orb_schedule").plan(name="plain", verb="start")
+    for name, each in properties.items():
+        if name != "verb":
+            assert planned[name] == each.get("default", {} if name == "selector" else None), name
+
+
+def test_every_field_that_the_api_takes_is_an_attribute(provider: Plugin) -> None:
+    schemas = json.loads(OPENAPI.read_text())["components"]["schemas"]
+    bodies = {"orb_crawl": "CrawlInput", "orb_schedule": "ScheduleInput", "orb_exclusion": "ExclusionInput"}
+    for kind, body in bodies.items():
+        assert set(schemas[body]["properties"]) - set(provider.resources[kind]) == set()
