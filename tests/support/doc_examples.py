@@ -148,6 +148,7 @@ SHELL: Final = frozenset({"orb", "./orb", "curl", "export", "source", "mkdir", "
 
 NETWORK: Final = "needs a package index; tests/integration/test_wheel.py builds the wheel and runs it"
 DOCKER: Final = "needs Docker and images; tests/e2e/test_compose.py and test_compose_backup.py run the same services"
+TERRAFORM: Final = "needs Terraform; tests/e2e/test_terraform.py applies and imports it where there is one"
 MINUTES: Final = "takes minutes; tests and benchmarks are run by themselves"
 SYNOPSIS: Final = "a synopsis; its commands and flags are compared with the program's"
 SHAPE: Final = "no command; shows a form"
@@ -157,6 +158,7 @@ LISTED: Final = {
     ("README.md", "./orb crawl https://news"): "goes on; tests/e2e/test_recrawl.py runs one, with --refresh",
     ("README.md", "./orb lint"): MINUTES,
     ("README.md", "pip wheel"): NETWORK,
+    ("README.md", "terraform {"): TERRAFORM,
     ("README.md", "seeds "): "a diagram",
     ("docs/api.md", "openapi-python-client"): "tests/integration/test_typed_client.py generates the client",
     ("docs/api.md", "from orbweaver_client"): "tests/integration/test_typed_client.py runs such a client",
@@ -175,6 +177,9 @@ LISTED: Final = {
     ("docs/metrics.md", "scrape_configs:"): SHAPE,
     ("docs/operations.md", "docker compose"): DOCKER,
     ("docs/reliability.md", "./orb faults"): MINUTES,
+    ("docs/terraform.md", "./orb terraform install"): "tests/integration/test_terraform_docs.py runs it",
+    ("docs/terraform.md", "provider_installation {"): "tests/integration/test_terraform_docs.py compares it",
+    ("docs/terraform.md", "terraform"): TERRAFORM,
     ("docs/reliability.md", "ORB_MODEL_EXAMPLES"): MINUTES,
     ("docs/reliability.md", ".venv/bin/python -m tests.support.simulation.schedule_table"): MINUTES,
 }

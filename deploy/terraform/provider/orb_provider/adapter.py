@@ -3,6 +3,7 @@
 Each operation that fails becomes diagnostics, on the attribute that is wrong. Nothing else leaves an operation.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -47,13 +48,21 @@ def _attribute(field: Field) -> schema.Attribute:
     return schema.Attribute(
         field.name,
         _TYPES[field.type],
-        description=field.text,
+        description=_description(field),
         required=field.source is Source.REQUIRED,
         optional=optional,
         computed=field.source is Source.COMPUTED or (optional and field.default is not None),
         sensitive=field.sensitive,
         requires_replace=field.replaces,
     )
+
+
+def _description(field: Field) -> str:
+    """Return the text of an attribute with its default."""
+    if field.default in (None, {}, ""):
+        return field.text
+    shown = field.default if field.type is FieldType.TEXT else json.dumps(field.default)
+    return f"{field.text} Default: `{shown}`."
 
 
 def ours(value: Any) -> Any:
