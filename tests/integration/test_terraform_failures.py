@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.dev.terraform import EXECUTABLE, install
+from tests.support.engines.certificates import OPENSSL, authority, signed
 from tests.support.terraform.core import UNKNOWN, Failed, Plugin, Resource
 from tests.support.terraform.scripted_api import NO_ANSWER, Asked, Reply, refused, scripted
 
@@ -59,6 +61,7 @@ def asked(plugin: Plugin, answer: Callable[[Asked], Reply], call: Callable[[], A
         (Reply(200, "<html>Welcome</html>", {"Content-Type": "text/html"}), "text/html that is not JSON"),
         (Reply(200, "{", {}), "application/json that is not JSON"),
         (Reply(200, [1]), "JSON that is no object"),
+        (Reply(200, " " * (16 * 2**20 + 1)), "more than 16777216 bytes"),
         (Reply(404, "<html>", {"Content-Type": "text/html"}), "text/html that is not JSON"),
         (Reply(404, {"error": "nothing"}), "so it is not an Orbweaver API"),
         (Reply(301, {}, {"Location": "https://other.example/"}), "redirects to https://other.example/"),
@@ -223,6 +226,27 @@ def test_token_is_sensitive_and_is_sent_as_a_bearer(plugin: Plugin, crawl: Resou
         crawl.refresh()
         assert [each.headers["Authorization"] for each in api.asked] == [f"Bearer {TOKEN}"]
     assert TOKEN not in json.dumps(crawl.state)
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
+def test_master_is_reached_by_mutual_tls_alone(crawl: Resource, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    ca, other = authority(ours), authority(theirs)
+    server, client = signed(ours, ca, "server"), signed(ours, ca, "client")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca.cert)
+    context.load_cert_chain(server.cert, server.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    known = {"tls_ca": str(ca.cert), "tls_cert": str(client.cert), "tls_key": str(client.key)}
+    with scripted(lambda _: Reply(200, SHOWN), context) as api:
+        crawl.plugin.configure(url=[api.url], token=TOKEN, **known)
+        crawl.refresh()
+        for less in ({"tls_cert": None, "tls_key": None}, {"tls_ca": str(other.cert)}, {"tls_ca": None}):
+            crawl.plugin.configure(url=[api.url], token=TOKEN, retry_s=0, **known | less)
+            with pytest.raises(Failed, match=r"No master answers.*(certificate|CERTIFICATE|closed|reset)"):
+                crawl.refresh()
+        assert api.methods() == ["GET"]
 
 
 def test_plugin_started_by_hand_says_what_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An API that answers as a test says: at a real port, for what no master does on request."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,8 +51,8 @@ class ScriptedApi:
 
 
 @contextmanager
-def scripted(answer: Callable[[Asked], Reply]) -> Iterator[ScriptedApi]:
-    """Serve answers at a free port of the loopback address until the block ends."""
+def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None) -> Iterator[ScriptedApi]:
+    """Serve answers at a free port of the loopback address until the block ends, over TLS if there is a context."""
     api = ScriptedApi(answer)
 
     class Connection(BaseHTTPRequestHandler):
@@ -82,6 +83,9 @@ def scripted(answer: Callable[[Asked], Reply]) -> Iterator[ScriptedApi]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Connection) as server:
         api.url = f"http://127.0.0.1:{server.server_address[1]}"
+        if tls is not None:
+            api.url = api.url.replace("http:", "https:")
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:

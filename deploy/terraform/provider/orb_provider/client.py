@@ -21,7 +21,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from orb_provider.findings import Finding, Refusal, Rejected
 
 TYPE: Final = "urn:orbweaver:problem:"
-MAX_ANSWER_BYTES: Final = 64 * 2**20
+MAX_ANSWER_BYTES: Final = 16 * 2**20
 CONNECT_S: Final = 5.0
 PAGE: Final = 500
 _FIRST_WAIT_S: Final = 0.25
@@ -126,6 +126,8 @@ class Client:
                     timeout=urllib3.Timeout(connect=CONNECT_S, read=self._access.request_timeout_s),
                 )
                 data = response.read(MAX_ANSWER_BYTES + 1)
+                if len(data) > MAX_ANSWER_BYTES:
+                    response.close()  # the rest is never read
                 response.release_conn()
             except (NewConnectionError, ConnectTimeoutError) as error:
                 unreached[server] = _reason(error)
@@ -169,10 +171,10 @@ def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, 
     if 300 <= status < 400 and status != 304:
         where = headers.get("Location", "elsewhere")
         raise Rejected(Finding(f"{server} redirects to {where}.", "Set that as `url` of the provider.", ("url",)))
+    if len(data) > MAX_ANSWER_BYTES:
+        raise Rejected(_foreign(server, f"more than {MAX_ANSWER_BYTES} bytes"))
     if status >= 400:
         raise _problem(status, headers, data, server)
-    if len(data) > MAX_ANSWER_BYTES:
-        raise Rejected(Finding(f"The answer of {server} is larger than {MAX_ANSWER_BYTES} bytes.", "", ("url",)))
     return Answer(status, _json(data, headers, server) if data else None, headers.get("ETag"), unsure)
 
 

@@ -32,7 +32,6 @@ COOKIE: Final = ("TF_PLUGIN_MAGIC_COOKIE", "d602bf8f470bc67ca7faa0386276bbdd4330
 """The variable by which Terraform shows that it started this process."""
 
 THREADS: Final = 10
-MAX_MESSAGE_BYTES: Final = 256 * 2**20
 GRACE_S: Final = 30.0
 _DAYS: Final = 30
 
@@ -44,7 +43,8 @@ def main() -> int:
         return 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; Terraform ends the plugin
     ended = threading.Event()
-    options = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
+    # Terraform has a bound of its own; gRPC's of 4 MiB is less than a state may have.
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(THREADS), options=options)
     rpc.add_ProviderServicer_to_server(OrbServicer(OrbProvider()), server)
     controller_rpc.add_GRPCControllerServicer_to_server(_Controller(ended), server)
