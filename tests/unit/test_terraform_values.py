@@ -118,7 +118,7 @@ def test_kinds_are_declared_soundly(kind: type[Lifecycle]) -> None:
     assert {each.name for each in kind.SHAPE.fields if each.stable} <= {"id", "created_at", "kind", "schedule_id"}
     for each in kind.SHAPE.fields:
         assert each.text.endswith("."), each.name
-        assert each.settable or not (each.default or each.replaces or each.once or each.local), each.name
+        assert each.settable or not (each.default or each.replaces or each.once), each.name
 
 
 def test_names_of_resources_and_sources_are_unique() -> None:

@@ -249,7 +249,7 @@ class Lifecycle:
 
     def _applied(self, planned: Values, answer: Answer) -> Values:
         """Return what was planned, with the computed values that the API answered."""
-        computed = {f.name: received(f, answer.body) for f in self.SHAPE.fields if not f.settable}
+        computed = {f.name: received(f, answer.body) for f in self.SHAPE.fields if not f.settable and not f.local}
         return planned | computed
 
 

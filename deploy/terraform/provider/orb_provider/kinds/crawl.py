@@ -1,8 +1,10 @@
 """`orb_crawl`, and the data sources `orb_crawl` and `orb_crawls`."""
 
+from hashlib import sha256
 from typing import Any, Final
 
 from orb_provider import json_text
+from orb_provider.client import Answer
 from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
 from orb_provider.findings import Finding, Refusal, refusal_findings
 from orb_provider.lifecycle import PROTECTION, Lifecycle, Review
@@ -47,13 +49,28 @@ class Crawl(Lifecycle):
             computed("crawl_id", FieldType.WHOLE, "The crawl's number. `reset` allots another one.", api="id"),
             computed("revision", FieldType.WHOLE, "The revision of the spec. Each change of it increments it."),
             computed("created_at", FieldType.TEXT, "When the crawl was created.", stable=True),
+            computed(
+                "spec_digest",
+                FieldType.TEXT,
+                "A digest of the spec as it is written and as the API has it. While it fits, a read needs no `/plan`.",
+                local=True,
+            ),
         ),
     )
+
+    def _read(self, state: Values, answer: Answer) -> Values:
+        values = super()._read(state, answer)
+        return values | {"spec_digest": _digest(values["spec"], answer.body["spec"])}
+
+    def _applied(self, planned: Values, answer: Answer) -> Values:
+        return super()._applied(planned, answer) | {"spec_digest": _digest(planned["spec"], answer.body["spec"])}
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Compare two specs by what they mean: `/plan` finds no change if only defaults are written out."""
         if super().same(field, known, remote, values) or field.name != "spec" or known is None:
             return super().same(field, known, remote, values)
+        if values.get("spec_digest") == _digest(known, json_text.decode(remote)):
+            return True
         return self._differences(values) == []
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
@@ -98,6 +115,11 @@ class Crawl(Lifecycle):
 def _spec_changes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the changes of the spec in a plan."""
     return [each for each in plan["changes"] if each["path"].startswith("spec")]
+
+
+def _digest(text: str, remote: Any) -> str:
+    """Return a digest of a spec's text and of what the API made of it."""
+    return sha256(f"{text}\n{json_text.encode(remote)}".encode()).hexdigest()[:32]
 
 
 def _patched(known: str, changes: list[dict[str, Any]]) -> str:
