@@ -1,6 +1,7 @@
 """The Terraform provider and an API that is down, slow, of another release, or no API; and its own configuration."""
 
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cli.dev.terraform import EXECUTABLE, install
@@ -270,6 +272,16 @@ def test_master_is_reached_by_mutual_tls_alone(crawl: Resource, tmp_path: Path) 
             with pytest.raises(Failed, match=r"No master answers.*(certificate|CERTIFICATE|closed|reset|EOF|pipe)"):
                 crawl.refresh()
         assert api.methods() == ["GET"]
+
+
+def test_plugin_ends_with_a_terraform_that_was_killed(tmp_path: Path) -> None:
+    orphan = Plugin({"TMPDIR": str(tmp_path)}, tmp_path / "errors")
+    (process,) = psutil.Process(orphan.process.pid).children()
+    assert EXECUTABLE in " ".join(process.cmdline()) or "main.py" in " ".join(process.cmdline())
+    orphan.process.kill()
+    assert orphan.close() == -signal.SIGKILL
+    process.wait(60)
+    assert list(tmp_path.glob("orb-*")) == [], "its folder is removed"
 
 
 def test_plugin_started_by_hand_says_what_it_is(tmp_path: Path) -> None:

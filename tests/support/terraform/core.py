@@ -50,7 +50,7 @@ class Plugin:
     def __init__(self, environ: Mapping[str, str], errors: Path) -> None:
         python = install() / "python"
         with errors.open("w") as log:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [python, "-I", _BRIDGE, install() / EXECUTABLE],
                 env={name: value for name, value in os.environ.items() if not name.startswith("ORB_")} | dict(environ),
                 stdin=subprocess.PIPE,
@@ -74,8 +74,8 @@ class Plugin:
         with self._lock:
             number = len(self._waiting)
             self._waiting[number] = answered
-            assert self._process.stdin is not None
-            print(json.dumps({"id": number, "call": call, "fields": fields}), file=self._process.stdin, flush=True)
+            assert self.process.stdin is not None
+            print(json.dumps({"id": number, "call": call, "fields": fields}), file=self.process.stdin, flush=True)
         answer = answered.result(150)
         assert "error" not in answer, f"{call}: {answer['error']}; {self.log()}"
         wrong = [each for each in diagnostics(answer) if not each.warning]
@@ -104,17 +104,17 @@ class Plugin:
 
     def close(self) -> int:
         """End the provider as Terraform does; return its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        code = self._process.wait(60)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        code = self.process.wait(60)
         self._reader.join(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         return code
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             said = json.loads(line)
             self._waiting[said["id"]].set_result(said["answer"])
         for waiting in self._waiting.values():

@@ -34,10 +34,12 @@ COOKIE: Final = ("TF_PLUGIN_MAGIC_COOKIE", "d602bf8f470bc67ca7faa0386276bbdd4330
 THREADS: Final = 10
 GRACE_S: Final = 30.0
 _DAYS: Final = 30
+_LOOK_S: Final = 1.0
 
 
 def main() -> int:
-    """Serve until Terraform ends the plugin. Return the exit code."""
+    """Serve until Terraform ends the plugin, or was killed. Return the exit code."""
+    parent = os.getppid()
     if os.environ.get(COOKIE[0]) != COOKIE[1]:
         print("orb: this is a plugin that Terraform starts: see docs/terraform.md.", file=sys.stderr)
         return 1
@@ -56,7 +58,8 @@ def main() -> int:
         server.start()
         shown = base64.b64encode(certificate).decode().rstrip("=")
         print(f"1|6|unix|{socket}|grpc|{shown}", flush=True)
-        ended.wait()
+        while not ended.wait(_LOOK_S) and os.getppid() == parent:
+            pass
         server.stop(GRACE_S).wait()
     return 0
 
