@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from cli.dev.terraform import PROVIDER
+from tests.support import doc_examples
 from tests.support.api.cluster_clients import address, admin, asking
 from tests.support.processes.cluster import Cluster
 from tests.support.processes.cluster import cluster as opened
 from tests.support.terraform.core import Resource, plugin
 from tests.support.terraform.terraform_command import TERRAFORM, Estate
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 
 EXAMPLES = PROVIDER.parent / "examples"
 COUNT = 40
@@ -139,6 +140,18 @@ def test_real_terraform_manages_an_estate(cluster: Cluster, tmp_path: Path) -> N
         assert "with orb_crawl.docs" in wrong
         change(folder, "max_pages = -1", "max_pages = 20000")
         assert api.get("/v1/crawls/docs").json()["spec"]["budget"]["max_pages"] == 20000
+
+
+@needs_terraform
+def test_session_of_the_page_does_what_it_shows(cluster: Cluster, tmp_path: Path) -> None:
+    (session,) = [each for each in doc_examples.blocks("docs/terraform.md") if each.first.startswith("$ terraform")]
+    folder, variables = tmp_path / "estate", environ(cluster)
+    folder.mkdir()
+    here = {"http://127.0.0.1:8081": address(cluster, "m1")}
+    Estate(folder, variables).configure((EXAMPLES / "crawl" / "main.tf").read_text(), here)
+    for command, shown in doc_examples.spoken(session.text):
+        said = Estate(folder, variables).shell(command, here)
+        assert doc_examples.missing(shown, said) == [], f"{command}\n{said}"
 
 
 @needs_terraform

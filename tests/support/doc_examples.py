@@ -180,6 +180,7 @@ LISTED: Final = {
     ("docs/terraform.md", "./orb terraform install"): "tests/integration/test_terraform_docs.py runs it",
     ("docs/terraform.md", "provider_installation {"): "tests/integration/test_terraform_docs.py compares it",
     ("docs/terraform.md", "terraform"): TERRAFORM,
+    ("docs/terraform.md", "$ terraform"): TERRAFORM,
     ("docs/reliability.md", "ORB_MODEL_EXAMPLES"): MINUTES,
     ("docs/reliability.md", ".venv/bin/python -m tests.support.simulation.schedule_table"): MINUTES,
 }

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,15 +23,27 @@ class Estate:
     def __post_init__(self) -> None:
         (self.folder / "terraform.rc").write_text(overrides(install()))
 
+    def configure(self, text: str, places: Mapping[str, str]) -> None:
+        """Write the configuration `main.tf`, with other addresses."""
+        (self.folder / "main.tf").write_text(_replaced(text, places))
+
     def start(self, *words: str, **more: str) -> "subprocess.Popen[str]":
         """Start a command of Terraform; its output can be read while it runs."""
         assert TERRAFORM is not None
+        return self._started([TERRAFORM, *words], more)
+
+    def shell(self, command: str, places: Mapping[str, str]) -> str:
+        """Run a command line, with other addresses; return its output, whatever its exit code."""
+        return self._started(["bash", "-c", _replaced(command, places)], {}).communicate(timeout=180)[0]
+
+    def _started(self, words: Sequence[str], more: Mapping[str, str]) -> "subprocess.Popen[str]":
         ours = {"TF_CLI_CONFIG_FILE": str(self.folder / "terraform.rc"), "CHECKPOINT_DISABLE": "1", "HOME": "/nowhere"}
+        plain = {f"TF_CLI_ARGS_{verb}": "-no-color" for verb in ("apply", "destroy", "import", "plan", "validate")}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ORB_", "TF_"))}
         return subprocess.Popen(
-            [TERRAFORM, words[0], *(() if words[0] == "state" else ("-no-color",)), *words[1:]],
+            words,
             cwd=self.folder,
-            env=kept | ours | dict(self.environ) | more,
+            env=kept | ours | plain | dict(self.environ) | dict(more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -44,3 +56,9 @@ class Estate:
         said, _ = running.communicate(timeout=180)
         assert running.returncode == code, said
         return said
+
+
+def _replaced(text: str, places: Mapping[str, str]) -> str:
+    for old, new in places.items():
+        text = text.replace(old, new)
+    return text
