@@ -216,9 +216,8 @@ def _read(
     )
     if crawl.spec.scope.requisites is Requisites.NONE:
         return reading
-    from workers.parse.requisites import (
-        requisites_of,
-    )  # Its expressions take 15 ms to compile, and few crawls use them.
+    # Its expressions take 15 ms to compile, and few crawls use them.
+    from workers.parse.requisites import requisites_of
 
     references = requisites_of(body, charset)
     return _with_requisites(crawl, page, depth, 1, reading, references, parsed.base_href)

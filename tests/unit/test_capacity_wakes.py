@@ -48,7 +48,7 @@ def test_capacity_wakes_a_partition_with_a_due_host() -> None:
     assert Owned(CrawlState.RUNNING, dispatching=True).woken()
 
 
-def test_capacity_wakes_no_partition_whose_crawls_are_paused_until_they_resume() -> None:
+def test_capacity_wakes_no_partition_of_paused_crawls() -> None:
     owned = Owned(CrawlState.PAUSED, dispatching=False)
     assert len(owned.own.hosts) == owned.own.hosts.due() == 1
     assert not owned.woken()

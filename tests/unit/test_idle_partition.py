@@ -25,6 +25,9 @@ class Partition:
         self.settings = SimpleNamespace(sweep_s=1.0)
         self.looks = 0
 
+    def stopped(self) -> bool:
+        return not self.hosts
+
 
 class Looks(Dispatch):
     """Counts its looks."""
@@ -78,7 +81,7 @@ class Queues(list[str]):
 
 def test_sweep_of_a_partition_at_rest_waits_until_there_is_something() -> None:
     async def main() -> None:
-        queues = Queues()
+        queues, paused = Queues(), False
         own = SimpleNamespace(
             partition=0,
             queues=queues,
@@ -86,10 +89,12 @@ def test_sweep_of_a_partition_at_rest_waits_until_there_is_something() -> None:
             leases=[],
             position=0,
             orphans_suspected=False,
+            work=WakeUp(),
             moved=WakeUp(),
             tuned=WakeUp(),
             unswept=WakeUp(),
             settings=SimpleNamespace(sweep_interval_s=0.0, orphans_interval_s=3600.0),
+            stopped=lambda: paused or not queues,
         )
         sweep = Rounds(own)
         async with asyncio.TaskGroup() as group:
@@ -103,6 +108,15 @@ def test_sweep_of_a_partition_at_rest_waits_until_there_is_something() -> None:
             own.unswept.notify()
             await _turns()
             assert sweep.rounds > 3, "with a host it is swept periodically"
+            paused = True
+            await _turns()
+            before = sweep.rounds
+            await _turns()
+            assert sweep.rounds == before, "at rest: the host's crawls are all paused"
+            paused = False
+            Ownership.resumed(cast(Any, own))
+            await _turns()
+            assert sweep.rounds > before + 1, "a crawl was resumed"
             running.cancel()
 
     asyncio.run(asyncio.wait_for(main(), 30))
