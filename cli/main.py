@@ -108,9 +108,20 @@ HIDDEN: Final = {"_master": ("cli.local.roles", ""), "_worker": ("cli.local.role
 
 _LOGGING: Final = (COMMANDS.keys() | HIDDEN.keys()) - frozenset(
     (
-        "show", "warc", "replay", "config", "openapi", "terraform", "completion", "version", "test", "lint", "faults",
-        "bench", "lock",
-    )  # fmt: skip
+        "show",
+        "warc",
+        "replay",
+        "config",
+        "openapi",
+        "terraform",
+        "completion",
+        "version",
+        "test",
+        "lint",
+        "faults",
+        "bench",
+        "lock",
+    )
 )
 """The commands that load structlog."""
 
