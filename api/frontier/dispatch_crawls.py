@@ -90,7 +90,10 @@ class DispatchCrawl:
         The second number is 1 until the host was visited.
         """
         delay_s = self.delay_s(host, facts)
-        return delay_s, host_slots(self.spec.politeness, delay_s) if facts.visited else 1
+        if not facts.visited:
+            return delay_s, 1
+        slots = host_slots(self.spec.politeness, delay_s)
+        return delay_s, min(slots, facts.operator_slots) if facts.operator_slots else slots
 
     @property
     def max_depth(self) -> int | None:

@@ -156,11 +156,11 @@ class HostQueues:
                 self._incomplete.add(row.crawl_id)
                 return False
             host = Host(row.host_id, row.host, facts, rested_from=self._claimed_at, last_delay_s=delay_s)
-            host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
+            host.blocked_until = now + (facts.blocked_until_ms - now_ms) / 1000
             self._hosts[row.host_id] = host
         else:
-            if facts.health.blocked_until_ms != host.facts.health.blocked_until_ms:
-                host.blocked_until = now + (row.blocked_until_ms - now_ms) / 1000
+            if facts.blocked_until_ms != host.facts.blocked_until_ms:
+                host.blocked_until = now + (facts.blocked_until_ms - now_ms) / 1000
             host.facts = replace(facts, last_failure=host.facts.last_failure, ip=host.facts.ip)
         queue = host.queues.get(row.crawl_id)
         if queue is None:

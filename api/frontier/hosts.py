@@ -12,6 +12,7 @@ from shared.domain.ids import CrawlId, HostId
 class HostFacts:
     """What is stored of a host in SQL: its health, delays, latency and last failure.
 
+    `operator_...`: what the policy of an operator sets, 0 for nothing.
     `visited`: a visit of it was reported, so the crawl-delay of its robots.txt is known.
     """
 
@@ -22,6 +23,13 @@ class HostFacts:
     last_failure: str | None = None
     ip: str | None = None
     visited: bool = False
+    operator_blocked_until_ms: int = 0
+    operator_slots: int = 0
+
+    @property
+    def blocked_until_ms(self) -> int:
+        """Until when no request is sent to the host, in Unix ms: by its own answers or by a policy."""
+        return max(self.health.blocked_until_ms, self.operator_blocked_until_ms)
 
 
 @dataclass(slots=True)
@@ -163,4 +171,6 @@ def facts_of(row: QueueRow) -> HostFacts:
         operator_delay_ms=row.operator_delay_ms,
         latency_ms=row.latency_ms,
         visited=row.visited_at_ms > 0,
+        operator_blocked_until_ms=row.operator_blocked_until_ms,
+        operator_slots=row.operator_slots,
     )

@@ -279,7 +279,7 @@ class Ingest:
             self._writer.committed(position)
             if run.kind == CommandKind.DELETE:
                 own.forget_deleted(run.crawl_id, self._clock.elapsed())
-            if run.kind in (CommandKind.BLOCK_HOST, CommandKind.HOST_DELAY):
+            if run.kind in (CommandKind.HOST_POLICY, CommandKind.UNBLOCK_HOST):
                 # Update the host even if all its URLs are out: its next outcome would write back the old facts.
                 queues = own.queues_of_host(str(run.args["host"]))
                 await self._writer.look_up(crawl_id for crawl_id, _ in queues)

@@ -39,7 +39,7 @@ TAGS: Final = [
     {"name": "urls", "description": "URLs, their states, and the rules that apply to them."},
     {"name": "pages", "description": "Stored pages, their bodies, and exports."},
     {"name": "items", "description": "Items that rules extracted from pages."},
-    {"name": "hosts", "description": "Hosts, their blocks and delays."},
+    {"name": "hosts", "description": "Hosts, and the policies that slow or block them."},
     {"name": "exclusions", "description": "Hosts, URL prefixes and address ranges that no crawl requests."},
     {"name": "schedules", "description": "When verbs are applied to crawls, and what became of each due time."},
     {"name": "cluster", "description": "Masters, workers, the leader and the owners of partitions."},

@@ -39,6 +39,8 @@ def _state(host: Host, queue: CrawlQueue, now: float) -> HostState:
         gave_pages=queue.pages > 0,
         busy=bool(host.taken),
         waiting=queue.waiting,
+        policy_until_ms=facts.operator_blocked_until_ms,
+        policy_slots=facts.operator_slots,
     )
 
 

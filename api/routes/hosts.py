@@ -1,31 +1,37 @@
-"""/v1/hosts: the state of hosts, and the commands that block or slow them."""
+"""/v1/hosts and /v1/host-policies: the state of hosts, their policies, and the command that ends a back-off."""
 
 import uuid
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path, Query, Response
 
-from api.http.deps import By, Page, Served, Services, needs, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.crawl_verbs import commanded
 from api.schemas.frontier import HostDetail, HostSummary, QueueSummary, host_body
-from api.schemas.hosts import Block, CommandAccepted, Delay
-from api.schemas.model import Listing, ms_of
+from api.schemas.host_policies import HostPolicyInput, HostPolicySummary, host_policy_body, until_ms
+from api.schemas.hosts import CommandAccepted
+from api.schemas.model import Listing
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
 from shared.domain.ops.access import Role
-from shared.domain.reads.declared import Actor
+from shared.domain.ops.host_policies import limits_of
 from shared.domain.web.url import locate, partition_of
 from shared.ports.catalog import Missing
+from shared.wire.events import EventKind
 
 router = Router(prefix="/v1/hosts", tags=["hosts"])
+policies = Router(prefix="/v1/host-policies", tags=["hosts"])
 
 HostName = Annotated[
     str, Path(max_length=300, description="The host, as `name` or `name:port`.", examples=["example.org"])
 ]
-_QUEUES = 100
+_QUEUES: Final = 100
+_READS: Final = [needs(Role.VIEWER)]
+_WRITES: Final = [needs(Role.OPERATOR)]
+_EVENT: Final = "host-policies"
 
 
 @router.get("", summary="List hosts", dependencies=[needs(Role.VIEWER)], responses=problems(404))
@@ -58,38 +64,99 @@ async def get_host(host: HostName, served: Served) -> HostDetail:
     return HostDetail(host=host_body(view, of_a_crawl=False), queues=[QueueSummary.of(queue) for queue in queues])
 
 
-@router.put("/{host}/block", status_code=202, summary="Block a host", dependencies=[needs(Role.OPERATOR)])
-async def block_host(host: HostName, wanted: Block, served: Served, by: By) -> CommandAccepted:
-    """Send no request of any crawl to the host before `until`. Requests in progress are finished."""
-    if wanted.until.tzinfo is None:
-        raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[FieldError("until", "has no time zone")])
-    return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", max(0, ms_of(wanted.until)))
-
-
-@router.delete("/{host}/block", status_code=202, summary="Unblock a host", dependencies=[needs(Role.OPERATOR)])
+@router.post("/{host}/unblock", status_code=202, summary="Ask a host again now", dependencies=[needs(Role.OPERATOR)])
 async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepted:
-    """End the block of a host.
+    """End the back-off that follows the host's own 429 and 503 answers and failures. A block of its policy stays.
 
-    Use it with care: it also ends a block that follows the host's own 429 or 503 answers.
+    Use it with care: the host may have asked for the pause.
     """
-    return await _ask(served, by, host, CommandKind.BLOCK_HOST, "until_ms", 0)
-
-
-@router.put("/{host}/delay", status_code=202, summary="Set a host's delay", dependencies=[needs(Role.OPERATOR)])
-async def set_host_delay(host: HostName, wanted: Delay, served: Served, by: By) -> CommandAccepted:
-    """Set the least delay between two requests to the host, for every crawl.
-
-    A delay of 0 removes it. The longest of all delays counts, so it shortens none.
-    """
-    return await _ask(served, by, host, CommandKind.HOST_DELAY, "delay_ms", round(wanted.delay_s * 1000))
-
-
-async def _ask(served: Services, by: Actor, host: str, kind: CommandKind, argument: str, value: int) -> CommandAccepted:
     name = _named(host)
     partition = partition_of(name, served.partitions)
     command_id = f"host-{uuid.uuid4().hex}"
-    args: dict[str, object] = {"host": name, argument: value}
+    args: dict[str, object] = {"host": name}
+    kind = CommandKind.UNBLOCK_HOST
     return CommandAccepted(command=await commanded(served, command_id, CrawlId(0), kind, args, by, partition))
+
+
+@policies.get("", summary="List host policies", dependencies=_READS)
+async def list_host_policies(served: Served, page: Page, response: Response) -> Listing[HostPolicySummary]:
+    """List host policies by host."""
+    rows = await served.desired.host_policies(after=page.place(str, ""), max_count=page.max_count + 1)
+    shown, now_ms = rows[: page.max_count], served.clock.unix_ms()
+    place = shown[-1].host if len(rows) > page.max_count else None
+    return Listing(items=[host_policy_body(each, now_ms) for each in shown], next=page.next(place, response))
+
+
+@policies.get(
+    "/{host}", summary="Get the policy of a host", dependencies=[*_READS, CONDITIONAL],
+    responses={**UNCHANGED, **problems(404)},
+)  # fmt: skip
+async def get_host_policy(host: HostName, served: Served, response: Response) -> HostPolicySummary:
+    """Return the policy of a host: what was put, and what it sets now."""
+    stored = await served.desired.host_policy(_named(host))
+    response.headers.update(etag(stored.tag))
+    return host_policy_body(stored, served.clock.unix_ms())
+
+
+@policies.put(
+    "/{host}", summary="Create or replace the policy of a host", dependencies=_WRITES,
+    responses={
+        201: {"model": HostPolicySummary, "description": "It was created."}, **problems(ProblemKind.FULL, 412)
+    },
+)  # fmt: skip
+async def put_host_policy(
+    host: HostName, wanted: HostPolicyInput, served: Served, by: By, expected: Expected, response: Response
+) -> HostPolicySummary:
+    """Create the policy of a host, or replace it as a whole. It holds for every crawl.
+
+    If nothing differs, nothing changes. The policy holds before the host is known, and until it is deleted.
+    """
+    name, spec, now_ms = _named(host), wanted.spec(), served.clock.unix_ms()
+    ends_ms = until_ms(wanted)
+    if ends_ms is not None and ends_ms <= now_ms and not await _has_block(served, name, wanted):
+        wrong = FieldError("block.until", "is in the past", "leave out the block, or give a time to come")
+        raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])
+    stored, created = await served.desired.put_host_policy(
+        name,
+        partition_of(name, served.partitions),
+        spec,
+        limits_of(spec, ends_ms),
+        expected=expected,
+        actor=by,
+        now_ms=now_ms,
+    )
+    _changed(name, "created" if created else "replaced", served)
+    response.status_code = 201 if created else 200
+    response.headers.update(etag(stored.tag))
+    if created:
+        response.headers["Location"] = f"/v1/host-policies/{name}"
+    return host_policy_body(stored, now_ms)
+
+
+@policies.delete(
+    "/{host}", status_code=202, summary="Delete the policy of a host", dependencies=_WRITES,
+    responses=problems(404, 412),
+)  # fmt: skip
+async def delete_host_policy(host: HostName, served: Served, by: By, expected: Expected) -> CommandAccepted:
+    """Delete the policy of a host: its block ends, and the delays of crawls, robots.txt and its own answers apply."""
+    name = _named(host)
+    command = await served.desired.delete_host_policy(name, expected=expected, actor=by, now_ms=served.clock.unix_ms())
+    _changed(name, "deleted", served)
+    return CommandAccepted(command=command)
+
+
+async def _has_block(served: Services, host: str, wanted: HostPolicyInput) -> bool:
+    """Return True if the host has this block already: a policy whose block has ended can be put again."""
+    try:
+        stored = await served.desired.host_policy(host)
+    except Missing:
+        return False
+    return stored.spec.block == wanted.spec().block
+
+
+def _changed(host: str, change: str, served: Services) -> None:
+    served.plane.wake()
+    served.telling.publish(EventKind.CONFIG, _EVENT, "updated", data={"host": host, "change": change})
 
 
 def _named(host: str) -> str:

@@ -37,7 +37,7 @@ class HostSummary(Model):
     leased: int | None = field("URLs of the crawl that are leased to workers. Null if no crawl was named.", 12)
     pages: int | None = field("Pages of the crawl that are stored. Null if no crawl was named.", 870)
     delay_s: float = field(
-        "The longest delay in seconds that robots.txt, an operator or the host's own 429 answers ask "
+        "The longest delay in seconds that robots.txt, the host's policy or its own 429 answers ask "
         "for. A crawl's own delay may be longer.",
         1.0,
     )
@@ -45,7 +45,8 @@ class HostSummary(Model):
     failures: int = field("The number of failures in a row.", 0)
     last_failure: str | None = field("The reason of the last failure. Null if there was none.", "connect_timeout")
     blocked_until: datetime | None = field(
-        "Until when no request is sent to the host. Null if it is not blocked.", "2030-01-01T08:12:30Z"
+        "Until when no request is sent to the host, by its own answers or its policy. Null if it is not blocked.",
+        "2030-01-01T08:12:30Z",
     )
     visited_at: datetime | None = field("When the host was last visited. Null if it never was.", "2030-01-01T08:12:30Z")
 
@@ -287,7 +288,7 @@ def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
         **({} if of_a_crawl else dict.fromkeys(("queued", "waiting", "leased", "pages"))),
         delay_s=max(host.crawl_delay_ms, host.operator_delay_ms, host.slowed_ms) / 1000,
         latency_s=host.latency_ms / 1000,
-        blocked_until=when(host.blocked_until_ms or None),
+        blocked_until=when(host.held_until_ms or None),
         visited_at=when(host.visited_at_ms or None),
     )
 

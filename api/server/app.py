@@ -74,6 +74,7 @@ ROUTERS: Final = (
     exports.router,
     hosts.router,
     exclusions.router,
+    hosts.policies,
     schedules.router,
     letters.router,
     cluster.router,

@@ -32,15 +32,19 @@ def declare(verbs: Verbs) -> None:
     revoke = keys.add("revoke", "revoke keys", _revoke_keys)
     revoke.add_argument("ids", nargs="+", metavar="ID")
 
-    hosts = verbs.family("hosts", "block and slow down hosts (`get hosts` lists them)")
-    block = hosts.add("block", "send no requests to a host for a time", _block)
+    hosts = verbs.family("hosts", "change the policies of hosts (`get host-policies` lists them)")
+    block = hosts.add("block", "send no requests to a host, for a time or until it is unblocked", _block)
     block.add_argument("hosts", nargs="+", metavar="HOST")
-    block.add_argument("--for", dest="length", required=True, metavar="TIME", help="90s, 15m, 2h30m, 7d")
+    block.add_argument("--reason", required=True, metavar="TEXT", help="why the host is blocked")
+    block.add_argument("--for", dest="length", metavar="TIME", help="end it after this time: 90s, 15m, 2h30m, 7d")
     unblock = hosts.add("unblock", "end the block of a host, including one after its own 429 or 503", _unblock)
     unblock.add_argument("hosts", nargs="+", metavar="HOST")
     delay = hosts.add("delay", "set the least delay between two requests to a host; 0 removes it", _delay)
     delay.add_argument("host", metavar="HOST")
     delay.add_argument("seconds", metavar="S")
+    slots = hosts.add("slots", "set the most URL shards of a host at a time; 0 removes the limit", _slots)
+    slots.add_argument("host", metavar="HOST")
+    slots.add_argument("number", type=int, metavar="N")
 
     exclude = verbs.add("exclude", "let no crawl request a host, a URL prefix or an address range", _exclude)
     exclude.add_argument(
@@ -86,19 +90,29 @@ def _revoke_keys(desk: VerbContext, arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
+_POLICY: Final = ("delay_s", "block", "slots")
+"""What can be declared of a host. Other fields of a policy are the API's."""
+
+
 def _block(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    until = datetime.now(UTC) + timedelta(seconds=_seconds(arguments.length))
+    block, done = {"reason": arguments.reason}, "is blocked until it is unblocked"
+    if arguments.length is not None:
+        until = _ends_at(arguments.length, "Without --for a block never ends.")
+        block["until"] = until.isoformat(timespec="seconds")
+        done = f"is blocked until {until:%Y-%m-%d %H:%M:%S} UTC"
     for host in arguments.hosts:
-        body = {"until": until.isoformat(timespec="seconds")}
-        answer = desk.client.ask("PUT", path("hosts", host, "block"), body=body).body
-        desk.output.done(f"host/{host}", f"is blocked until {until:%Y-%m-%d %H:%M:%S} UTC", answer)
+        answer = _declare_policy(desk, host, {"block": block})
+        desk.output.done(f"host/{host}", done, answer)
+        desk.asked(answer)
     return Exit.OK
 
 
 def _unblock(desk: VerbContext, arguments: argparse.Namespace) -> int:
     for host in arguments.hosts:
-        answer = desk.client.ask("DELETE", path("hosts", host, "block")).body
+        _declare_policy(desk, host, {"block": None})
+        answer = desk.client.ask("POST", path("hosts", host, "unblock")).body
         desk.output.done(f"host/{host}", "is unblocked", answer)
+        desk.asked(answer)
     return Exit.OK
 
 
@@ -107,10 +121,56 @@ _NO_DELAY: Final = "has no operator's delay any more: the delays of its crawls a
 
 def _delay(desk: VerbContext, arguments: argparse.Namespace) -> int:
     seconds = _seconds(arguments.seconds)
-    answer = desk.client.ask("PUT", path("hosts", arguments.host, "delay"), body={"delay_s": seconds}).body
+    answer = _declare_policy(desk, arguments.host, {"delay_s": seconds or None})
     done = f"gets a request at most every {seconds:g} s" if seconds else _NO_DELAY
     desk.output.done(f"host/{arguments.host}", done, answer)
+    desk.asked(answer)
     return Exit.OK
+
+
+def _slots(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    number = arguments.number
+    answer = _declare_policy(desk, arguments.host, {"slots": number or None})
+    done = f"has at most {number} of its URL shards out at a time" if number else "has no limit of slots any more"
+    desk.output.done(f"host/{arguments.host}", done, answer)
+    desk.asked(answer)
+    return Exit.OK
+
+
+def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Change parts of a host's policy, None for no such part. Delete a policy that has no part left.
+
+    Return the answer, empty if nothing had to change.
+    """
+    at = path("host-policies", host)
+    for left in reversed(range(_AGAIN)):
+        try:
+            seen = desk.client.get(at)
+        except Refusal as refusal:
+            if refusal.problem.status != 404:
+                raise
+            seen = None
+        before = {} if seen is None else {name: seen.body[name] for name in _POLICY}
+        wanted = {name: value for name, value in {**before, **change}.items() if value is not None}
+        headers = {} if seen is None or seen.etag is None else {"If-Match": seen.etag}
+        if seen is None and not wanted:
+            return {}
+        try:
+            answer = desk.client.ask("PUT" if wanted else "DELETE", at, body=wanted or None, headers=headers)
+        except Refusal as refusal:
+            if refusal.problem.status in (404, 412) and left:
+                continue
+            raise
+        return answer.body or {}
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _ends_at(length: str, otherwise: str) -> datetime:
+    """Return the time after a duration such as 2h30m. Raise Usage if it is none, or too long."""
+    try:
+        return datetime.now(UTC) + timedelta(seconds=_seconds(length))
+    except OverflowError:
+        raise Usage(f"--for {length} is too long. {otherwise}") from None
 
 
 def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
@@ -121,10 +181,7 @@ def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
         "withdraw": arguments.withdraw,
     }
     if arguments.length is not None:
-        try:
-            until = datetime.now(UTC) + timedelta(seconds=_seconds(arguments.length))
-        except OverflowError:
-            raise Usage(f"--for {arguments.length} is too long. Without --for an exclusion never ends.") from None
+        until = _ends_at(arguments.length, "Without --for an exclusion never ends.")
         terms["until"] = until.isoformat(timespec="seconds")
     for target in arguments.targets:
         try:

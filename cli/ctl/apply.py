@@ -19,9 +19,13 @@ _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
     "crawl": ("crawls", "deleted"),
     "exclusion": ("exclusions", "deleted"),
     "schedule": ("schedules", "deleted"),
+    "host-policy": ("host-policies", "deleted"),
     "key": ("api-keys", "revoked"),
     "dead-letter": ("dead-letters", "discarded"),
 }
+
+
+_SINGULAR: Final[Mapping[str, str]] = {"host-policies": "host-policy"}
 
 
 def declare(verbs: Verbs) -> None:
@@ -36,7 +40,9 @@ def declare(verbs: Verbs) -> None:
     create.add_argument("--no-start", action="store_true", help="do not start them")
     add_flags(create)
 
-    delete = verbs.add("delete", "delete crawls, schedules and exclusions, revoke keys, discard dead letters", _delete)
+    delete = verbs.add(
+        "delete", "delete crawls, schedules, exclusions and host policies, revoke keys, discard dead letters", _delete
+    )
     delete.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(_REMOVED))
     delete.add_argument("names", nargs="*", metavar="NAME")
     _files(delete, required=False)
@@ -146,7 +152,7 @@ def _delete(desk: VerbContext, arguments: argparse.Namespace) -> int:
         for declared in reversed(read(arguments.file, sys.stdin)):
             _delete_named(desk, declared.kind, [declared.name], ignore=arguments.ignore_missing)
         return Exit.OK
-    kind, names = (arguments.kind or "").removesuffix("s"), arguments.names
+    kind, names = _SINGULAR.get(arguments.kind, (arguments.kind or "").removesuffix("s")), arguments.names
     if kind not in _REMOVED:
         raise Usage(f"cannot delete {arguments.kind!r}: expected one of {', '.join(_REMOVED)}.")
     if not names:

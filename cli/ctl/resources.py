@@ -211,6 +211,20 @@ EXCLUSIONS: Final = ResourceKind(
     filters=frozenset(("target",)),
 )  # fmt: skip
 
+HOST_POLICIES: Final = ResourceKind(
+    "host-policies", "host-policy", "/v1/host-policies", (
+        Column("HOST", picked("host"), cut=16),
+        Column("DELAY", lambda row, now: "-" if row.get("delay_s") is None else f"{row['delay_s']:g}s", right=True),
+        Column("BLOCKED", picked("effective.blocked"), rank=1, style=lambda text: "yellow" if text == "yes" else ""),
+        Column("ENDS", left("block.until"), rank=2, right=True),
+        Column("SLOTS", picked("slots"), rank=2, right=True),
+        Column("REASON", picked("block.reason"), rank=3, cut=20),
+        Column("CHANGED", age("changed_at"), rank=4, right=True),
+        Column("BY", picked("changed_by"), rank=6, cut=12, wide=True),
+    ),
+    key="host",
+)  # fmt: skip
+
 SCHEDULES: Final = ResourceKind(
     "schedules", "schedule", "/v1/schedules", (
         Column("NAME", picked("name"), cut=12),
@@ -297,8 +311,8 @@ CLUSTER: Final = ResourceKind(
 )  # fmt: skip
 
 RESOURCES: Final = (
-    CRAWLS, SCHEDULES, URLS, PAGES, CHANGES, ITEMS, SEEDS, HOSTS, EXCLUSIONS, LETTERS, WORKERS, MASTERS, CLUSTER, KEYS,
-    REVISIONS, CONFIG, CONFIGS, AUDIT,
+    CRAWLS, SCHEDULES, URLS, PAGES, CHANGES, ITEMS, SEEDS, HOSTS, HOST_POLICIES, EXCLUSIONS, LETTERS, WORKERS, MASTERS,
+    CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS, AUDIT,
 )  # fmt: skip
 
 KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))

@@ -102,7 +102,7 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | 
     ]
     if fetch is not None:
         lines += _fetch_text(fetch)
-    block = f", blocked until {moment(host.blocked_until_ms)}" if host.blocked_until_ms > now_ms else ""
+    block = f", blocked until {moment(host.held_until_ms)}" if host.held_until_ms > now_ms else ""
     trouble = f", {counted(host.failures, 'failure')}, the last: {host.last_failure}" if host.failures else ""
     lines.append(
         _field(

@@ -209,7 +209,7 @@ def host_json(host: HostView) -> dict[str, Any]:
         "operator_delay_ms": host.operator_delay_ms,
         "failures": host.failures,
         "last_failure": host.last_failure,
-        "blocked_until": moment(host.blocked_until_ms) if host.blocked_until_ms else None,
+        "blocked_until": moment(host.held_until_ms) if host.held_until_ms else None,
         "visited_at": moment(host.visited_at_ms) if host.visited_at_ms else None,
         "ip": host.ip,
     }

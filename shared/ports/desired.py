@@ -1,20 +1,23 @@
-"""The port to the members' desired state: the hot configuration, the members that are to drain, and the exclusions.
+"""The port to desired state: the hot configuration, the members that are to drain, exclusions and host policies.
 
 Every method is one transaction. Errors: Missing, Exists, Full and Stale as for the catalog, Transient, Permanent and
 Unusable as for the store. The leader publishes what is stored here (`api.leader.config_publisher` and
-`exclusion_publisher`); members follow what is published.
+`exclusion_publisher`); members follow what is published. It sends the owners of hosts their policies
+(`host_policy_publisher`).
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from shared.domain.ids import Partition
 from shared.domain.ops.config import Drains, HotConfig, MemberRole, StoredConfig
 from shared.domain.ops.exclusions import ExclusionList, ExclusionTerms, StoredExclusion
+from shared.domain.ops.host_policies import HostLimits, HostPolicyCommand, HostPolicySpec, StoredHostPolicy
 from shared.domain.reads.declared import Actor, Repeatable
 
 
 class Desired(Protocol):
-    """The members' desired state in the database: the hot configuration, the members to drain, and the exclusions."""
+    """The desired state in the database: the hot configuration, the members to drain, exclusions and host policies."""
 
     async def config(self) -> StoredConfig:
         """Return the newest revision of the hot configuration, or the empty revision 0 if there is none."""
@@ -96,3 +99,34 @@ class Desired(Protocol):
 
     async def exclusion_commanded(self, exclusion_id: int, revision: int) -> None:
         """Record that the command of an exclusion at `revision` was sent to all its partitions."""
+
+    async def host_policies(self, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
+        """Return up to `max_count` host policies after the host `after`, ordered by host."""
+
+    async def host_policy(self, host: str) -> StoredHostPolicy:
+        """Return the policy of a host. Raise Missing if it has none."""
+
+    async def put_host_policy(
+        self,
+        host: str,
+        partition: Partition,
+        spec: HostPolicySpec,
+        limits: HostLimits,
+        *,
+        expected: frozenset[str] | None,
+        actor: Actor,
+        now_ms: int,
+    ) -> tuple[StoredHostPolicy, bool]:
+        """Store the policy of a canonical host with the command that applies it, unless nothing differs.
+
+        Return it, and True if it was created. Raise Missing, Stale, or Full at the limit of number.
+        """
+
+    async def delete_host_policy(self, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:
+        """Delete the policy of a host. Return the id of the command that applies this. Raise Missing or Stale."""
+
+    async def host_policy_commands(self, after: int) -> Sequence[HostPolicyCommand]:
+        """Return some commands after a revision that are not published yet, ordered by revision."""
+
+    async def host_policy_commanded(self, revision: int) -> None:
+        """Record that the command of this revision is published."""

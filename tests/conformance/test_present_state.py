@@ -2,7 +2,6 @@
 
 import pytest
 
-from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import HostId
 from shared.wire.messages import Extend, Go, Gone, UrlShard, Wait
@@ -17,7 +16,7 @@ QUEUED, LEASED = UrlState.QUEUED, UrlState.LEASED
 
 def block(cluster: Cluster, seconds: float) -> None:
     until_ms = EPOCH_MS + round((cluster.world.now + seconds) * 1000)
-    cluster.command(CommandKind.BLOCK_HOST, host=HOST, until_ms=until_ms)
+    cluster.put_policy(HOST, until_ms=until_ms)
     cluster.world.run_for(0.5)
 
 
@@ -107,7 +106,7 @@ def test_new_delay_reaches_shards_that_are_out(start: Start) -> None:
     shard = shard_of(hand)
     grant = hand.go(shard, 1).grant
     assert extended(hand, shard, grant).delay_ms == shard.delay_ms == 1_000
-    cluster.command(CommandKind.HOST_DELAY, host=HOST, delay_ms=60_000)
+    cluster.put_policy(HOST, delay_s=60.0)
     cluster.world.run_for(0.5)
     assert extended(hand, shard, grant).delay_ms == 60_000
     hand.report(shard, grant, {shard.urls[0].url: 200})
@@ -136,7 +135,7 @@ def test_shard_without_a_delay_ends_when_its_host_gets_one(start: Start) -> None
     cluster.world.run_for(1.0)
     (_, one), (_, other) = hand.pull(), hand.pull()
     grant = hand.go(one, 1).grant
-    cluster.command(CommandKind.HOST_DELAY, host=HOST, delay_ms=3_000)
+    cluster.put_policy(HOST, delay_s=3.0)
     cluster.world.run_for(0.5)
     assert extended(hand, one, grant).stop
     assert isinstance(hand.begin(other, 1), Gone)
@@ -161,7 +160,7 @@ def test_shard_called_back_unbegun_starts_no_new_rest(start: Start) -> None:
     """A host whose shard was called back for its rest would rest anew each time, and never be visited."""
     cluster, hand = start(2)
     shard = shard_of(hand)
-    cluster.command(CommandKind.HOST_DELAY, host=HOST, delay_ms=40_000)
+    cluster.put_policy(HOST, delay_s=40.0)
     cluster.world.run_for(0.5)
     own = cluster.owners[0].owner.ownership
     assert own is not None

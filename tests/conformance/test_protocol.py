@@ -262,12 +262,16 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(host=st.integers(0, 2), delay_ms=st.sampled_from([0, 2_500, 20_000]))
     def delay_host(self, host: int, delay_ms: int) -> None:
-        self.at.command(CommandKind.HOST_DELAY, host=f"h{host}.test", delay_ms=delay_ms)
+        self.at.put_policy(f"h{host}.test", delay_s=delay_ms / 1000)
+
+    @rule(host=st.integers(0, 2), slots=st.sampled_from([0, 1, 3]))
+    def limit_slots(self, host: int, slots: int) -> None:
+        self.at.put_policy(f"h{host}.test", slots=slots)
 
     @rule(host=st.integers(0, 2), seconds=st.sampled_from([0, 5, 20, 300]))
     def block_host(self, host: int, seconds: int) -> None:
         until_ms = EPOCH_MS + round((self.at.world.now + seconds) * 1000) if seconds else 0
-        self.at.command(CommandKind.BLOCK_HOST, host=f"h{host}.test", until_ms=until_ms)
+        self.at.put_policy(f"h{host}.test", until_ms=until_ms)
 
     @precondition(lambda self: self.at.crawl_id < 3)
     @rule(move=st.booleans())

@@ -389,7 +389,7 @@ def test_a_blocked_host_gets_no_shard_and_an_outcome_does_not_unblock_it(start: 
     shard = shard_of(hand)
     grant = hand.go(shard, 1).grant
     until_ms = EPOCH_MS + round((cluster.world.now + 60) * 1000)
-    cluster.command(CommandKind.BLOCK_HOST, host="h0.test", until_ms=until_ms)
+    cluster.put_policy("h0.test", until_ms=until_ms)
     cluster.world.run_for(2.0)
     hand.report(shard, grant, {url(0): 200}, final=True, left=(url(1),))
     for _ in range(10):

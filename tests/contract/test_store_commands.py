@@ -259,22 +259,22 @@ def test_a_chunk_does_not_come_back_to_what_those_before_it_have_done(
     on_store(story)
 
 
-def test_a_host_is_blocked_and_slowed_for_all_crawls(on_store: OnStore) -> None:
+def test_unblocked_host_keeps_its_failures(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
-        await t.found(*links(HOST, range(2)), *links("b.example.com", range(2)))
-        await t.command("block_host", id="b", host=HOST, until_ms=NOW_MS + 5)
-        await t.command("host_delay", id="d", host=HOST, delay_ms=7000)
-        here, there = await t.queue(HOST), await t.queue("b.example.com")
-        assert (here.blocked_until_ms, here.operator_delay_ms) == (NOW_MS + 5, 7000)
-        assert (there.blocked_until_ms, there.operator_delay_ms) == (0, 0)
-        await t.command("block_host", id="u", host=HOST, until_ms=0)
-        assert (await t.queue(HOST)).blocked_until_ms == 0
-        await t.command("block_host", id="n", host="nobody.example.com", until_ms=1)
+        await t.found(*links(HOST, range(2)))
+        assert isinstance(t.store, SqlStore)
+        await t.store.executor.write(
+            lambda c: c.exec_driver_sql("UPDATE hosts SET blocked_until_ms = 7, failures = 2").close()
+        )
+        await t.command("unblock_host", id="u", host=HOST)
+        queue = await t.queue(HOST)
+        assert (queue.blocked_until_ms, queue.failures) == (0, 2)
+        await t.command("unblock_host", id="n", host="unknown.example.com")
 
     on_store(story)
 
 
-@pytest.mark.parametrize(("kind", "args"), [("explode", {}), ("block_host", {"host": HOST}), ("host_delay", {})])
+@pytest.mark.parametrize(("kind", "args"), [("explode", {}), ("unblock_host", {}), ("host_policy", {"host": 7})])
 def test_a_command_that_is_none_changes_nothing(on_store: OnStore, kind: str, args: dict[str, object]) -> None:
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(2)))

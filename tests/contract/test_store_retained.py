@@ -197,10 +197,10 @@ def test_a_walk_sees_every_row_however_many_passes_it_takes(on_store: OnStore) -
 
         def ask(c: Connection) -> None:
             for n in range(ROWS + 2):
-                access.ask(c, f"k{n:05}", CrawlId(0), "block_host", "{}", 0, actor=OPERATOR, now_ms=NOW_MS)
+                access.ask(c, f"k{n:05}", CrawlId(0), "host_policy", "{}", 0, actor=OPERATOR, now_ms=NOW_MS)
 
         await t.store.executor.write(ask)
-        await catalog.ask("zz", CrawlId(0), "block_host", "{}", 1, actor=OPERATOR, now_ms=NOW_MS)
+        await catalog.ask("zz", CrawlId(0), "host_policy", "{}", 1, actor=OPERATOR, now_ms=NOW_MS)
         assert await walked(t, RetainedKind.COMMANDS) == [ROWS, 2]
         assert await catalog.command(kept) is None
         assert await catalog.command("zz") is not None

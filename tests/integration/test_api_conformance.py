@@ -231,10 +231,10 @@ def test_streams_begin_as_the_document_says(path: str, role: Role, running: Serv
 @pytest.mark.parametrize(
     ("method", "path", "headers", "body"),
     [
-        ("PUT", "/v1/hosts/example.org/delay", {}, {"delay_s": False}),
-        ("PUT", "/v1/hosts/example.org/delay", {}, {"delay_s": "1"}),
-        ("PUT", "/v1/hosts/example.org/block", {}, {"until": 0}),
-        ("PUT", "/v1/hosts/example.org/block", {}, {"until": "0"}),
+        ("PUT", "/v1/host-policies/example.org", {}, {"delay_s": False}),
+        ("PUT", "/v1/host-policies/example.org", {}, {"delay_s": "1"}),
+        ("PUT", "/v1/host-policies/example.org", {}, {"block": {"reason": "x", "until": 0}}),
+        ("PUT", "/v1/host-policies/example.org", {}, {"block": {"reason": "x", "until": "0"}}),
         ("POST", "/v1/crawls/docs/plan", {}, {"spec": SPEC, "start": "yes"}),
         ("PUT", "/v1/config", {}, {"worker": {"max_visits": True}}),
         ("PUT", "/v1/config", {}, {"worker": {"max_visits": 1.5}}),

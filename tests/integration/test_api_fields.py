@@ -110,8 +110,8 @@ def test_every_pattern_that_a_request_is_held_to_is_said_in_words() -> None:
         ("POST", "/v1/crawls", []),
         ("POST", "/v1/crawls", {"name": 7, "spec": 7, "start": "yes", "labels": 7}),
         ("POST", "/v1/api-keys", {"name": "", "role": "chief"}),
-        ("PUT", "/v1/hosts/a.test/block", {"until": 7}),
-        ("PUT", "/v1/hosts/a.test/delay", {"delay_s": 1e9}),
+        ("PUT", "/v1/host-policies/a.test", {"block": {"until": 7}}),
+        ("PUT", "/v1/host-policies/a.test", {"delay_s": 1e9, "slots": "all", "block": {"reason": "", "until": "now"}}),
         ("DELETE", "/v1/crawls/docs/seeds", {"seeds": ["a"] * 2000, "all": 1}),
     ],
 )  # fmt: skip

@@ -19,14 +19,11 @@ from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRo
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.domain.web.robots import robots_record
-from shared.domain.web.url import partition_of
 from shared.ports.broker import Broker
-from shared.wire.messages import Command, decode_report
 from shared.wire.robots import encode_robots, robots_key
 from tests.support.api.paging import walked
 from tests.support.api.rest_api import PARTITIONS, SPEC, api, problem
 from tests.support.database.store_tables import NOW_MS, Tables, link, links, sqlite_tables
-from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 
 DOCS = "/v1/crawls/docs"
@@ -277,32 +274,6 @@ def test_dead_letters_are_shown_with_their_evidence(tmp_path: Path) -> None:
             one = (await client.get(f"/v1/dead-letters/{letters[0]['id']}")).json()
             assert one == letters[0]
             problem(await client.get("/v1/dead-letters/99"), 404, "not-found")
-
-    asyncio.run(story())
-
-
-def test_a_block_travels_to_the_owner_of_the_host(tmp_path: Path, server: BrokerServer) -> None:
-    async def story() -> None:
-        async with (
-            server.broker() as broker,
-            api(tmp_path / "crawl.db", broker) as served,
-            served.as_role(Role.OPERATOR) as client,
-        ):
-            asked = await client.put("/v1/hosts/Example.ORG/block", json={"until": "2030-01-01T00:00:00Z"})
-            assert asked.status_code == 202
-            problem(await client.put("/v1/hosts/a.test/block", json={"until": "2030-01-01T00:00:00"}), 422, "invalid")
-            problem(await client.put("/v1/hosts/a.test/delay", json={"delay_s": -1}), 422, "invalid")
-            reader = await broker.read_reports(partition_of("example.org", PARTITIONS), "outcome", 0)
-            [report] = await reader.read(10, 5.0)
-            await reader.close()
-            message = decode_report(report.data)
-            assert isinstance(message, Command)
-            assert (message.kind, message.args) == (
-                "block_host",
-                {"host": "example.org", "until_ms": 1_893_456_000_000},
-            )
-            progress = (await client.get(f"/v1/commands/{asked.json()['command']}")).json()
-            assert (progress["applied"], progress["partitions"]) == (0, 1)
 
     asyncio.run(story())
 

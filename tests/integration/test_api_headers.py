@@ -167,7 +167,13 @@ def test_live_answers_of_what_a_crawl_stored_carry_the_declared_headers(tmp_path
             await both(f"{CRAWL}/items/{{item}}", f"{docs}/items/{listed.json()['items'][0]['id']}")
             await judged("GET", "/v1/hosts", 200)
             await judged("GET", "/v1/hosts/{host}", 200, at="/v1/hosts/a.test")
-            await judged("PUT", "/v1/hosts/{host}/delay", 202, at="/v1/hosts/a.test/delay", json={"delay_s": 1})
+            await judged("POST", "/v1/hosts/{host}/unblock", 202, at="/v1/hosts/a.test/unblock")
+            policy, put = "/v1/host-policies/a.test", {"delay_s": 1}
+            await judged("PUT", "/v1/host-policies/{host}", 201, at=policy, json=put)
+            await judged("PUT", "/v1/host-policies/{host}", 200, at=policy, json=put)
+            await judged("GET", "/v1/host-policies", 200)
+            await judged("GET", "/v1/host-policies/{host}", 200, at=policy)
+            await judged("DELETE", "/v1/host-policies/{host}", 202, at=policy)
             await judged("GET", f"{CRAWL}/urls", 200, at=f"{docs}/urls")
             for what in ("lookup", "explain"):
                 await judged("GET", f"{CRAWL}/urls/{what}", 200, at=f"{docs}/urls/{what}", params=url)

@@ -200,7 +200,9 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert "worker.max_visits=9" in orb("get", "config-revisions")
     assert "worker.max_visits" in orb("config", "set", "worker.max_visits=-9", code=Exit.USAGE)
     assert re.search(r"^m1 +active", orb("get", "masters"), re.M)
-    assert orb("hosts", "block", "a.test", "--for", "2h").startswith("host/a.test is blocked until ")
+    block = ("hosts", "block", "a.test", "--reason", "by mail")
+    assert orb(*block, "--for", "2h").startswith("host/a.test is blocked until 2")
+    assert orb(*block).startswith("host/a.test is blocked until it is unblocked")
     excluded = orb("exclude", "A.test.", "https://b.test/x", "--reason", "asked by mail", "--for", "7d")
     assert "exclusion/1 created: no crawl requests a.test\n" in excluded
     assert "exclusion/1 replaced" in orb("exclude", "a.test", "--reason", "again", "--withdraw")
@@ -210,8 +212,18 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert "is not a host" in orb("exclude", "*.test", "--reason", "x", code=Exit.USAGE)
     assert orb("delete", "exclusion", "1") == "exclusion/1 deleted\n"
     assert "a.test" not in orb("get", "exclusions", "--target", "https://b.test/x")
-    assert orb("hosts", "delay", "a.test", "5") == "host/a.test gets a request at most every 5 s\n"
+    assert orb("hosts", "delay", "a.test", "5").startswith("host/a.test gets a request at most every 5 s\n")
+    assert orb("hosts", "slots", "A.test", "2").startswith("host/A.test has at most 2 of its URL shards out at a time")
+    assert re.search(r"^a.test +5s +yes +- +2 +by mail", orb("get", "host-policies"), re.M)
+    assert "a.test is unblocked" in orb("hosts", "unblock", "a.test")
+    assert orb("hosts", "slots", "a.test", "0").startswith("host/a.test has no limit of slots any more")
+    policy = json.loads(orb("get", "host-policy", "a.test", "-o", "json"))
+    assert (policy["delay_s"], policy["block"], policy["slots"]) == (5, None, None)
     assert orb("hosts", "delay", "a.test", "0").startswith("host/a.test has no operator's delay any more")
+    assert orb("get", "host-policies", "-o", "name") == "", "a policy without any part is deleted"
+    assert "slots" in orb("hosts", "slots", "a.test", "65", code=Exit.USAGE)
+    orb("hosts", "delay", "b.test", "5")
+    assert orb("delete", "host-policies", "b.test") == "host-policy/b.test deleted\n"
     assert "config.replace" in orb("get", "audit", "--action", "config.")
 
 

@@ -1,7 +1,7 @@
 """The front's invariants, held against a judge that only sees what is leased and released, and when."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import settings
@@ -305,6 +305,22 @@ def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
     taken = front.take(0.0)
     assert taken is not None
     assert taken[0].host_id == 3
+
+
+def test_block_of_a_policy_and_back_off_of_the_host_end_apart() -> None:
+    front = HostQueues(PoolShares(), max_hosts=2, rested_from=-100.0)
+
+    def offered(own_s: int, policy_s: int) -> float:
+        row = replace(
+            row_of(HostId(1), CrawlId(2), Sql(queued=5), blocked_until_ms=EPOCH_MS + own_s * 1000),
+            operator_blocked_until_ms=EPOCH_MS + policy_s * 1000,
+        )
+        front.offer(row, facts=facts_of(row), delay_s=1.0, slots=1, now=0.0, now_ms=EPOCH_MS)
+        host = front.host(HostId(1))
+        assert host is not None
+        return host.blocked_until
+
+    assert [offered(*until) for until in ((5, 60), (5, 0), (70, 60), (0, 60), (0, 0))] == [60, 5, 70, 60, 0]
 
 
 def test_large_heap_is_scanned_in_pieces_and_serves_every_host(

@@ -146,6 +146,9 @@ def test_owner_uses_the_delay_and_the_page_limit_of_the_host() -> None:
     )
     assert crawl.pace("a.test", FACTS) == (0.0, 8)
     assert crawl.pace("a.test", replace(FACTS, crawl_delay_ms=4000)) == (4.0, 1)
+    assert crawl.pace("a.test", replace(FACTS, operator_slots=3)) == (0.0, 3)
+    assert crawl.pace("a.test", replace(FACTS, operator_slots=64)) == (0.0, 8), "a policy adds no slots"
+    assert crawl.pace("a.test", replace(FACTS, operator_slots=3, visited=False)) == (0.0, 1)
     assert crawl.pace("b.test", FACTS) == (1.0, 1)
     assert [crawl.max_pages_of(host) for host in ("a.test", "b.test")] == [5, None]
     assert crawl.max_depth == 7

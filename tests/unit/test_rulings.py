@@ -9,8 +9,9 @@ from shared.domain.crawl.spec import CrawlSpec, Scope, Seed
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.crawl.state import CANCELLED, COMPLETE, CrawlStatus
 from shared.domain.explain.rule_checks import ExplainContext, RuleCheck, blocking_reason, rule_checks
-from shared.domain.explain.sentences import why
+from shared.domain.explain.sentences import moment, why
 from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.politeness import FOREVER_MS
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import Fingerprint, HostId
@@ -161,6 +162,23 @@ def test_what_only_makes_a_url_wait_is_told_too() -> None:
     assert blocking_reason(list(found.values())) == found["back_off"].detail
     due = judged(replace(waiting, due_ms=NOW_MS))
     assert held_by(due) == []
+
+
+def test_host_policy_that_blocks_or_slows_is_named_with_its_reason() -> None:
+    policy = replace(HOST, operator_delay_ms=9_000, operator_slots=2, policy_reason="by mail", blocked_until_ms=1)
+    shut = replace(policy, operator_blocked_until_ms=FOREVER_MS)
+    found = judged(view(UrlState.QUEUED, host=shut), replace(AROUND, host=shut))
+    assert held_by(found) == ["blocked"]
+    assert found["blocked"].detail == f"the policy of {HOST.host} blocks it without an end: by mail"
+    assert "every 9 s (its host policy), with at most 2 shards out at a time (its host policy)" in found["delay"].detail
+    until = replace(policy, operator_blocked_until_ms=NOW_MS + 1_000)
+    assert (
+        f"until {moment(NOW_MS + 1_000)}: by mail"
+        in judged(view(UrlState.QUEUED), replace(AROUND, host=until))["blocked"].detail
+    )
+    longer = replace(until, blocked_until_ms=NOW_MS + 2_000)
+    assert "policy" not in judged(view(UrlState.QUEUED), replace(AROUND, host=longer))["blocked"].detail
+    assert held_by(judged(view(UrlState.QUEUED), replace(AROUND, host=policy))) == []
 
 
 def test_what_is_fetched_or_given_up_is_held_by_its_own_state() -> None:

@@ -99,6 +99,22 @@ def state(health: HostHealth | None = None, **known: Any) -> HostState:
             "1 d 00:00 for a.test: 11 URLs failed and are tried again then",
             "to ask at once: CMD",
         ),
+        (
+            state(REFUSED, last_failure="http_429", policy_until_ms=NOW_MS + 90_000),
+            {},
+            WaitReason.POLICY,
+            90,
+            "1:30 for a.test: its policy blocks it",
+            "change or delete its host policy",
+        ),
+        (
+            state(REFUSED, last_failure="http_429", policy_until_ms=NOW_MS + 30_000),
+            {},
+            WaitReason.REFUSES,
+            60,
+            "1:00 for a.test: it answered 429 (too many requests)",
+            "to ask at once: CMD",
+        ),
     ],
 )
 def test_a_host_that_waits_has_a_reason_and_a_remedy(

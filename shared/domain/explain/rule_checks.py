@@ -23,6 +23,7 @@ from shared.domain.explain.sentences import (
     interval_of,
     meaning,
     moment,
+    policy_block,
     priority_of,
     why_unknown,
 )
@@ -310,7 +311,9 @@ def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> It
         place = deciding(spec, host.host, "max_pages_per_host") or "budget.max_pages_per_host"
         detail = f"{host.host} has given {host.pages} of {limit} pages ({place})"
         yield RuleCheck("host_budget", host.pages < limit, detail)
-    if host.blocked_until_ms > now_ms:
+    if host.operator_blocked_until_ms > max(now_ms, host.blocked_until_ms):
+        yield RuleCheck("blocked", False, f"the policy of {host.host} blocks it {policy_block(host)}")
+    elif host.blocked_until_ms > now_ms:
         cause = f", after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
         yield RuleCheck("blocked", False, f"{host.host} is left alone until {moment(host.blocked_until_ms)}{cause}")
     else:
@@ -325,6 +328,10 @@ def _host(spec: CrawlSpec, host: HostView, regained_s: float, now_ms: int) -> It
     pace = f"is asked at most every {delay_s:g} s" if delay_s else "has no delay"
     if delay_s == own.politeness.delay_s and (decided := deciding(spec, host.host, "delay_s")) is not None:
         pace += f" ({decided})"
+    if host.operator_delay_ms and delay_s == host.operator_delay_ms / 1000:
+        pace += " (its host policy)"
+    if host.operator_slots:
+        pace += f", with at most {counted(host.operator_slots, 'shard')} out at a time (its host policy)"
     detail = f"{host.host} {pace}; {counted(host.queued, 'URL')} queued"
     if host.leased:
         detail += f", {host.leased} with workers now: {given_again(regained_s)}"

@@ -24,10 +24,10 @@ from shared.domain.explain.excluded_links import (
 from shared.domain.explain.redirects import COOKIES
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.failure import HOST_UNREACHABLE
-from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.politeness import FOREVER_MS, host_delay
 from shared.domain.frontier.sitemap_visits import QUIET
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
-from shared.domain.reads.views import UrlView
+from shared.domain.reads.views import HostView, UrlView
 from shared.domain.web.fetch import FailureKind
 from shared.domain.web.robots import BY_TYPE, NotIndexed
 from shared.domain.web.url import canonicalize, host_of
@@ -349,10 +349,19 @@ def _fetched(view: UrlView) -> str:
     return f"It was fetched on {at}: status {fetch.status}{led}."
 
 
+def policy_block(host: HostView) -> str:
+    """Return until when the policy of a host blocks it, and its reason."""
+    ends = host.operator_blocked_until_ms < FOREVER_MS
+    until = f"until {moment(host.operator_blocked_until_ms)}" if ends else "without an end"
+    return f"{until}: {host.policy_reason}" if host.policy_reason else until
+
+
 def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
     host = view.host
     sentences = []
-    if host.blocked_until_ms > now_ms:
+    if host.operator_blocked_until_ms > max(now_ms, host.blocked_until_ms):
+        sentences.append(f"The policy of its host blocks it {policy_block(host)}.")
+    elif host.blocked_until_ms > now_ms:
         cause = f" after {counted(host.failures, 'failure')} ({host.last_failure})" if host.last_failure else ""
         sentences.append(f"Its host is left alone until {moment(host.blocked_until_ms)}{cause}.")
     own = spec_for(spec, host.host)
@@ -364,7 +373,8 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
         slowed_s=host.slowed_ms / 1000,
     )
     if delay_s:
-        sentences.append(f"Its host is asked at most every {delay_s:g} s.")
+        policy = " (its host policy)" if host.operator_delay_ms and delay_s == host.operator_delay_ms / 1000 else ""
+        sentences.append(f"Its host is asked at most every {delay_s:g} s{policy}.")
     limit = own.budget.max_pages_per_host
     if limit is not None and host.pages >= limit:
         place = deciding(spec, host.host, "max_pages_per_host") or "budget.max_pages_per_host"

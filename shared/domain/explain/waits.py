@@ -35,6 +35,8 @@ class WaitReason(StrEnum):
     """All remaining URLs of the host failed and are tried again later."""
     RECRAWL = "recrawl"
     """All remaining URLs of the host are stored pages, or retries, and none is due."""
+    POLICY = "policy"
+    """The host's policy blocks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class HostState:
     `urls`: how many of its URLs are left. `rest_s`: seconds until its delay has passed. `due_s`: seconds until the
     first URL of the queue is due. `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
     `gave_pages`: it gave pages of this crawl. `busy`: requests to it are under way.
-    `waiting`: how many of its URLs wait for a time.
+    `waiting`: how many of its URLs wait for a time. `policy_until_ms`, `policy_slots`: what its policy sets, 0 for
+    nothing.
     """
 
     host: str
@@ -60,6 +63,8 @@ class HostState:
     gave_pages: bool = False
     busy: bool = False
     waiting: int = 0
+    policy_until_ms: int = 0
+    policy_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +140,15 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
     """Return why the host gets no request now, or None if it gets one now or within LEAST_S seconds."""
     health, delay_s = state.health, delay_of(state, spec)
     blocked_s = (health.blocked_until_ms - now_ms) / 1000
-    wait_s = max(blocked_s, state.due_s, 0.0 if state.busy else state.rest_s)
+    policy_s = (state.policy_until_ms - now_ms) / 1000
+    wait_s = max(blocked_s, policy_s, state.due_s, 0.0 if state.busy else state.rest_s)
     silent = bool(health.silent_since_ms and health.unreachable)
     if wait_s < LEAST_S and not (silent and blocked_s > 0):
         return None
     reason, cause, given_up_s, asked = WaitReason.DELAY, "", -1.0, False
-    if blocked_s >= max(state.due_s, state.rest_s):
+    if policy_s > 0 and policy_s >= max(blocked_s, state.due_s, state.rest_s):
+        reason = WaitReason.POLICY
+    elif blocked_s >= max(state.due_s, state.rest_s):
         reason = WaitReason.SILENT if silent else WaitReason.REFUSES
         cause = state.last_failure.partition(" ")[0]
         held_ms = health.blocked_until_ms - health.last_failure_ms
@@ -165,7 +173,9 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_c
         wait = wait_of(state, own, now_ms)
         delay_s = delay_of(state, own)
         fetch_s = state.latency_s or _EXPECTED_FETCH_S
-        rest_s = (state.urls - 1) * (delay_s + fetch_s) / host_slots(own.politeness, delay_s)
+        slots = host_slots(own.politeness, delay_s)
+        slots = min(slots, state.policy_slots) if state.policy_slots else slots
+        rest_s = (state.urls - 1) * (delay_s + fetch_s) / slots
         wait_s = 0.0 if wait is None else wait.wait_s
         left_s = max(left_s, wait_s + fetch_s + rest_s, state.retry_s + fetch_s)
         if wait is None:
@@ -198,6 +208,8 @@ def cause_of(wait: HostWait, clock: str) -> str:
             return f"{text}{urls} tried again then"
         case WaitReason.RECRAWL:
             return f"{text}its next page is due then"
+        case WaitReason.POLICY:
+            return f"{text}its policy blocks it"
         case never:
             assert_never(never)
 
@@ -223,5 +235,7 @@ def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
             return "--delay and politeness.adaptive set this"
         case WaitReason.RECRAWL:
             return "the section recrawl of the spec sets this"
+        case WaitReason.POLICY:
+            return "change or delete its host policy"
         case never:
             assert_never(never)

@@ -18,8 +18,8 @@ class CommandKind(StrEnum):
 
     RETRY_FAILED queues a crawl's failed URLs again. RETRY_UNANSWERED queues only those that failed without an HTTP
     status: no connection, refused by the egress rules, or given up with their host. DELETE removes every row of a
-    crawl. BLOCK_HOST (`host`, `until_ms`, 0 to unblock) and HOST_DELAY (`host`, `delay_ms`) act on a host for all
-    crawls.
+    crawl. HOST_POLICY applies the present policy of `host`. UNBLOCK_HOST ends the back-off of `host` after its own
+    429s, 503s and failures, but no block of a policy. Both act for all crawls.
 
     DELETE_SEEDS removes seeds that were never fetched from the queue: those at `places`, each (host, fingerprint). With
     `all` it removes every seed except those. Seeds that were sent out, but that no worker has begun, are recalled
@@ -41,8 +41,8 @@ class CommandKind(StrEnum):
     RETRY_FAILED = "retry_failed"
     RETRY_UNANSWERED = "retry_unanswered"
     DELETE = "delete"
-    BLOCK_HOST = "block_host"
-    HOST_DELAY = "host_delay"
+    HOST_POLICY = "host_policy"
+    UNBLOCK_HOST = "unblock_host"
     DELETE_SEEDS = "delete_seeds"
     DELETE_SEEDS_BETWEEN = "delete_seeds_between"
     RECRAWL = "recrawl"
@@ -57,8 +57,8 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.RETRY_FAILED: {},
     CommandKind.RETRY_UNANSWERED: {},
     CommandKind.DELETE: {},
-    CommandKind.BLOCK_HOST: {"host": str, "until_ms": int},
-    CommandKind.HOST_DELAY: {"host": str, "delay_ms": int},
+    CommandKind.HOST_POLICY: {"host": str},
+    CommandKind.UNBLOCK_HOST: {"host": str},
     CommandKind.DELETE_SEEDS: {"all": bool, "places": list},
     CommandKind.DELETE_SEEDS_BETWEEN: {"places": list, "above": bytes, "upto": bytes},
     CommandKind.RECRAWL: {"every_ms": int},

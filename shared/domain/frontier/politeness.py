@@ -39,6 +39,9 @@ SLOWED_LEAST_MS: Final = 100
 SPEEDS_UP_BY: Final = 32
 """A 429 doubles the delay, to at least 0.1 s. Each success reduces the added delay by 1/32."""
 
+FOREVER_MS: Final = 253_402_300_799_000
+"""The end of a block that never ends by itself, in Unix ms: the last second of the year 9999."""
+
 SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16

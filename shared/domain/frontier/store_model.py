@@ -88,6 +88,8 @@ class QueueRow:
     silent_since_ms: int = 0
     signals: bytes | None = None
     found_ms: int = 0
+    operator_blocked_until_ms: int = 0
+    operator_slots: int = 0
 
 
 FIRST_HOST: Final = 1

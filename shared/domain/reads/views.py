@@ -58,7 +58,10 @@ class KnownUrl:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """Everything stored of a host, with the numbers of its queue of one crawl."""
+    """Everything stored of a host, with the numbers of its queue of one crawl.
+
+    `operator_...`: what the policy of the host sets, 0 for nothing. `policy_reason`: the reason of its block.
+    """
 
     host_id: HostId
     host: str
@@ -76,6 +79,14 @@ class HostView:
     visited_at_ms: int
     ip: str | None
     slowed_ms: int = 0
+    operator_blocked_until_ms: int = 0
+    operator_slots: int = 0
+    policy_reason: str | None = None
+
+    @property
+    def held_until_ms(self) -> int:
+        """Until when no request is sent to the host, in Unix ms, 0 if it was never blocked."""
+        return max(self.blocked_until_ms, self.operator_blocked_until_ms)
 
 
 @dataclass(frozen=True, slots=True)

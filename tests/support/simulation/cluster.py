@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
+
+import msgspec
 
 from api.crawls.finished_check import FinishedCheck, finished
 from api.crawls.seed_messages import publish_seeds
@@ -11,6 +14,7 @@ from api.frontier.capacity import BudgetReservation, PoolCapacity
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.owner import Owner
 from api.frontier.ownership import FrontierSettings
+from shared.adapters.sql.catalog import host_policies
 from shared.adapters.sql.engine import stored_crawls
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
@@ -20,6 +24,8 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision, Term
+from shared.domain.ops.host_policies import HostBlock, HostPolicySpec, limits_of
+from shared.domain.reads.declared import Actor
 from shared.domain.web.url import fingerprint, host_of
 from shared.ports.store import Store
 from shared.wire.messages import Command, Malformed, ShardUnreadable, WorkerStatus, decode_shard, encode
@@ -35,6 +41,7 @@ from tests.support.simulation.world import EPOCH_MS, Process, SimClock, World
 SETTINGS: Final = FrontierSettings(partitions=1, linger_s=0.0, ack_wait_s=ACK_WAIT_S)
 PARTITION: Final = Partition(0)
 LONGEST_S: Final = 1500.0
+_OPERATOR: Final = Actor("0" * 16, "operator", "r")
 REQUESTS_A_VERSION: Final = 2
 """After so many requests of it a page is another one, where pages are fetched again."""
 
@@ -98,6 +105,7 @@ class Cluster:
         """Workers leave out the links that the scope of the shard's revision excludes."""
         self.revised = 0
         self._commands = 0
+        self._policies: dict[str, tuple[HostPolicySpec, int | None]] = {}
         self._seeded = 0
         self._terms = 0
         self._started = 0
@@ -272,6 +280,32 @@ class Cluster:
         data = encode(Command(name, self.crawl_id if crawl_id is None else crawl_id, kind, dict(args)))
         self.broker.publish(report(PARTITION, "outcome"), data, name)
         return name
+
+    def put_policy(
+        self, host: str, *, delay_s: float | None = None, until_ms: int | None = None, slots: int | None = None
+    ) -> None:
+        """Set these parts of a host's policy, and publish its command. 0 removes a part; None leaves it as it was."""
+        spec, ends_ms = self._policies.get(host, (HostPolicySpec(), None))
+        if delay_s is not None:
+            spec = msgspec.structs.replace(spec, delay_s=delay_s or None)
+        if slots is not None:
+            spec = msgspec.structs.replace(spec, slots=slots or None)
+        if until_ms is not None:
+            block = HostBlock(reason="test", until=str(until_ms)) if until_ms else None
+            spec, ends_ms = msgspec.structs.replace(spec, block=block), until_ms or None
+        self._policies[host] = (spec, ends_ms)
+        limits = limits_of(spec, ends_ms)
+        waiting = self.database.write(
+            lambda connection: (
+                host_policies.put(
+                    connection, host, PARTITION, spec, limits, expected=None, actor=_OPERATOR, now_ms=EPOCH_MS
+                ),
+                host_policies.commands(connection, 0),
+            )
+        )[1]
+        for command in waiting:
+            self.command(CommandKind.HOST_POLICY, CrawlId(0), host=command.host)
+            self.database.write(partial(host_policies.commanded, revision=command.revision))
 
     def ask_finished(self, choice: int = -1) -> None:
         """Begin the finished check with one of the owners; its verdict is judged when it comes."""

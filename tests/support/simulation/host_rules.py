@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tests.support.simulation.world import EPOCH_MS
+
+_RULES: Final = "SELECT host, max(blocked_until_ms, operator_blocked_until_ms), operator_delay_ms FROM hosts"
 
 
 @dataclass(eq=False)
@@ -36,7 +38,7 @@ class HostRules:
         for laid in (laid for history in self._hosts.values() for laid in history):
             if laid.known_from is None and laid.term <= term:
                 laid.known_from = now
-        for host, blocked_until_ms, delay_ms in rows("SELECT host, blocked_until_ms, operator_delay_ms FROM hosts"):
+        for host, blocked_until_ms, delay_ms in rows(_RULES):
             history = self._hosts.setdefault(host, [DatedRules(0.0, 0, 0, 0, 0.0)])
             if (history[-1].blocked_until_ms, history[-1].delay_ms) != (blocked_until_ms, delay_ms):
                 history.append(DatedRules(now, term, blocked_until_ms, delay_ms))

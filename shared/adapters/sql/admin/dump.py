@@ -48,6 +48,7 @@ _NUMBERED: Final = {
     "audit_log": "id",
     "exclusions": "id",
     "schedules": "schedule_id",
+    "host_policy_commands": "revision",
 }
 """Tables whose numbers the database generates, each only once."""
 

@@ -72,8 +72,8 @@ HOST_COLUMNS = (
     "SELECT h.host_id, h.host, coalesce(q.queued, 0) AS queued, coalesce(q.waiting, 0) AS waiting,"
     " coalesce(q.leased, 0) AS leased, coalesce(q.pages, 0) AS pages, h.crawl_delay_ms, h.operator_delay_ms,"
     " h.latency_ms, h.failures, h.last_failure, h.last_failure_ms, h.blocked_until_ms, h.slowed_ms, h.visited_at_ms,"
-    " h.ip"
-    " FROM hosts h"
+    " h.ip, h.operator_blocked_until_ms, h.operator_slots, p.reason AS policy_reason"
+    " FROM hosts h LEFT JOIN host_policies p ON p.host = h.host"
 )
 HOST = Query(
     f"{HOST_COLUMNS} LEFT JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id WHERE h.host = :host"

@@ -1,4 +1,4 @@
-"""The desired state of the members, on SQL: the hot configuration, the members to drain, and the exclusions."""
+"""Desired state on SQL: the hot configuration, the members to drain, exclusions and host policies."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, text
 
 from shared.adapters.sql.catalog import access
 from shared.adapters.sql.catalog import exclusions as stored_exclusions
+from shared.adapters.sql.catalog import host_policies as stored_policies
 from shared.adapters.sql.engine.access_schema import config_revisions, drains
 from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
 from shared.domain.errors import Refused
@@ -120,7 +121,7 @@ def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: i
 
 
 class SqlDesired(SqlAdapter):
-    """The hot configuration, the members to drain and the exclusions, on SQL (`shared.ports.desired.Desired`)."""
+    """The hot configuration, members to drain, exclusions and host policies on SQL (`shared.ports.desired.Desired`)."""
 
     config = polled(_newest)
     config_revision = read(_revision)
@@ -138,3 +139,9 @@ class SqlDesired(SqlAdapter):
     exclusions_revision = read(stored_exclusions.revision_of)
     exclusions_in_force = read(stored_exclusions.in_force)
     exclusion_commanded = write(stored_exclusions.commanded)
+    host_policies = read(stored_policies.listing)
+    host_policy = read(stored_policies.one)
+    put_host_policy = write(stored_policies.put)
+    delete_host_policy = write(stored_policies.remove)
+    host_policy_commands = polled(stored_policies.commands)
+    host_policy_commanded = write(stored_policies.commanded)

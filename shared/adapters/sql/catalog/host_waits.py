@@ -19,7 +19,7 @@ HOSTS: Final = 1_000
 _COLUMNS = (
     "SELECT h.host, q.queued, q.waiting, q.leased, q.pages, q.next_due_ms, h.crawl_delay_ms, h.operator_delay_ms,"
     " h.latency_ms, h.failures, h.unreachable, h.last_failure_ms, h.last_failure, h.blocked_until_ms, h.recent,"
-    " h.slowed_ms, h.asked_ms, h.silent_since_ms, h.visited_at_ms"
+    " h.slowed_ms, h.asked_ms, h.silent_since_ms, h.visited_at_ms, h.operator_blocked_until_ms, h.operator_slots"
 )
 _LEFT = Query(
     f"{_COLUMNS} FROM queues q JOIN hosts h ON h.host_id = q.host_id"
@@ -87,6 +87,8 @@ def _state(row: Any, now_ms: int) -> HostState:
         gave_pages=row.pages > 0,
         busy=row.leased > 0,
         waiting=row.waiting,
+        policy_until_ms=row.operator_blocked_until_ms,
+        policy_slots=row.operator_slots,
     )
 
 

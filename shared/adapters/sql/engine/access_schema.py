@@ -1,4 +1,4 @@
-"""The tables of API keys, the audit log, idempotency, command requests, hot configuration, drains and schedules.
+"""The tables of API keys, the audit log, command requests, hot configuration, host policies, drains and schedules.
 
 They belong to the same metadata as `schema`.
 """
@@ -106,6 +106,35 @@ exclusion_list = Table(
     Column("revision", BigInteger, nullable=False),
 )
 """One row: a number that each change of `exclusions` raises. Its lock lets writers take turns."""
+
+host_policies = Table(
+    "host_policies",
+    metadata,
+    Column("host", Text, primary_key=True),
+    Column("partition", Integer, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("delay_ms", Integer, nullable=False),
+    Column("blocked_until_ms", BigInteger, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("reason", Text),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("changed_at_ms", BigInteger, nullable=False),
+    Column("changed_by", Text, nullable=False),
+)
+"""The declared policies of hosts. `spec` is what was put. Owners copy `delay_ms`, `blocked_until_ms` and `slots` to
+`hosts`. `reason` is that of the block."""
+
+host_policy_commands = Table(
+    "host_policy_commands",
+    metadata,
+    Column("revision", Id, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Commands of changed host policies that the leader has not published yet. A change's revision is generated here."""
 
 drains = Table(
     "drains",

@@ -199,8 +199,11 @@ hosts = Table(
     Column("asked_ms", BigInteger, nullable=False, server_default="0"),
     Column("silent_since_ms", BigInteger, nullable=False, server_default="0"),
     Column("ip", String(64)),
+    Column("operator_blocked_until_ms", BigInteger, nullable=False, server_default="0"),
+    Column("operator_slots", Integer, nullable=False, server_default="0"),
     UniqueConstraint("host", name="hosts_host"),
 )
+"""The columns `operator_...` have what the host's policy sets, 0 for nothing. Its owner copies them."""
 
 queues = Table(
     "queues",

@@ -21,6 +21,7 @@ from shared.adapters.sql.frontier import dead_letters as letters
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.adapters.sql.frontier.exclude import exclude
+from shared.adapters.sql.frontier.host_policies import apply_policy
 from shared.adapters.sql.frontier.recrawl_schedule import schedule
 from shared.adapters.sql.frontier.rediscover import rediscovered
 from shared.adapters.sql.frontier.rescope import rescope
@@ -122,8 +123,7 @@ _DELETE_SOME_REST = {
 # These have one row, one per reason of an outcome, and a bounded number per reason of excluded links.
 _REST = ("crawl_counters", "crawl_tallies", "links_left_out")
 _DELETE_REST = tuple(text(f"DELETE FROM {table} WHERE {_OF_CRAWL}") for table in _REST)
-_BLOCK = text("UPDATE hosts SET blocked_until_ms = :until_ms WHERE host = :host AND partition = :partition")
-_DELAY = text("UPDATE hosts SET operator_delay_ms = :delay_ms WHERE host = :host AND partition = :partition")
+_UNBLOCK = text("UPDATE hosts SET blocked_until_ms = 0 WHERE host = :host AND partition = :partition")
 
 
 def accept(
@@ -141,12 +141,12 @@ def accept(
     record = keys | {"kind": command.kind, "now_ms": now_ms}
     others = connection.execute(_OTHERS, keys).all()
     match kind:
-        case CommandKind.BLOCK_HOST:
-            connection.execute(_BLOCK, keys | _only(command, "host", "until_ms"))
+        case CommandKind.HOST_POLICY:
+            apply_policy(connection, fence.partition, command.args["host"])
             connection.execute(_RECORD, record)
             return None
-        case CommandKind.HOST_DELAY:
-            connection.execute(_DELAY, keys | _only(command, "host", "delay_ms"))
+        case CommandKind.UNBLOCK_HOST:
+            connection.execute(_UNBLOCK, {"host": command.args["host"], "partition": fence.partition})
             connection.execute(_RECORD, record)
             return None
         case CommandKind.DELETE:
@@ -245,7 +245,7 @@ def run_chunk(
             rest = letters.replay(connection, command, sent, command.through if upto is None else upto, now_ms)
         case CommandKind.DISCARD:
             rest = letters.discard(connection, command)
-        case CommandKind.BLOCK_HOST | CommandKind.HOST_DELAY:
+        case CommandKind.HOST_POLICY | CommandKind.UNBLOCK_HOST:
             raise ValueError(f"command {kind} is applied when it is accepted")
         case _:
             assert_never(kind)
@@ -260,11 +260,6 @@ def run_chunk(
 
 def _revision(args: Mapping[str, object]) -> int:
     return int(str(args["revision"]))
-
-
-def _only(command: CommandRun, *names: str) -> dict[str, object]:
-    """Return the arguments of these names, without others that a message may have."""
-    return {name: command.args[name] for name in names}
 
 
 def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[int]:

@@ -12,6 +12,7 @@ from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.engine.url_compression import shortened
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
 from shared.adapters.sql.frontier.extra_hops import HopChanges, nearer_link
+from shared.adapters.sql.frontier.host_policies import apply_to_new
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
 from shared.adapters.sql.frontier.seed_contexts import GivenContexts
 from shared.adapters.sql.frontier.signs import apply_signs, write_found
@@ -50,7 +51,10 @@ _HOSTS_SQLITE = text("SELECT host_id, host FROM hosts WHERE host IN :names").bin
 )
 _HOSTS_POSTGRESQL = text("SELECT host_id, host FROM hosts WHERE host = ANY(:names)")
 INSERT_HOST: Final = inserting(schema.hosts, ("host_id", "partition", "host"))
-_NEXT_HOST = text("UPDATE partitions SET next_host = :next_host WHERE partition = :partition")
+_NEXT_HOST = text(
+    "UPDATE partitions SET next_host = :next_host WHERE partition = :partition"
+    " RETURNING EXISTS (SELECT 1 FROM host_policies)"
+)
 _PRODUCER = text(
     "SELECT n, total, gaps FROM producers"
     " WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
@@ -273,7 +277,9 @@ def _host_ids(
             ids[name] = HostId(numbered(result.next_host, partition))
             result.next_host += 1
         INSERT_HOST.run(connection, [(ids[name], partition, name) for name in unseen])
-        connection.execute(_NEXT_HOST, {"next_host": result.next_host, "partition": partition})
+        next_host = {"next_host": result.next_host, "partition": partition}
+        if connection.execute(_NEXT_HOST, next_host).scalar():
+            apply_to_new(connection, partition, unseen)
     result.host_names.update((host_id, name) for name, host_id in ids.items())
     return ids
 

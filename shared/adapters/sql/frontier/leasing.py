@@ -106,11 +106,13 @@ _QUEUE_COLUMNS = (
     "SELECT q.crawl_id, q.host_id, h.host, q.queued, q.waiting, q.next_due_ms, q.pages, q.leased, q.shard_cap,"
     " h.crawl_delay_ms, h.operator_delay_ms, h.latency_ms, h.failures, h.unreachable,"
     " h.last_failure_ms, h.blocked_until_ms, h.visited_at_ms, h.recent, h.slowed_ms, h.asked_ms, h.silent_since_ms,"
-    " q.signals, q.found_ms FROM queues q JOIN hosts h ON h.host_id = q.host_id"
+    " q.signals, q.found_ms, h.operator_blocked_until_ms, h.operator_slots"
+    " FROM queues q JOIN hosts h ON h.host_id = q.host_id"
 )
 _READY_QUEUES = (
     f"{_QUEUE_COLUMNS} WHERE q.crawl_id = :crawl_id AND q.partition = :partition AND q.queued + q.waiting > 0"
-    " ORDER BY CASE WHEN h.blocked_until_ms <= :soon_ms AND (q.queued > 0 OR q.next_due_ms <= :soon_ms)"
+    " ORDER BY CASE WHEN h.blocked_until_ms <= :soon_ms AND h.operator_blocked_until_ms <= :soon_ms"
+    " AND (q.queued > 0 OR q.next_due_ms <= :soon_ms)"
     " THEN 0 ELSE 1 END, q.active_at_ms LIMIT :max_count"
 )
 # SQLite has no statistics here and prefers the primary key, which would read the queues of all partitions.

@@ -1,0 +1,161 @@
+"""Host policies on SQL. A change, its line in the audit log and the request of its command are one transaction."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
+
+from shared.adapters.sql.catalog import access
+from shared.adapters.sql.engine.access_schema import host_policies, host_policy_commands
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ops.host_policies import (
+    MAX_HOST_POLICIES,
+    HostLimits,
+    HostPolicyCommand,
+    HostPolicySpec,
+    StoredHostPolicy,
+    command_id_of,
+)
+from shared.domain.reads.declared import Actor
+from shared.ports.catalog import Full, Missing, Stale
+
+AT_ONCE: Final = 100
+"""The most commands that one read returns."""
+
+
+def listing(connection: Connection, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
+    """Return up to `max_count` policies after the host `after`, by host (Desired.host_policies)."""
+    query = select(host_policies).where(host_policies.c.host > after).order_by(host_policies.c.host).limit(max_count)
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def one(connection: Connection, host: str) -> StoredHostPolicy:
+    """Return the policy of a host. Raise Missing if it has none (Desired.host_policy)."""
+    stored = _find(connection, host)
+    if stored is None:
+        raise Missing(f"there is no policy of the host {host!r}")
+    return stored
+
+
+def put(
+    connection: Connection,
+    host: str,
+    partition: Partition,
+    spec: HostPolicySpec,
+    limits: HostLimits,
+    *,
+    expected: frozenset[str] | None,
+    actor: Actor,
+    now_ms: int,
+) -> tuple[StoredHostPolicy, bool]:
+    """Store the policy of a host, unless nothing differs. Return it, and True if it is new.
+
+    (Desired.put_host_policy)
+    """
+    _lock(connection)
+    before = _find(connection, host)
+    if expected is not None:
+        if before is None:
+            raise Missing(f"there is no policy of the host {host!r}")
+        if before.tag not in expected:
+            raise Stale(before.tag)
+    if before is not None and before.spec == spec:
+        return before, False
+    if before is None and (count := _count(connection)) >= MAX_HOST_POLICIES:
+        raise Full(f"there are {count} host policies, and at most {MAX_HOST_POLICIES} are kept: delete some")
+    revision = _command(connection, host, partition, actor, now_ms)
+    document = msgspec.json.encode(spec).decode()
+    values: dict[str, Any] = {
+        "spec": document,
+        "delay_ms": limits.delay_ms,
+        "blocked_until_ms": limits.blocked_until_ms,
+        "slots": limits.slots,
+        "reason": None if spec.block is None else spec.block.reason,
+        "revision": revision,
+        "changed_at_ms": now_ms,
+        "changed_by": str(actor),
+    }
+    if before is None:
+        made = values | {"host": host, "partition": partition, "created_at_ms": now_ms, "created_by": str(actor)}
+        connection.execute(insert(host_policies).values(**made))
+    else:
+        connection.execute(update(host_policies).where(host_policies.c.host == host).values(**values))
+    action = "host_policy.create" if before is None else "host_policy.replace"
+    earlier = None if before is None else msgspec.json.encode(before.spec).decode()
+    access.record(connection, actor, action, host, earlier, document, now_ms)
+    return one(connection, host), before is None
+
+
+def remove(connection: Connection, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:
+    """Delete the policy of a host. Return the id of the command that applies this (Desired.delete_host_policy)."""
+    _lock(connection)
+    stored = one(connection, host)
+    if expected is not None and stored.tag not in expected:
+        raise Stale(stored.tag)
+    partition = connection.execute(
+        delete(host_policies).where(host_policies.c.host == host).returning(host_policies.c.partition)
+    ).scalar_one()
+    revision = _command(connection, host, Partition(partition), actor, now_ms)
+    before = msgspec.json.encode(stored.spec).decode()
+    access.record(connection, actor, "host_policy.delete", host, before, None, now_ms)
+    return command_id_of(revision)
+
+
+def commands(connection: Connection, after: int) -> Sequence[HostPolicyCommand]:
+    """Return some commands after a revision that are not published yet (Desired.host_policy_commands)."""
+    table = host_policy_commands
+    query = select(table).where(table.c.revision > after).order_by(table.c.revision).limit(AT_ONCE)
+    return [HostPolicyCommand(row.revision, row.host, row.partition) for row in connection.execute(query)]
+
+
+def commanded(connection: Connection, revision: int) -> None:
+    """Record that the command of this revision is published (Desired.host_policy_commanded)."""
+    connection.execute(delete(host_policy_commands).where(host_policy_commands.c.revision == revision))
+
+
+def _command(connection: Connection, host: str, partition: Partition, actor: Actor, now_ms: int) -> int:
+    """Store the command that applies a change, for the leader to publish. Return the revision of the change."""
+    query = insert(host_policy_commands).values(host=host, partition=partition)
+    revision = int(connection.execute(query.returning(host_policy_commands.c.revision)).scalar_one())
+    args = msgspec.json.encode({"host": host}).decode()
+    access.ask(
+        connection,
+        command_id_of(revision),
+        CrawlId(0),
+        CommandKind.HOST_POLICY,
+        args,
+        1,
+        actor=actor,
+        now_ms=now_ms,
+    )
+    return revision
+
+
+def _lock(connection: Connection) -> None:
+    """Let writers take turns, so that two cannot create the same policy. SQLite has one writer."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE host_policies IN SHARE ROW EXCLUSIVE MODE"))
+
+
+def _count(connection: Connection) -> int:
+    return int(connection.execute(select(func.count()).select_from(host_policies)).scalar_one())
+
+
+def _find(connection: Connection, host: str) -> StoredHostPolicy | None:
+    row = connection.execute(select(host_policies).where(host_policies.c.host == host)).first()
+    return None if row is None else _stored(row)
+
+
+def _stored(row: Row[Any]) -> StoredHostPolicy:
+    return StoredHostPolicy(
+        host=row.host,
+        spec=msgspec.json.decode(row.spec, type=HostPolicySpec),
+        limits=HostLimits(row.delay_ms, row.blocked_until_ms, row.slots),
+        revision=row.revision,
+        created_at_ms=row.created_at_ms,
+        created_by=row.created_by,
+        changed_at_ms=row.changed_at_ms,
+        changed_by=row.changed_by,
+    )
