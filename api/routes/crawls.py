@@ -30,6 +30,7 @@ from api.schemas.changes import recrawl_plan
 from api.schemas.crawls import (
     MAX_LABELS,
     NAME,
+    Change,
     Crawl,
     CrawlInput,
     CrawlPatch,
@@ -53,7 +54,7 @@ from shared.domain.crawl.host_specs import compiled_scope
 from shared.domain.crawl.scope_change import same_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.crawl.spec_diff import Difference, merge_patch, spec_difference
-from shared.domain.crawl.state import CrawlStatus, Verb, status_after_new_spec
+from shared.domain.crawl.state import DesiredRun, Verb, initial_state, status_after_new_spec, status_as_desired
 from shared.domain.crawl.wider_scope import may_admit_more
 from shared.domain.explain.excluded_links import OUTLINKS
 from shared.domain.frontier.counters import Counters
@@ -116,7 +117,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
 
     With an Idempotency-Key a repeated request creates nothing.
     """
-    declaration = _declared(wanted.name, wanted.spec, wanted.labels)
+    declaration = _declared(wanted.name, wanted.spec, wanted.labels, wanted.desired)
     made = await served.catalog.create(
         declaration,
         start=wanted.start,
@@ -158,12 +159,13 @@ async def put_crawl(
         str | None, Header(pattern=ANYTHING, description="`*`: only if the crawl does not exist.")
     ] = None,
 ) -> Crawl:
-    """Create the crawl, or replace its spec and labels.
+    """Create the crawl, or replace its spec, its labels and whether it runs.
 
-    If nothing differs, nothing changes. A changed spec is a new revision. A wider scope needs the archive, if pages are
-    stored with links that the scope left out, or while pages are being stored.
+    If nothing differs, nothing changes. With `desired` a crawl that does something else is started or paused. A changed
+    spec is a new revision. A wider scope needs the archive, if pages are stored with links that the scope left out, or
+    while pages are being stored.
     """
-    declaration = _declared(name, wanted.spec, wanted.labels)
+    declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
     now_ms, max_count = served.clock.unix_ms(), served.tuning().max_crawls
     if if_none_match is not None:
@@ -203,7 +205,9 @@ async def patch_crawl(
         if len(labels) > MAX_LABELS:
             wrong = FieldError("labels", f"there would be more than {MAX_LABELS}")
             raise ApiProblem(ProblemKind.INVALID, "the labels are not valid", errors=[wrong])
-        declaration = _declared(name, given_spec(merge_patch(_spec(stored), patch.spec)), labels)
+        changes_run = "desired" in patch.model_fields_set
+        desired = patch.desired if changes_run else stored.desired
+        declaration = _declared(name, given_spec(merge_patch(_spec(stored), patch.spec)), labels, desired)
         await _check_archive(served, declaration)
         try:
             made, _ = await served.catalog.put(
@@ -212,6 +216,7 @@ async def patch_crawl(
                 start=False,
                 actor=by,
                 now_ms=served.clock.unix_ms(),
+                enforce=changes_run,
             )
             break
         except Stale:
@@ -238,18 +243,20 @@ async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -
 @router.post("/{name}/plan", summary="Plan a change of a crawl", dependencies=_READS)
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
     """Return what a PUT of the crawl would change, without changing anything. The spec is validated as by a PUT."""
-    declaration = _declared(name, wanted.spec, wanted.labels)
+    declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     warnings = list(needs_of(declaration.spec).warnings(served))
     try:
         stored = await served.catalog.crawl(name)
     except Missing:
-        state = CrawlState.SEEDING if wanted.start else CrawlState.CREATED
+        state = initial_state(declaration.desired, start=wanted.start)
         return Plan(action="create", revision=1, state=state, changes=[], warnings=warnings, recrawl=None, scope=None)
     differences = spec_difference(stored.spec, declaration.spec)
     labels = spec_difference(
         msgspec.json.encode(stored.labels).decode(), msgspec.json.encode(declaration.labels).decode()
     )
-    standing = CrawlStatus(stored.state, stored.resumes_as)
+    status = status_after_new_spec(stored.status) if differences else stored.status
+    planned = status_as_desired(declaration.desired, status)
+    run = _run_changes(stored, declaration, mended=planned != status)
     recrawl = scope = None
     spec = decode_spec(declaration.spec)
     moved = _scope_differs(stored.spec, spec)
@@ -265,14 +272,21 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
             if need is not None:
                 warnings.append(f"{need}; a PUT is refused")
     return Plan(
-        action="update" if differences or labels else "none",
+        action="update" if differences or labels or run else "none",
         revision=stored.revision + bool(differences),
-        state=status_after_new_spec(standing).state if differences else stored.state,
-        changes=[*changes_body(labels, below="labels."), *changes_body(differences)],
+        state=planned.state,
+        changes=[*run, *changes_body(labels, below="labels."), *changes_body(differences)],
         warnings=warnings,
         recrawl=recrawl,
         scope=scope,
     )
+
+
+def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
+    """Return what would change of whether the crawl runs: its declaration, or else only what it does (`mended`)."""
+    if stored.desired != wanted.desired:
+        return [Change(path="desired", before=stored.desired, after=wanted.desired)]
+    return [Change(path="state", before=stored.state, after=wanted.desired)] if mended else []
 
 
 async def _check_archive(served: Services, declaration: Declaration) -> None:
@@ -375,12 +389,13 @@ async def diff_revision(
     return RevisionDiff(revision=revision, against=other, changes=changes_body(differences))
 
 
-def _declared(name: str, given: GivenSpec, labels: dict[str, str]) -> Declaration:
+def _declared(name: str, given: GivenSpec, labels: dict[str, str], desired: str | None) -> Declaration:
     """Return the declaration. Raise a problem if the spec has another name than the crawl."""
     if given.name not in (None, name):
         wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the path names the crawl")
         raise ApiProblem(ProblemKind.INVALID, "the crawl spec cannot be used", errors=[wrong])
-    return Declaration(name, encode_spec(msgspec.structs.replace(given.spec, name=name)).decode(), labels)
+    spec = encode_spec(msgspec.structs.replace(given.spec, name=name)).decode()
+    return Declaration(name, spec, labels, None if desired is None else DesiredRun(desired))
 
 
 def _spec(crawl: DeclaredCrawl) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from api.schemas.schedules import (
     schedule_problems,
     summary_body,
 )
+from shared.domain.crawl.state import DECIDED_BY_DESIRED
 from shared.domain.ops.access import Role
 from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import StoredSchedule
@@ -117,7 +118,7 @@ async def put_schedule(
 async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> SchedulePlan:
     """Return what a PUT of the schedule would change, without changing anything. It is validated as by a PUT.
 
-    A crawl that does not exist is a warning: it may be declared before the PUT.
+    A crawl that does not exist, or that declares whether it runs, is a warning: it may be declared before the PUT.
     """
     spec = wanted.spec()
     await _check(spec, served)
@@ -125,8 +126,7 @@ async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, ser
         stored = await served.schedules.schedule(schedule)
     except Missing:
         stored = None
-    missing = await _missing_crawl(spec, served)
-    return plan_body(stored, wanted, [] if missing is None else [f"{missing}: create it before the schedule"])
+    return plan_body(stored, wanted, _warnings(await _refused(spec, served), "create it before the schedule"))
 
 
 @router.delete(
@@ -172,8 +172,8 @@ async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpe
     """Return the spec of a request. Raise a problem with all wrong fields."""
     spec = wanted.spec()
     await _check(spec, served)
-    if (missing := await _missing_crawl(spec, served)) is not None:
-        raise _invalid([FieldError("crawl", missing, "create the crawl first")])
+    if (refused := await _refused(spec, served)) is not None:
+        raise _invalid([refused])
     return spec
 
 
@@ -189,15 +189,25 @@ def _invalid(wrong: list[FieldError]) -> ApiProblem:
     return ApiProblem(ProblemKind.INVALID, "the schedule cannot be used", errors=wrong)
 
 
-async def _missing_crawl(spec: ScheduleSpec, served: Services) -> str | None:
-    """Return that the crawl of the schedule does not exist, None if it does or there is a selector."""
+async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
+    """Return why no firing can apply the verb: the crawl does not exist, or declares whether it runs. Else None."""
     if spec.crawl is None:
         return None
     try:
-        await served.catalog.crawl(spec.crawl)
+        crawl = await served.catalog.crawl(spec.crawl)
     except Missing as error:
-        return str(error)
-    return None
+        return FieldError("crawl", str(error), "create the crawl first")
+    if crawl.desired is None or spec.verb not in DECIDED_BY_DESIRED:
+        return None
+    reason = f"is refused: the crawl declares `desired: {crawl.desired}`, so no schedule applies {spec.verb} to it"
+    return FieldError("verb", reason, "leave `desired` out of the crawl, or schedule another verb")
+
+
+def _warnings(refused: FieldError | None, remedy: str) -> list[str]:
+    """Return the sentence of a refusal. `remedy`: what to do if the crawl does not exist."""
+    if refused is None:
+        return []
+    return [f"{refused.reason}: {remedy}" if refused.path == "crawl" else f"each firing {refused.reason}"]
 
 
 async def _paused(
@@ -211,7 +221,6 @@ async def _paused(
 
 async def _body(stored: StoredSchedule, served: Services, response: Response) -> Schedule:
     """Return a schedule as the API shows it, and set its ETag. Warn if its crawl does not exist."""
-    missing = await _missing_crawl(stored.spec, served)
-    warnings = [] if missing is None else [f"{missing}: create it, or delete this schedule"]
+    refused = await _refused(stored.spec, served)
     response.headers.update(etag(stored.shown_tag))
-    return schedule_body(stored, warnings)
+    return schedule_body(stored, _warnings(refused, "create it, or delete this schedule"))

@@ -125,10 +125,15 @@ async def _without(
             hint = "put a spec with another seed first, or delete the crawl"
             raise ApiProblem(ProblemKind.INVALID, "a crawl's spec needs at least one seed", hint=hint)
         changed = msgspec.structs.replace(spec, seeds=kept)
-        declaration = Declaration(name, encode_spec(changed).decode(), crawl.labels)
+        declaration = Declaration(name, encode_spec(changed).decode(), crawl.labels, crawl.desired)
         try:
             made, _ = await served.catalog.put(
-                declaration, expected=frozenset({crawl.tag}), start=False, actor=by, now_ms=served.clock.unix_ms()
+                declaration,
+                expected=frozenset({crawl.tag}),
+                start=False,
+                actor=by,
+                now_ms=served.clock.unix_ms(),
+                enforce=False,
             )
         except Stale:
             attempts += 1

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from pydantic import ConfigDict, Field, PlainValidator, StringConstraints, WithJsonSchema
@@ -18,7 +18,7 @@ from shared.domain.crawl.spec import LABEL, LABEL_WORDS, CrawlSpec
 from shared.domain.crawl.spec_diff import Difference
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.crawl.spec_rules import refused_pattern
-from shared.domain.crawl.state import allowed_verbs
+from shared.domain.crawl.state import DesiredRun, allowed_verbs
 from shared.domain.explain.excluded_links import UNLISTED
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.egress import closed_networks
@@ -87,6 +87,16 @@ EXAMPLE: Final[dict[str, Any]] = {
 _AT_WORK: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
 
 
+Desired = Annotated[
+    Literal["running", "paused"] | None,
+    Field(
+        description="Whether the crawl runs. `running` starts or resumes it, `paused` keeps it from running. Schedules "
+        "may not start, pause or resume it then. Default: unset, so verbs and schedules decide.",
+        examples=["running"],
+    ),
+]
+
+
 class CrawlInput(RequestModel):
     """A crawl to create."""
 
@@ -95,7 +105,12 @@ class CrawlInput(RequestModel):
     name: CrawlName
     spec: _WantedSpec
     labels: Labels = Field(default_factory=dict)
-    start: bool = Field(True, description="True: start at once. False: the crawl waits for the verb `start`.")
+    desired: Desired = None
+    start: bool = Field(
+        True,
+        description="True: start at once. False: the crawl waits for the verb `start`. It is ignored if `desired` is "
+        "set.",
+    )
 
 
 class CrawlReplacement(RequestModel):
@@ -105,15 +120,16 @@ class CrawlReplacement(RequestModel):
 
     spec: _WantedSpec
     labels: Labels = Field(default_factory=dict)
+    desired: Desired = None
     start: bool = Field(
         True,
         description="True: start at once. False: the crawl waits for the verb `start`. It is ignored if the crawl "
-        "exists.",
+        "exists, or if `desired` is set.",
     )
 
 
 class CrawlPatch(RequestModel):
-    """A merge patch (RFC 7396) of `spec` and `labels`: null removes a field, which then has its default."""
+    """A merge patch (RFC 7396) of `spec`, `labels` and `desired`: null removes a field, which then has its default."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"spec": {"budget": {"max_pages": 50000}}}]})
 
@@ -128,6 +144,7 @@ class CrawlPatch(RequestModel):
     labels: dict[_Label, _LabelValue | None] = Field(
         default_factory=dict, description="Labels to set; null removes one.", examples=[{"team": "search", "old": None}]
     )
+    desired: Desired = None
 
 
 class _CrawlState(Model):
@@ -154,6 +171,12 @@ class _CrawlState(Model):
     )
     allowed_verbs: list[str] = field("The verbs that the crawl's state allows now.", ["pause", "cancel"])
     labels: dict[str, str] = field("The crawl's labels.", {"team": "search"})
+    desired: DesiredRun | None = field("Whether the declaration lets it run. Null: verbs and schedules decide.", None)
+    drifted: bool = field(
+        "True if a verb made the crawl do something else than `desired`. The next PUT with `desired` ends that. A "
+        "crawl that finished by itself, or that waits for a resource, has not drifted.",
+        False,
+    )
     created_at: datetime = field("When the crawl was created.", "2030-01-01T08:00:00Z")
     started_at: datetime | None = field(
         "When the crawl was first started. Null if it never was.", "2030-01-01T08:00:00Z"

@@ -29,6 +29,7 @@ _READ_ONLY: Final = frozenset(
         "started_at",
         "finished_at",
         "active_s",
+        "drifted",
         "warnings",
         "seeds",
     )

@@ -46,11 +46,15 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, dict.fromkeys(each))) for each in ranges)
 
 
+DRIFTED: Final = ", but a verb changed that: apply the declaration again"
+
+
 def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
     """Return sections that show a crawl: its state and progress, its counters and its spec."""
     crawl, progress = whole["crawl"], whole["progress"]
     rows = [
         ("state", crawl_state(crawl, now)),
+        *([("declared", crawl["desired"] + DRIFTED * crawl["drifted"])] if crawl.get("desired") else []),
         ("allowed verbs", ", ".join(map(shown, crawl["allowed_verbs"])) or NONE),
         ("revision", f"{crawl['revision']} (crawl {crawl['id']})"),
         ("labels", shown(crawl.get("labels"))),

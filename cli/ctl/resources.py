@@ -71,6 +71,8 @@ CRAWLS: Final = ResourceKind(
         _AGE,
         Column("FINISHED", age("finished_at"), rank=6, right=True, wide=True),
         Column("LABELS", picked("labels"), rank=5, cut=12),
+        Column("DESIRED", picked("desired"), rank=6, wide=True),
+        Column("DRIFTED", picked("drifted"), rank=6, wide=True),
         Column("ID", picked("id"), rank=7, right=True, wide=True),
     ),
     key="name", filters=frozenset(("state", "prefix", "label")),

@@ -107,10 +107,12 @@ class Catalog(Protocol):
         actor: Actor,
         now_ms: int,
         max_count: int | None = None,
+        enforce: bool = True,
     ) -> tuple[DeclaredCrawl, bool]:
         """Create the crawl of that name, or update it, as declared. Return it, and True if it was created.
 
-        `start` and `max_count` only apply to a new crawl.
+        `start` and `max_count` only apply to a new crawl. `enforce`: also start or pause a crawl that is not as it is
+        declared to be (`status_as_desired`).
         """
 
     async def turn(

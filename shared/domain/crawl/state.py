@@ -35,6 +35,17 @@ class Verb(StrEnum):
     DELETE = "delete"
 
 
+class DesiredRun(StrEnum):
+    """Whether the declaration of a crawl lets it run. A declaration without it leaves that to verbs and schedules."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+DECIDED_BY_DESIRED: Final = frozenset({Verb.START, Verb.PAUSE, Verb.RESUME})
+"""Verbs that no schedule may apply to a crawl that declares whether it runs."""
+
+
 class IllegalTransition(Exception):
     """The verb is not allowed in the crawl's state; `legal` has the verbs that are."""
 
@@ -87,6 +98,37 @@ def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
             return CrawlStatus(CrawlState.RUNNING) if now.state is CrawlState.FINISHED else now
         case Verb.RESET | Verb.DELETE:
             return CrawlStatus(CrawlState.DELETED)
+
+
+def initial_state(desired: DesiredRun | None, *, start: bool) -> CrawlState:
+    """Return the state in which a crawl is created. `start` decides where nothing is declared."""
+    runs = start if desired is None else desired is DesiredRun.RUNNING
+    return CrawlState.SEEDING if runs else CrawlState.CREATED
+
+
+def drifted(desired: DesiredRun | None, now: CrawlStatus) -> bool:
+    """Return True if an operator made the crawl do something else than its declaration says.
+
+    A crawl that finished by itself has not drifted, nor has one that waits for a resource.
+    """
+    match desired:
+        case None:
+            return False
+        case DesiredRun.RUNNING:
+            stopped = now.state in (CrawlState.CREATED, CrawlState.PAUSED)
+            return stopped or (now.state is CrawlState.FINISHED and now.reason == CANCELLED)
+        case DesiredRun.PAUSED:
+            return now.state in (CrawlState.SEEDING, CrawlState.RUNNING)
+
+
+def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStatus:
+    """Return the status that the declaration leads to from `now`: that of the verb that ends the drift, if there is
+    any."""
+    if not drifted(desired, now):
+        return now
+    if desired is DesiredRun.PAUSED:
+        return status_after(Verb.PAUSE, now)
+    return status_after(Verb.RESUME if now.state is CrawlState.PAUSED else Verb.START, now)
 
 
 def takes_seeds(now: CrawlStatus) -> bool:

@@ -10,6 +10,7 @@ from shared.domain.crawl.override_spec import Override
 from shared.domain.crawl.priority_rules import PriorityRules
 from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.spec import Extract, Scope
+from shared.domain.crawl.state import CrawlStatus, DesiredRun, drifted
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Revision
 
@@ -91,6 +92,17 @@ class DeclaredCrawl:
     finished_at_ms: int | None = None
     active_ms: int = 0
     seeds: int = 0
+    desired: DesiredRun | None = None
+
+    @property
+    def status(self) -> CrawlStatus:
+        """Its state, finish reason, and the state that `resume` leads to."""
+        return CrawlStatus(self.state, self.resumes_as, self.finished_reason)
+
+    @property
+    def drifted(self) -> bool:
+        """True if an operator made it do something else than its declaration says."""
+        return drifted(self.desired, self.status)
 
     @property
     def tag(self) -> str:
@@ -116,11 +128,15 @@ def counted(crawl: DeclaredCrawl) -> DeclaredCrawl:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """An operator's declaration of a crawl: its name, its spec as the JSON of `encode_spec`, and its labels."""
+    """An operator's declaration of a crawl: its name, its spec as the JSON of `encode_spec`, and its labels.
+
+    `desired`: whether it runs. None leaves that to verbs and schedules.
+    """
 
     name: str
     spec: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    desired: DesiredRun | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,15 @@ from shared.adapters.sql.catalog.list_bytes import ByteLength, bounded, first_pa
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.adapters.sql.engine.point_query import PointQuery
 from shared.adapters.sql.engine.schema import cluster, crawl_labels, crawl_revisions, crawls
-from shared.domain.crawl.state import CrawlStatus, Verb, status_after, status_after_new_spec
+from shared.domain.crawl.state import (
+    CrawlStatus,
+    DesiredRun,
+    Verb,
+    initial_state,
+    status_after,
+    status_after_new_spec,
+    status_as_desired,
+)
 from shared.domain.frontier.commands import CommandKind, collection_of
 from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Revision
@@ -71,7 +79,7 @@ def create(
         raise Exists(f"there is a crawl {wanted.name!r} already")
     if max_count is not None and connection.execute(_COUNT).scalar_one() >= max_count:
         raise Full(f"there are {max_count} crawls already, as many as there may be")
-    made = _insert(connection, wanted, CrawlState.SEEDING if start else CrawlState.CREATED, now_ms)
+    made = _insert(connection, wanted, initial_state(wanted.desired, start=start), now_ms)
     access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
     if repeatable is not None:
         access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
@@ -87,6 +95,7 @@ def put(
     actor: Actor,
     now_ms: int,
     max_count: int | None = None,
+    enforce: bool = True,
 ) -> tuple[DeclaredCrawl, bool]:
     """Create or update the crawl as declared. Return it, and True if it was created (Catalog.put).
 
@@ -98,12 +107,16 @@ def put(
             raise Missing(f"there is no crawl {wanted.name!r}")
         return create(connection, wanted, start=start, actor=actor, now_ms=now_ms, max_count=max_count), True
     _check(stored, expected)
-    if stored.spec == wanted.spec and dict(stored.labels) == dict(wanted.labels):
+    status = stored.status if stored.spec == wanted.spec else status_after_new_spec(stored.status)
+    status = status_as_desired(wanted.desired, status) if enforce else status
+    declared = (stored.spec, dict(stored.labels), stored.desired)
+    if declared == (wanted.spec, dict(wanted.labels), wanted.desired) and status == stored.status:
         return stored, False
-    values: dict[str, Any] = {"version": stored.version + 1, "change": NEXT_CHANGE}
+    values: dict[str, Any] = {"version": stored.version + 1, "change": NEXT_CHANGE, "desired": wanted.desired}
+    if status != stored.status or stored.spec != wanted.spec:
+        values |= _status_columns(status, now_ms, stored)
     if stored.spec != wanted.spec:
-        status = status_after_new_spec(CrawlStatus(stored.state, stored.resumes_as, stored.finished_reason))
-        values |= _status_columns(status, now_ms, stored) | {"revision": stored.revision + 1}
+        values |= {"revision": stored.revision + 1}
         connection.execute(
             insert(crawl_revisions).values(
                 crawl_id=stored.crawl_id, revision=stored.revision + 1, spec=wanted.spec, created_at_ms=now_ms
@@ -137,13 +150,14 @@ def turn_locked(
 
     Raise IllegalTransition, and write nothing, if its state does not allow the verb.
     """
-    status = status_after(verb, CrawlStatus(stored.state, stored.resumes_as, stored.finished_reason))
+    status = status_after(verb, stored.status)
     values = _status_columns(status, now_ms, stored) | {"version": stored.version + 1}
     connection.execute(update(crawls).where(crawls.c.crawl_id == stored.crawl_id).values(**values))
     if status.state is CrawlState.DELETED:
         _to_be_collected(connection, stored.crawl_id, actor, now_ms)
     if verb is Verb.RESET:
-        made = _insert(connection, Declaration(stored.name, stored.spec, stored.labels), CrawlState.SEEDING, now_ms)
+        same = Declaration(stored.name, stored.spec, stored.labels, stored.desired)
+        made = _insert(connection, same, initial_state(stored.desired, start=True), now_ms)
     else:
         made = replace(
             stored,
@@ -275,7 +289,14 @@ def _insert(connection: Connection, wanted: Declaration, state: CrawlState, now_
     crawl_id = CrawlId(
         connection.execute(
             insert(crawls)
-            .values(name=wanted.name, revision=1, state=state, created_at_ms=now_ms, change=NEXT_CHANGE)
+            .values(
+                name=wanted.name,
+                revision=1,
+                state=state,
+                created_at_ms=now_ms,
+                change=NEXT_CHANGE,
+                desired=wanted.desired,
+            )
             .returning(crawls.c.crawl_id)
         ).scalar_one()
     )
@@ -363,6 +384,7 @@ def _crawl(row: Any) -> DeclaredCrawl:
         started_at_ms=row.started_at_ms,
         finished_at_ms=row.finished_at_ms,
         active_ms=row.active,
+        desired=None if row.desired is None else DesiredRun(row.desired),
     )
 
 
@@ -377,6 +399,8 @@ def _shown(crawl: DeclaredCrawl) -> str:
         "state": crawl.state,
         "labels": dict(crawl.labels),
     }
+    if crawl.desired is not None:
+        kept["desired"] = crawl.desired
     if allow := summary_of(crawl.spec).egress.allow:
         kept["egress_allow"] = allow
     return msgspec.json.encode(kept).decode()

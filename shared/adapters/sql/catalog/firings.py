@@ -17,7 +17,7 @@ from shared.adapters.sql.catalog import access, declared
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
 from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.schema import crawl_labels, crawls
-from shared.domain.crawl.state import CrawlStatus, Verb
+from shared.domain.crawl.state import DECIDED_BY_DESIRED, Verb
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState
@@ -311,9 +311,11 @@ def apply_verb(
     crawl = writing.crawls.get(name)
     if crawl is None:
         return CrawlEffect(name, None, FiringOutcome.REFUSED, f"there is no crawl {name!r}", now_ms)
-    status = CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)
+    if crawl.desired is not None and verb in DECIDED_BY_DESIRED:
+        detail = f"the crawl declares `desired: {crawl.desired}`, so no schedule applies {verb} to it"
+        return CrawlEffect(name, crawl.crawl_id, FiringOutcome.REFUSED, detail, now_ms)
     waits = not waited and _waits(connection, stored, verb, name)
-    effect = effect_of(verb, stored.spec.overlap, status, waiting=waits)
+    effect = effect_of(verb, stored.spec.overlap, crawl.status, waiting=waits)
     if effect.outcome is not FiringOutcome.FIRED:
         return CrawlEffect(name, crawl.crawl_id, effect.outcome, effect.detail, now_ms)
     writing.crawls[name] = declared.turn_locked(connection, crawl, verb, actor=actor, now_ms=now_ms)

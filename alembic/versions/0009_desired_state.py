@@ -1,8 +1,8 @@
-"""Adds host policies, and what they set for the owners of hosts."""
+"""Adds what crawls declare to do (running or paused), and host policies with what they set for the owners of hosts."""
 
 from alembic import op
 
-revision = "0009_host_policies"
+revision = "0009_desired_state"
 down_revision = "0008_seed_contexts"
 branch_labels = None
 depends_on = None
@@ -33,6 +33,7 @@ def upgrade() -> None:
 
 
 _TABLES = """
+ALTER TABLE crawls ADD COLUMN desired VARCHAR(16);
 ALTER TABLE hosts ADD COLUMN operator_blocked_until_ms BIGINT DEFAULT '0' NOT NULL;
 ALTER TABLE hosts ADD COLUMN operator_slots INTEGER DEFAULT '0' NOT NULL;
 CREATE TABLE host_policies (
