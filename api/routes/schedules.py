@@ -207,7 +207,7 @@ def _warnings(refused: FieldError | None, remedy: str) -> list[str]:
     """Return the sentence of a refusal. `remedy`: what to do if the crawl does not exist."""
     if refused is None:
         return []
-    return [f"{refused.reason}: {remedy}" if refused.path == "crawl" else f"each firing {refused.reason}"]
+    return [f"{refused.message}: {remedy}" if refused.path == "crawl" else f"each firing {refused.message}"]
 
 
 async def _paused(

@@ -17,11 +17,11 @@ from sqlalchemy import Connection, TextClause, bindparam, text
 from shared.adapters.sql.engine.bulk import AMONG
 from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
 from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.engine.host_limits import apply_policy
 from shared.adapters.sql.frontier import dead_letters as letters
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.adapters.sql.frontier.exclude import exclude
-from shared.adapters.sql.frontier.host_policies import apply_policy
 from shared.adapters.sql.frontier.recrawl_schedule import schedule
 from shared.adapters.sql.frontier.rediscover import rediscovered
 from shared.adapters.sql.frontier.rescope import rescope

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, bindparam, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import Arrays, Bulk, New, Row, inserting
 from shared.adapters.sql.engine.fence import pass_fence
+from shared.adapters.sql.engine.host_limits import apply_to_new
 from shared.adapters.sql.engine.url_compression import shortened
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
 from shared.adapters.sql.frontier.extra_hops import HopChanges, nearer_link
-from shared.adapters.sql.frontier.host_policies import apply_to_new
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
 from shared.adapters.sql.frontier.seed_contexts import GivenContexts
 from shared.adapters.sql.frontier.signs import apply_signs, write_found
