@@ -59,7 +59,7 @@ def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReadi
                     reading.hops,
                     reading.kind,
                     extra,
-                    reading.lastmods,
+                    lastmods=reading.lastmods,
                 )
             )
     if reading.feeds is not None and reading.feeds.fresh:

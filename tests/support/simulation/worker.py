@@ -367,7 +367,7 @@ class SimWorker:
         n, total = n + 1, total + len(links)
         origins = [Origin(shard.host_id, key, links)]
         lastmods = [[self._ms() // 1000] * len(links)] if crawl.lastmods else []
-        data = encode(Discoveries(shard.crawl, shard.spec, self.process.name, n, total, origins, lastmods))
+        data = encode(Discoveries(shard.crawl, shard.spec, self.process.name, n, total, origins, lastmods=lastmods))
         name = f"{self.process.name}.{shard.crawl}.found.{n}"
         await self._try(lambda: self.broker.publish_report(partition_of_id(shard.lease), "discovery", data, name))
         self.totals[shard.crawl] = n, total
