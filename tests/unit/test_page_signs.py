@@ -10,14 +10,14 @@ from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.frontier.change_rate import ChangeRate
 from shared.domain.frontier.failure import Category, Decision
-from shared.domain.frontier.page_history import REMEMBERED, PageHistory, decoded
+from shared.domain.frontier.page_history import QUIET, REMEMBERED, PageHistory, decoded
 from shared.domain.frontier.page_signs import PageSigns
 from shared.domain.frontier.page_visits import Visited
 from shared.domain.frontier.recrawl import SignalTrust
 from shared.domain.frontier.recrawl_pages import RATES, AdaptiveSchedule, RecrawlPages, bucket_for
 from shared.domain.frontier.revisits import LastFetch
 from shared.domain.frontier.signals import FOLLOWED, NO_SIGNALS, HostSignals, signals_of
-from shared.domain.frontier.sitemap_visits import QUIET, judge_sitemap
+from shared.domain.frontier.sitemap_visits import judge_sitemap
 from shared.domain.frontier.states import REVISIT, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import LeasedUrl
 

@@ -27,9 +27,8 @@ from shared.domain.explain.sentences import (
     priority_of,
     why_unknown,
 )
-from shared.domain.frontier.page_history import GONE, MISSES_TO_GONE
+from shared.domain.frontier.page_history import GONE, MISSES_TO_GONE, QUIET
 from shared.domain.frontier.politeness import host_delay
-from shared.domain.frontier.sitemap_visits import QUIET
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import Counters
 from shared.domain.reads.views import HostView, UrlView

@@ -24,8 +24,8 @@ from shared.domain.explain.excluded_links import (
 from shared.domain.explain.redirects import COOKIES
 from shared.domain.frontier.commands import SEED_DELETED
 from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.page_history import QUIET
 from shared.domain.frontier.politeness import FOREVER_MS, host_delay
-from shared.domain.frontier.sitemap_visits import QUIET
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.reads.views import HostView, UrlView
 from shared.domain.web.fetch import FailureKind

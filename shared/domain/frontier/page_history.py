@@ -27,6 +27,9 @@ GONE: Final = "gone"
 FETCHED_ONCE: Final = "fetched_once"
 """The reason of a URL that is done because a rule forbids to fetch its page again."""
 
+QUIET: Final = "quiet"
+"""The reason of a sitemap that is done because its last fetches found nothing new."""
+
 MISSES_TO_GONE: Final = 2
 """A page is gone when this many fetches in a row say so."""
 

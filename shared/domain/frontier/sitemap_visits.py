@@ -5,20 +5,16 @@ nothing new, and returns to the least one when something is new. After a number 
 """
 
 from dataclasses import replace
-from typing import Final
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.failure import Decision
-from shared.domain.frontier.page_history import FETCHED_ONCE, PageHistory
+from shared.domain.frontier.page_history import FETCHED_ONCE, QUIET, PageHistory
 from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, retried
 from shared.domain.frontier.recrawl_pages import AdaptiveSchedule
 from shared.domain.frontier.signals import sitemap_code, sitemap_wait_ms
 from shared.domain.frontier.states import COUNTED_AS_PAGE, IS_REQUISITE, RETRY, REVISIT, UrlState
 from shared.domain.frontier.store_model import LeasedUrl
-
-QUIET: Final = "quiet"
-"""The reason of a sitemap that is read no more, because nothing new was found for long."""
 
 
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:

@@ -13,8 +13,7 @@ from shared.adapters.sql.frontier.apply import add_counters
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
-from shared.domain.frontier.page_history import FETCHED_ONCE, GONE
-from shared.domain.frontier.sitemap_visits import QUIET
+from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, QUIET
 from shared.domain.frontier.states import COUNTED_AS_PAGE, KIND_BITS, REVISIT, UrlKind, kind_flags
 from shared.domain.frontier.store_model import CommandRun
 
