@@ -173,6 +173,10 @@ LISTED: Final = {
     ("docs/crawls.md", "overrides:"): "a part of a spec; tests/e2e/test_overrides.py crawls with such overrides",
     ("docs/crawls.md", "media:"): "a part of a spec; tests/e2e/test_media_types.py crawls with such types",
     ("docs/crawls.md", "seeds:"): "a part of a spec; tests/e2e/test_seed_contexts.py crawls with such seeds",
+    (
+        "docs/crawls.md",
+        '{"delay_s"',
+    ): "the body of a request; tests/integration/test_api_host_policies.py sends such ones",
     ("docs/recrawl.md", "orb crawl"): "tests/e2e/test_recrawl.py runs such a crawl, on a site that changes",
     ("docs/items.md", '{"type": "items/1"'): SHAPE,
     ("docs/metrics.md", "scrape_configs:"): SHAPE,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.ids import Partition
 from shared.domain.ops.watermarks import Pressure
 from shared.wire import messages, subjects
@@ -79,6 +80,7 @@ INNER: tuple[type[msgspec.Struct], ...] = (
     HostProgress,
     HostWaiting,
     Pressure,
+    SeedContext,
 )
 
 # msgpack integers end at 64 bits; a lone surrogate is no text.
@@ -114,6 +116,8 @@ def typed(annotation: Any) -> st.SearchStrategy[Any]:
         return st.lists(typed(arguments[0]), max_size=3)
     if origin is tuple and arguments[1:] == (...,):
         return st.lists(typed(arguments[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(typed, arguments))
     if origin is dict:
         return st.dictionaries(texts, typed(arguments[1]), max_size=3)
     return st.one_of([typed(argument) for argument in arguments]) if arguments else structs(annotation)

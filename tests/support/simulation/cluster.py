@@ -196,7 +196,7 @@ class Cluster:
             politeness=Politeness(delay_s=site.delay_s),
             retry=Retry(attempts=3, base_s=1.0),
             pool=self.pool,
-            recrawl=_recrawl(site),
+            recrawl=_recrawl(site) if site.recrawl_s else Recrawl(),
         )
 
     def create_crawl(self, name: str = "crawl") -> CrawlId:
@@ -427,10 +427,8 @@ class Cluster:
 
     def left_alone_until(self) -> float:
         """Until when hosts that have something queued are blocked: by their own failures, or by an operator."""
-        blocked = (
-            "SELECT max(h.blocked_until_ms) FROM hosts h JOIN queues q USING (host_id) WHERE q.queued + q.waiting > 0"
-        )
-        ((until_ms,),) = self.database.rows(blocked)
+        queued = "queues q USING (host_id) WHERE q.queued + q.waiting > 0"
+        ((until_ms,),) = self.database.rows(f"SELECT max(h.blocked_until_ms) FROM hosts h JOIN {queued}")
         return (int(until_ms or EPOCH_MS) - EPOCH_MS) / 1000
 
     def assert_kept(self) -> None:
@@ -445,11 +443,6 @@ class Cluster:
 
 
 def _recrawl(site: Site) -> Recrawl:
-    if not site.recrawl_s:
-        return Recrawl()
-    if not site.adaptive:
-        return Recrawl(policy=RecrawlPolicy.FIXED, min_s=site.recrawl_s, keep_versions=1000)
-    return Recrawl(
-        policy=RecrawlPolicy.ADAPTIVE, min_s=site.recrawl_s / 4, max_s=site.recrawl_s, requests_per_day=10**7,
-        keep_versions=1000,
-    )  # fmt: skip
+    policy, parts = (RecrawlPolicy.ADAPTIVE, 4) if site.adaptive else (RecrawlPolicy.FIXED, 1)
+    min_s, max_s = site.recrawl_s / parts, site.recrawl_s
+    return Recrawl(policy=policy, min_s=min_s, max_s=max_s, requests_per_day=10**7, keep_versions=1000)

@@ -46,24 +46,23 @@ from shared.ports.store import NO_MARKS, NO_SIGNS
 
 _NAMES_A_QUERY = 500
 
-_HOSTS_SQLITE = text("SELECT host_id, host FROM hosts WHERE host IN :names").bindparams(
-    bindparam("names", expanding=True)
-)
-_HOSTS_POSTGRESQL = text("SELECT host_id, host FROM hosts WHERE host = ANY(:names)")
+_HOSTS = "SELECT host_id, host FROM hosts WHERE host"
+_HOSTS_SQLITE = text(f"{_HOSTS} IN :names").bindparams(bindparam("names", expanding=True))
+_HOSTS_POSTGRESQL = text(f"{_HOSTS} = ANY(:names)")
 INSERT_HOST: Final = inserting(schema.hosts, ("host_id", "partition", "host"))
 _NEXT_HOST = text(
     "UPDATE partitions SET next_host = :next_host WHERE partition = :partition"
-    " RETURNING EXISTS (SELECT 1 FROM host_policies)"
+    " RETURNING EXISTS (SELECT 1 FROM host_policies WHERE host > '')"
 )
 _PRODUCER = text(
     "SELECT n, total, gaps FROM producers"
     " WHERE partition = :partition AND crawl_id = :crawl_id AND producer = :producer"
 )
-_MARK = text(
-    "INSERT INTO producers (partition, crawl_id, producer, n, total, gaps)"
-    " VALUES (:partition, :crawl_id, :producer, :n, :total, :gaps)"
-    " ON CONFLICT (partition, crawl_id, producer) DO UPDATE SET n = excluded.n, total = excluded.total,"
-    " gaps = excluded.gaps"
+_MARK = inserting(
+    schema.producers,
+    ("partition", "crawl_id", "producer", "n", "total", "gaps"),
+    "ON CONFLICT (partition, crawl_id, producer) DO UPDATE SET n = excluded.n, total = excluded.total,"
+    " gaps = excluded.gaps",
 )
 _MAKE_KEYS = text(
     "CREATE TEMPORARY TABLE IF NOT EXISTS found_keys"
@@ -99,15 +98,13 @@ _LOWER = Bulk(
 )
 _AGAIN = Bulk(
     "UPDATE urls SET depth = :depth, hops = :hops, via_host = :via_host, via = :via, state = 0, rank = :rank,"
-    " priority = :priority,"
-    f" attempts = 0, reason = 'depth', flags = {NOT_QUEUED_AGAIN}"
+    f" priority = :priority, attempts = 0, reason = 'depth', flags = {NOT_QUEUED_AGAIN}"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
     ("rank", "priority", *_NEARER),
 )
 _BACK = Bulk(
     f"UPDATE urls SET state = 0, flags = {NOT_QUEUED_AGAIN}, rank = :rank, attempts = 0, reason = NULL,"
-    " priority = :priority"
-    " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
+    " priority = :priority WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint",
     ("rank", "priority", "crawl_id", "host_id", "fingerprint"),
 )
 _EXCLUDE = Bulk(
@@ -168,11 +165,8 @@ def apply_found(
         else:
             counters[link.crawl_id]["known"] += 1
             least[key] = nearer_link(link, other)
-    signed = {
-        (link.crawl_id, host_ids[link.host], link.fingerprint): link
-        for link in (links if signs else ())
-        if link.lastmod and not link.outside
-    }
+    dated = [link for link in links if link.lastmod and not link.outside] if signs else ()
+    signed = {(link.crawl_id, host_ids[link.host], link.fingerprint): link for link in dated}
     room = remaining(connection, max_requisites, required)
     given = GivenContexts(links, host_ids) if batch.with_contexts else None
     unchanged = _merge(
@@ -224,9 +218,7 @@ def _unrepeated(
         if gone[mark.crawl_id]:
             continue
         key = (mark.crawl_id, mark.producer)
-        if key not in marks:
-            marks[key] = _producer(connection, partition, mark)
-        n, total, gaps = marks[key]
+        n, total, gaps = marks.get(key) or _producer(connection, partition, mark)
         if mark.n <= n:
             result.repeats += 1
             continue
@@ -237,27 +229,12 @@ def _unrepeated(
         counters[mark.crawl_id]["accepted"] += mark.total - total
         counters[mark.crawl_id]["refused"] += refused
         yield from links
-    if marks:
-        connection.execute(
-            _MARK,
-            [
-                {
-                    "partition": partition,
-                    "crawl_id": crawl_id,
-                    "producer": producer,
-                    "n": n,
-                    "total": total,
-                    "gaps": gaps,
-                }
-                for (crawl_id, producer), (n, total, gaps) in marks.items()
-            ],
-        )
+    _MARK.run(connection, [(partition, *key, *mark) for key, mark in marks.items()])
 
 
 def _producer(connection: Connection, partition: Partition, mark: ProducerMark) -> tuple[int, int, int]:
-    row = connection.execute(
-        _PRODUCER, {"partition": partition, "crawl_id": mark.crawl_id, "producer": mark.producer}
-    ).first()
+    key = {"partition": partition, "crawl_id": mark.crawl_id, "producer": mark.producer}
+    row = connection.execute(_PRODUCER, key).first()
     return (0, 0, 0) if row is None else (row.n, row.total, row.gaps)
 
 
@@ -451,14 +428,11 @@ def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlS
     """
     if not keys:
         return {}
-    rows = _known_rows(connection, keys)
-    return {i: (UrlState(state), depth, lease_id, reason, flags) for i, state, depth, lease_id, reason, flags in rows}
-
-
-def _known_rows(connection: Connection, keys: Sequence[_Key]) -> Iterable[Any]:
     if connection.dialect.name == "postgresql":
-        return KNOWN_POSTGRESQL.run(connection, keys)
-    connection.execute(_MAKE_KEYS)
-    connection.execute(_CLEAR_KEYS)
-    _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
-    return connection.execute(KNOWN_SQLITE)
+        rows: Iterable[Any] = KNOWN_POSTGRESQL.run(connection, keys)
+    else:
+        connection.execute(_MAKE_KEYS)
+        connection.execute(_CLEAR_KEYS)
+        _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
+        rows = connection.execute(KNOWN_SQLITE)
+    return {i: (UrlState(state), depth, lease_id, reason, flags) for i, state, depth, lease_id, reason, flags in rows}
