@@ -37,7 +37,7 @@ def urls(reader: ListingReader) -> list[str]:
 
 def wrong(case: dict[str, Any]) -> str:
     """Return what is wrong with the reading of a case, empty if nothing is."""
-    reader = ListingReader(FEED, encoded(case), case.get("type", "application/xml"))
+    reader = ListingReader(FEED, encoded(case), case.get("type", "application/xml"), dates=True)
     lists = urls(reader)
     if lists != case["lists"]:
         return f"{case['section']}: {case['name']}: lists {lists}, not {case['lists']}; {reader.problem}"
@@ -67,7 +67,7 @@ def test_listing_damaged_at_random_is_read_without_error(data: st.DataObject) ->
     for _ in range(data.draw(st.integers(1, 5))):
         at = data.draw(st.integers(0, len(body)))
         body[at : at + data.draw(st.integers(0, 20))] = data.draw(st.binary(max_size=20))
-    reader = ListingReader(FEED, bytes(body), data.draw(st.sampled_from(["text/xml", "text/plain", None])))
+    reader = ListingReader(FEED, bytes(body), data.draw(st.sampled_from(["text/xml", "text/plain", None])), dates=True)
     assert sum(map(len, reader)) == reader.entries <= len(body)
 
 

@@ -42,6 +42,8 @@ _LEADING: Final = "\ufeff \t\r\n"
 class ListingReader:
     """Reads the sitemap or feed at `url`. Iterate over it once for its entries, in batches of `BATCH` or more.
 
+    `dates`: read the `lastmod` of entries, too.
+
     Afterwards:
 
     - `form`: what the file is. None: neither a sitemap nor a feed.
@@ -49,13 +51,14 @@ class ListingReader:
     - `entries`: the number of entries that were read.
     """
 
-    def __init__(self, url: str, body: bytes, content_type: str | None) -> None:
+    def __init__(self, url: str, body: bytes, content_type: str | None, *, dates: bool = False) -> None:
         self.form: Listing | None = None
         self.problem = ""
         self.entries = 0
         self._url = url
         self._body = body
         self._content_type = content_type
+        self._dates = dates
 
     def __iter__(self) -> Iterator[list[Entry]]:
         batch: list[Entry] = []
@@ -90,7 +93,7 @@ class ListingReader:
             self.problem = self.problem or "it is empty"
 
     def _xml(self, first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
-        parser = XmlListing(self._url)
+        parser = XmlListing(self._url, dates=self._dates)
         pieces = _mended(first, texts)
         for text in pieces:
             entries = parser.feed(text)

@@ -108,9 +108,9 @@ class _ListingReading:
     def read(self) -> PageReading | None:
         """Return the entries. Return None if the file, found as a page, is none that this crawl reads."""
         page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
-        reader = ListingReader(page.url, self._answer.decoded, content_type)
-        batches = iter(reader)
         signs = _Signs(self._crawl, self._entry, self._at_ms)
+        reader = ListingReader(page.url, self._answer.decoded, content_type, dates=signs.since_s is not None)
+        batches = iter(reader)
         first = next(batches, [])
         if not (self._kind.listing or self._reads(reader.form)):
             return None

@@ -63,10 +63,12 @@ _ITEMS: Final = {Listing.SITEMAP: "url", Listing.INDEX: "sitemap", Listing.RSS: 
 class XmlListing:
     """Parses the file at `url`. Call `feed` with each piece of its text, then `close`. Both return complete entries.
 
-    `form`: what the file is, None as long as it is unknown. `problem`: why it can be read no further, empty if it can.
+    `dates`: read the `lastmod` of entries, too. `form`: what the file is, None as long as it is unknown. `problem`: why
+    it can be read no further, empty if it can.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, dates: bool) -> None:
+        self._dates = _DATES if dates else frozenset[str]()
         self.form: Listing | None = None
         self.problem = ""
         self._entries: list[Entry] = []
@@ -147,14 +149,14 @@ class XmlListing:
                     href = attributes.get("href", "").strip()
                     if href and not self._link:
                         self._link, self._base = href[: MAX_URL_CHARS + 1], self._bases[-1]
-                elif local == "updated":
+                elif local == "updated" and self._dates:
                     self._capture()
             case Listing.RSS:
                 permanent = local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"
-                if permanent or local in ("link", "pubDate"):
+                if permanent or local == "link" or (local == "pubDate" and self._dates):
                     self._capture()
             case _:
-                if local in ("loc", "lastmod"):
+                if local == "loc" or (local == "lastmod" and self._dates):
                     self._capture()
 
     def _capture(self) -> None:
@@ -174,7 +176,7 @@ class XmlListing:
             value = "".join(self._text).strip()
             self._text = None
             self._parser.CharacterDataHandler = None
-            if name[len(self._prefix) :] in _DATES:
+            if self._dates and name[len(self._prefix) :] in self._dates:
                 self._lastmod = date_s(value)
             elif name == self._prefix + "guid":
                 # Most identifiers that are not URLs do not say so.

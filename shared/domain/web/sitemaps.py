@@ -1,7 +1,7 @@
 """Sitemaps by sitemaps.org: those that a robots.txt names, and which URLs a sitemap may list."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import date
 from typing import Final
 
 from shared.domain.web.url import Location, locate, origin_of
@@ -26,6 +26,8 @@ _RFC_822: Final = re.compile(
 )
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ZONES: Final = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
+_UTC: Final = frozenset(("Z", "+00:00"))
+_FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
 _LINE: Final = re.compile(rb"^[ \t]*site-?map[ \t]*:[ \t]*([^\r\n#]+)", re.IGNORECASE | re.MULTILINE)
 
@@ -83,15 +85,20 @@ def date_s(text: str) -> int:
 
 def _moment(year: str, month: str, day: str, hour: str, minute: str, second: str, zone: str | None) -> int:
     try:
-        moment = datetime(int(year), int(month), int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC)
-        return max(0, int((moment - _offset(zone)).timestamp()))
-    except (ValueError, OverflowError):
+        days = date(int(year), int(month), int(day)).toordinal() - _FIRST_DAY
+    except ValueError:
         return 0
+    hours, minutes = int(hour), int(minute)
+    if hours > 23 or minutes > 59:
+        return 0
+    return max(0, days * 86_400 + hours * 3_600 + minutes * 60 + min(int(second), 59) - _offset_s(zone))
 
 
-def _offset(zone: str | None) -> timedelta:
-    """Return how far a zone is ahead of UTC."""
-    if zone is None or zone[0] not in "+-":
-        return timedelta(hours=_ZONES.get((zone or "").upper(), 0))
-    minutes = int(zone[1:3]) * 60 + int(zone[-2:])
-    return timedelta(minutes=minutes if zone[0] == "+" else -minutes)
+def _offset_s(zone: str | None) -> int:
+    """Return how far a zone is ahead of UTC, in seconds."""
+    if zone is None or zone in _UTC:
+        return 0
+    if zone[0] not in "+-":
+        return _ZONES.get(zone.upper(), 0) * 3_600
+    seconds = int(zone[1:3]) * 3_600 + int(zone[-2:]) * 60
+    return seconds if zone[0] == "+" else -seconds
