@@ -110,6 +110,53 @@ def test_running_state_and_reset_are_no_drift(crawl: Resource, client: httpx.Cli
     assert crawl.replaced == []
 
 
+def test_declared_run_is_started_paused_and_left_to_verbs_again(crawl: Resource, client: httpx.Client) -> None:
+    config = {"name": "declared", "spec": text()}
+    shown = []
+    for desired in ("paused", "running", "paused", None):
+        state = crawl.apply(**config, desired=desired)
+        assert (state["desired"], state["drifted"]) == (desired, False)
+        assert crawl.changes(**config, desired=desired) == set()
+        now = client.get("/v1/crawls/declared").json()
+        shown.append((now["desired"], now["state"]))
+    assert shown == [("paused", "created"), ("running", "seeding"), ("paused", "paused"), (None, "paused")]
+
+
+@pytest.mark.parametrize(("desired", "verb"), [("running", "pause"), ("running", "cancel"), ("paused", "start")])
+def test_verb_against_the_declared_run_is_drift(crawl: Resource, client: httpx.Client, desired: str, verb: str) -> None:
+    config = {"name": f"{desired}-{verb}", "spec": text(), "desired": desired}
+    crawl.apply(**config)
+    assert client.post(f"/v1/crawls/{config['name']}/{verb}").status_code in (200, 202)
+    for _ in range(2):
+        assert crawl.changes(**config) == {"drifted", "crawl_id", "revision", "spec_digest"}
+    state = crawl.apply(**config)
+    assert (state["drifted"], state["revision"]) == (False, 1)
+    assert crawl.changes(**config) == set()
+    assert client.get(f"/v1/crawls/{config['name']}").json()["drifted"] is False
+
+
+def test_drift_ends_where_the_declaration_of_the_run_does(crawl: Resource, client: httpx.Client) -> None:
+    config = {"name": "left", "spec": text()}
+    crawl.apply(**config, desired="running")
+    assert client.post("/v1/crawls/left/pause").status_code == 200
+    crawl.apply(**config)
+    assert crawl.changes(**config) == set()
+    now = client.get("/v1/crawls/left").json()
+    assert (now["desired"], now["state"]) == (None, "paused")
+    assert client.patch("/v1/crawls/left", json={"desired": "running"}).status_code == 200
+    assert {"desired"} <= crawl.changes(**config)
+
+
+def test_pause_between_plan_and_apply_is_kept(crawl: Resource, client: httpx.Client) -> None:
+    config = {"name": "paused-late", "spec": text(), "desired": "running"}
+    crawl.apply(**config)
+    planned = crawl.plan(**config, labels={"a": "b"})
+    assert client.post("/v1/crawls/paused-late/pause").status_code == 200
+    with pytest.raises(Failed, match="changed by another client since the plan"):
+        crawl.applied(planned)
+    assert client.get("/v1/crawls/paused-late").json()["state"] == "paused"
+
+
 def test_crawl_deleted_by_others_is_created_again(crawl: Resource, client: httpx.Client) -> None:
     config = {"name": "gone", "spec": text()}
     crawl.apply(**config)
@@ -144,6 +191,8 @@ def test_impossible_specs_are_refused_by_the_plan(crawl: Resource, client: httpx
         ({"spec": text(), "labels": {"UPPER": "x"}}, "labels.UPPER", "labels.UPPER"),
         ({"spec": text(), "labels": {"a": None}}, "labels", "`labels` has a value that is null"),
         ({"spec": text(), "name": "No Name"}, "name", "path.name"),
+        ({"spec": text(), "desired": "stopped"}, "desired", "desired"),
+        ({"spec": text(), "desired": ""}, "desired", "desired"),
     ]
     for config, path, summary in cases:
         found = wrong(crawl, **({"name": "impossible"} | config))
@@ -176,7 +225,7 @@ def test_existing_crawl_is_not_taken_over_but_imported(crawl: Resource, client: 
 
 
 @pytest.mark.parametrize("unknown", [UNKNOWN, REFINED])
-@pytest.mark.parametrize("name", ["name", "spec", "labels", "labels.a", "start", "deletion_protection"])
+@pytest.mark.parametrize("name", ["name", "spec", "labels", "labels.a", "desired", "start", "deletion_protection"])
 def test_unknown_value_of_any_attribute_is_planned(crawl: Resource, name: str, unknown: dict[str, Any]) -> None:
     config: dict[str, Any] = {"name": "unknown", "spec": text(), "labels": {"a": "b"}}
     attribute, _, key = name.partition(".")

@@ -20,17 +20,17 @@ from tests.support.terraform.scripted_api import NO_ANSWER, Asked, Reply, refuse
 TOKEN = "orb_0123456789abcdef_secret-of-this-key"
 SPEC = json.dumps({"seeds": ["https://example.org/"]})
 CRAWL = {"name": "docs", "spec": SPEC}
-SHOWN = {
+SHOWN: dict[str, Any] = {
     "name": "docs", "id": 7, "revision": 1, "created_at": "2030-01-01T00:00:00Z",
-    "labels": {}, "spec": json.loads(SPEC),
+    "labels": {}, "spec": json.loads(SPEC), "desired": None, "drifted": False,
 }  # fmt: skip
 PLAN = {"action": "create", "changes": [], "warnings": []}
-STATE = {
-    "name": "docs", "spec": SPEC, "labels": {}, "start": True, "deletion_protection": False,
-    "id": "docs", "crawl_id": 7, "revision": 1, "created_at": "2030-01-01T00:00:00Z",
+STATE: dict[str, Any] = {
+    "name": "docs", "spec": SPEC, "labels": {}, "desired": None, "start": True, "deletion_protection": False,
+    "drifted": False, "id": "docs", "crawl_id": 7, "revision": 1, "created_at": "2030-01-01T00:00:00Z",
     "spec_digest": "0b2d9a4f6b8e7c1d",
 }  # fmt: skip
-CHANGED = {"labels": {"a": "b"}, "revision": UNKNOWN, "crawl_id": UNKNOWN, "spec_digest": UNKNOWN}
+CHANGED = {"labels": {"a": "b"}} | dict.fromkeys(("revision", "crawl_id", "drifted", "spec_digest"), UNKNOWN)
 """A planned change of labels."""
 
 
@@ -103,6 +103,27 @@ def test_read_asks_for_a_plan_only_if_spec_or_state_changed(crawl: Resource) -> 
         crawl.state["spec"] = json.dumps({"seeds": ["https://edited.example/"]})
         crawl.refresh()
         assert api.methods() == ["GET", "POST"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "changed"),
+    [
+        ({"state": "finished", "finished_reason": "complete"}, set()),
+        ({"state": "running", "blocking_reason": "master m1: the database is full"}, set()),
+        ({"state": "paused", "drifted": True}, {"drifted", "crawl_id", "revision", "spec_digest"}),
+    ],
+)
+def test_only_what_the_api_calls_drifted_is_drift(crawl: Resource, shown: dict[str, Any], changed: set[str]) -> None:
+    def answer(asked: Asked) -> Reply:
+        return Reply(
+            200, SHOWN | {"desired": "running"} | shown if asked.method == "GET" else PLAN | {"action": "none"}
+        )
+
+    assert crawl.state is not None
+    crawl.state["desired"] = "running"
+    with scripted(answer) as api:
+        crawl.plugin.configure(url=[api.url], token=TOKEN)
+        assert crawl.changes(**CRAWL, desired="running", deletion_protection=False) == changed
 
 
 def test_api_that_is_down_fails_at_once_with_its_address(crawl: Resource) -> None:

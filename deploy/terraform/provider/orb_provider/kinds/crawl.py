@@ -7,21 +7,23 @@ from orb_provider import json_text
 from orb_provider.client import Answer
 from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
 from orb_provider.findings import Finding, Refusal, refusal_findings
-from orb_provider.lifecycle import PROTECTION, Lifecycle, Review
+from orb_provider.lifecycle import PROTECTION, Lifecycle, Review, received
 from orb_provider.sources import DataSource
 
 _LABELS: Final = "Labels by which crawls are listed and schedules select them, at most 64."
+_DRIFTED: Final = "True if a verb made the crawl do something else than `desired`."
 _NAME: Final = "The crawl's name: lower-case letters, digits and inner hyphens, at most 63."
 
 
 class Crawl(Lifecycle):
-    """A crawl. Its running state is left to verbs and schedules."""
+    """A crawl. Its running state is left to verbs and schedules, unless `desired` declares it."""
 
     COLLECTION = "crawls"
     SHAPE = Shape(
         "crawl",
-        "A crawl: what to crawl and how. Whether it runs is left to verbs and schedules, so a crawl that finished or "
-        "was paused is no drift. `reset` gives it another `crawl_id` and replaces nothing.",
+        "A crawl: what to crawl and how. Without `desired` it is left to verbs and schedules whether it runs. A crawl "
+        "that finished by itself, or that waits for a resource, is no drift. `reset` gives it another `crawl_id` and "
+        "replaces nothing.",
         (
             required("name", FieldType.TEXT, f"{_NAME} Another name is another crawl.", replaces=True),
             required(
@@ -32,9 +34,16 @@ class Crawl(Lifecycle):
             ),
             Field("labels", FieldType.LABELS, _LABELS, default={}),
             Field(
+                "desired",
+                FieldType.TEXT,
+                "Whether the crawl runs: `running` or `paused`. An apply starts, resumes or pauses a crawl that a verb "
+                "made do something else. Without it, verbs and schedules decide.",
+            ),
+            Field(
                 "start",
                 FieldType.SWITCH,
-                "Start the crawl when it is created. Later changes of it have no effect.",
+                "Start the crawl when it is created. Later changes of it have no effect, and none has it with "
+                "`desired`.",
                 default=True,
                 once=True,
             ),
@@ -48,6 +57,7 @@ class Crawl(Lifecycle):
             computed("id", FieldType.TEXT, "The crawl's name.", stable=True, api="name"),
             computed("crawl_id", FieldType.WHOLE, "The crawl's number. `reset` allots another one.", api="id"),
             computed("revision", FieldType.WHOLE, "The revision of the spec. Each change of it increments it."),
+            computed("drifted", FieldType.SWITCH, _DRIFTED),
             computed("created_at", FieldType.TEXT, "When the crawl was created.", stable=True),
             computed(
                 "spec_digest",
@@ -64,6 +74,16 @@ class Crawl(Lifecycle):
 
     def _applied(self, planned: Values, answer: Answer) -> Values:
         return super()._applied(planned, answer) | {"spec_digest": _digest(planned["spec"], answer.body["spec"])}
+
+    def _changed(self, prior: Values, values: Values) -> set[str]:
+        """Count `desired` as changed where the crawl has drifted from it: an apply sends it again."""
+        drifted = bool(prior["drifted"]) and values["desired"] is not None
+        return super()._changed(prior, values) | ({"desired"} if drifted else set())
+
+    def _equal(self, values: Values, answer: Answer) -> bool:
+        """Return True if the values also say whether the crawl has drifted."""
+        drifted = bool(received(self.SHAPE.by_name["drifted"], answer.body))
+        return super()._equal(values, answer) and (not drifted or values["drifted"] is True)
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Compare two specs by what they mean: `/plan` finds no change if only defaults are written out."""
@@ -88,8 +108,9 @@ class Crawl(Lifecycle):
         """Return what `/plan` says of a crawl whose name and spec are known."""
         if not (is_known(values["name"]) and is_known(values["spec"])):
             return Review()
+        known = {name: values[name] if is_known(values[name]) else None for name in ("labels", "desired")}
         try:
-            plan = self._planned(values if is_known(values["labels"]) else values | {"labels": {}})
+            plan = self._planned(values | known)
         except Refusal as refusal:
             if refusal.status != 422:
                 raise
@@ -108,6 +129,7 @@ class Crawl(Lifecycle):
 
     def _planned(self, values: Values) -> dict[str, Any]:
         body = {"spec": json_text.decode(values["spec"]), "labels": values["labels"] or {}}
+        body |= {} if values["desired"] is None else {"desired": values["desired"]}
         plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, values["name"], "plan", body=body).body
         return plan
 
@@ -149,6 +171,8 @@ class CrawlSource(DataSource):
             computed("state", FieldType.TEXT, "The state of the crawl."),
             computed("finished_reason", FieldType.TEXT, "Why the crawl finished. Null if it has not."),
             computed("blocking_reason", FieldType.TEXT, "Why nothing of it is dispatched. Null if nothing stops it."),
+            computed("desired", FieldType.TEXT, "What is declared: `running` or `paused`. Null: verbs decide."),
+            computed("drifted", FieldType.SWITCH, _DRIFTED),
             computed("labels", FieldType.LABELS, "The crawl's labels."),
             computed("spec", FieldType.JSON, "The whole spec as JSON, with all defaults."),
             computed("created_at", FieldType.TEXT, "When the crawl was created."),
