@@ -116,7 +116,7 @@ def test_real_terraform_manages_an_estate(cluster: Cluster, tmp_path: Path) -> N
         text = (example / "main.tf").read_text().replace('  url = ["http://127.0.0.1:8081"]', "  ")
         (folder / f"{example.name}.tf").write_text(text if example.name == "crawl" else text.partition("\n}\n")[2])
     assert "Success!" in estate.run("validate")
-    assert "6 added" in estate.run("apply", "-auto-approve")
+    assert "9 added" in estate.run("apply", "-auto-approve")
     assert EMPTY in estate.run("plan", "-detailed-exitcode")
 
     with asking(cluster, "m1") as api:

@@ -20,8 +20,15 @@ OPENAPI = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"
 NIGHTLY = {"name": "nightly", "selector": {"team": "search"}, "verb": "start", "cron": "30 2 * * *"}
 ASKED = {"target": "Example.NET", "reason": "the owner asked"}
 CONFIG = {"config": json.dumps({"log_level": "info", "worker": {"max_visits": 512}})}
+POLICY = {"host": "Slow.Example.ORG", "delay_s": "0.1", "slots": 2, "block": {"reason": "maintenance"}}
+"""Terraform sends 0.1 as text, since no binary fraction is 0.1."""
 
-CASES: dict[str, dict[str, Any]] = {"orb_schedule": NIGHTLY, "orb_exclusion": ASKED, "orb_config": CONFIG}
+CASES: dict[str, dict[str, Any]] = {
+    "orb_schedule": NIGHTLY,
+    "orb_exclusion": ASKED,
+    "orb_config": CONFIG,
+    "orb_host_policy": POLICY,
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +49,10 @@ def client(api: Served) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {api.keys[Role.OPERATOR]}"}
     with httpx.Client(base_url=api.url, headers=headers) as made:
         yield made
-        for kind, key in (("schedules", "name"), ("exclusions", "id"), ("crawls", "name")):
+        keys = {"schedules": "name", "exclusions": "id", "crawls": "name", "host-policies": "host"}
+        for kind, key in keys.items():
             for each in made.get(f"/v1/{kind}").json()["items"]:
-                assert made.delete(f"/v1/{kind}/{each[key]}").status_code == 204
+                assert made.delete(f"/v1/{kind}/{each[key]}").status_code in (202, 204)
         made.put("/v1/config", json={})
 
 
@@ -149,6 +157,73 @@ def test_exclusion_drift_deletion_and_bad_values(provider: Plugin, client: httpx
     assert [path for path, _ in refused(exclusion, **ASKED | {"reason": ""})] == ["reason"]
 
 
+def test_host_policy_is_replaced_as_a_whole_and_drift_is_mended(provider: Plugin, client: httpx.Client) -> None:
+    policy, path = Resource(provider, "orb_host_policy"), "/v1/host-policies/slow.example.org"
+    state = policy.apply(**POLICY)
+    shown = client.get(path).json()
+    assert (state["id"], shown["delay_s"], shown["block"], shown["slots"]) == (
+        "slow.example.org",
+        0.1,
+        {"reason": "maintenance", "until": None},
+        2,
+    )
+    block = {"reason": "moved", "until": "2130-01-01T01:00:00+01:00"}
+    changed = policy.apply(host="slow.example.org", block=block)
+    assert (changed["created_at"], changed["delay_s"], policy.replaced) == (state["created_at"], None, [])
+    assert policy.changes(host="slow.example.org", block=block) == set()
+    assert client.get(path).json()["block"] == block
+    assert client.put(path, json={"delay_s": 7.5, "block": block}).status_code == 200
+    assert policy.changes(host="slow.example.org", block=block) == {"delay_s"}
+    assert policy.state is not None
+    assert policy.state["delay_s"] == "7.5"
+    policy.apply(host="slow.example.org", block=block)
+    assert client.get(path).json()["delay_s"] is None
+    assert client.delete(path).status_code == 202
+    assert "id" in policy.changes(host="slow.example.org")
+
+
+def test_another_host_is_another_policy_and_a_present_one_is_imported(provider: Plugin, client: httpx.Client) -> None:
+    policy = Resource(provider, "orb_host_policy")
+    policy.apply(**POLICY)
+    policy.apply(**POLICY | {"host": "other.example:8080"})
+    assert [each["host"] for each in client.get("/v1/host-policies").json()["items"]] == ["other.example:8080"]
+    again = Resource(provider, "orb_host_policy")
+    with pytest.raises(Failed, match=r"exists already.*terraform import orb_host_policy\.NAME other\.example:8080"):
+        again.apply(host="other.example:8080", delay_s=1)
+    assert again.import_("OTHER.example:8080")["delay_s"] == "0.1"
+    assert again.changes(**POLICY | {"host": "other.example:8080"}) == set()
+    with pytest.raises(Failed, match="There is no host_policy"):
+        Resource(provider, "orb_host_policy").import_("nowhere.example")
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"host": "a/b"}, "host"),
+        ({"host": ""}, "host"),
+        ({"host": ".."}, "host"),
+        ({"host": "no host"}, "host"),
+        ({"delay_s": -1}, "delay_s"),
+        ({"delay_s": 86401}, "delay_s"),
+        ({"slots": 0}, "slots"),
+        ({"slots": 1.5}, "slots"),
+        ({"block": {"until": "2130-01-01T00:00:00Z"}}, "block.reason"),
+        ({"block": {"reason": "x", "until": "2020-01-01T00:00:00Z"}}, "block.until"),
+        ({"block": {"reason": "x", "til": "2130-01-01T00:00:00Z"}}, "block.til"),
+    ],
+)
+def test_host_policy_that_cannot_be_used_names_its_attribute(provider: Plugin, change: Any, path: str) -> None:
+    assert [each for each, _ in refused(Resource(provider, "orb_host_policy"), **POLICY | change)] == [path]
+
+
+def test_host_that_is_none_is_refused_by_the_plan(provider: Plugin) -> None:
+    for host in ("a/b", "no host", "example.org:port"):
+        with pytest.raises(Failed) as failed:
+            Resource(provider, "orb_host_policy").plan(host=host)
+        assert [each.path for each in failed.value.diagnostics] == ["host"]
+
+
 def test_configuration_is_set_as_a_whole(provider: Plugin, client: httpx.Client) -> None:
     config = Resource(provider, "orb_config")
     config.apply(**CONFIG)
@@ -182,7 +257,8 @@ def test_twenty_imports_leave_no_difference(provider: Plugin, client: httpx.Clie
         name = f"c{number}"
         kinds.append(("orb_crawl", name, {"name": name, "spec": SPEC, "labels": {"n": str(number)}}))
         kinds.append(("orb_schedule", f"s{number}", NIGHTLY | {"name": f"s{number}"}))
-    kinds += [("orb_exclusion", host, {"target": host, "reason": "asked"}) for host in ("a.example", "b.example")]
+    kinds += [("orb_exclusion", host, {"target": host, "reason": "asked"}) for host in ("a.example",)]
+    kinds += [("orb_host_policy", "slow.example.org", POLICY)]
     kinds += [("orb_exclusion", "192.0.2.0/24", {"target": "192.0.2.0/24", "reason": "asked", "withdraw": True})]
     kinds += [("orb_config", "config", CONFIG)]
     for kind, _, config in kinds:
@@ -253,5 +329,6 @@ def test_defaults_are_those_of_the_api(provider: Plugin) -> None:
 def test_every_field_that_the_api_takes_is_an_attribute(provider: Plugin) -> None:
     schemas = json.loads(OPENAPI.read_text())["components"]["schemas"]
     bodies = {"orb_crawl": "CrawlInput", "orb_schedule": "ScheduleInput", "orb_exclusion": "ExclusionInput"}
+    bodies["orb_host_policy"] = "HostPolicyInput"
     for kind, body in bodies.items():
         assert set(schemas[body]["properties"]) - set(provider.resources[kind]) == set()

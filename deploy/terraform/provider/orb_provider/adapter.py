@@ -30,6 +30,7 @@ _TYPES: Final = {
     FieldType.JSON: types.String(),
     FieldType.TIME: types.String(),
     FieldType.WHOLE: types.Number(),
+    FieldType.NUMBER: types.Number(),
     FieldType.SWITCH: types.Bool(),
     FieldType.TEXTS: types.List(types.String()),
     FieldType.LABELS: types.Map(types.String()),

@@ -31,6 +31,8 @@ class FieldType(Enum):
 
     TEXT = auto()
     WHOLE = auto()
+    NUMBER = auto()
+    """A decimal. Terraform sends one that is no binary fraction as text."""
     SWITCH = auto()
     TEXTS = auto()
     LABELS = auto()

@@ -80,7 +80,7 @@ class Lifecycle:
         """Return the body of a POST or PUT."""
         left_out = () if creating else (self.KEY,)
         return {
-            field.api_name: json_text.decode(value) if field.type is FieldType.JSON else value
+            field.api_name: sent(field, value)
             for field in self._remote()
             if (value := values[field.name]) is not None and field.name not in left_out
         }
@@ -264,8 +264,30 @@ def means_same(field: Field, known: Any, other: Any) -> bool:
             return json_text.same(known, other)
         case FieldType.TIME:
             return known == other or (_moment(known) is not None and _moment(known) == _moment(other))
+        case FieldType.NUMBER:
+            return decimal(known) == decimal(other)
         case _:
             return bool(known == other)
+
+
+def sent(field: Field, value: Any) -> Any:
+    """Return the value of an attribute as a request has it."""
+    match field.type:
+        case FieldType.JSON:
+            return json_text.decode(value)
+        case FieldType.NUMBER:
+            return float(value)
+        case _:
+            return value
+
+
+def decimal(value: Any) -> int | str | None:
+    """Return a number as Terraform reads it without loss: 0.1 as text, a whole number as it is. None if it is none."""
+    try:
+        number = float(value)
+        return int(number) if number.is_integer() else repr(number)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def received(field: Field, body: dict[str, Any]) -> Any:
@@ -281,6 +303,8 @@ def received(field: Field, body: dict[str, Any]) -> Any:
             return json_text.encode(value)
         case FieldType.TEXT | FieldType.TIME:
             return str(value)
+        case FieldType.NUMBER:
+            return decimal(value)
         case _:
             return value
 

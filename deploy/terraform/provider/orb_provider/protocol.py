@@ -18,6 +18,7 @@ from tf.utils import Diagnostics, to_dynamic_value
 
 from orb_provider.adapter import OrbProvider, ResourceAdapter, theirs
 from orb_provider.fields import Field, FieldType, Values
+from orb_provider.lifecycle import decimal
 
 _UNKNOWN_CODES: Final = (0, 12)
 """MessagePack extensions for unknown values: plain ones, and those of which Terraform knows something."""
@@ -27,6 +28,7 @@ _PYTHON: Final = {
     FieldType.JSON: str,
     FieldType.TIME: str,
     FieldType.WHOLE: int | float,
+    FieldType.NUMBER: int | float | str,
     FieldType.SWITCH: bool,
     FieldType.TEXTS: list,
     FieldType.LABELS: dict,
@@ -91,4 +93,6 @@ class OrbServicer(framework.ProviderServicer):
 
 def _fitting(field: Field, value: Any) -> Any:
     """Return a value of a state file, None if it is not of the attribute's type. A read then brings the API's value."""
-    return value if isinstance(value, _PYTHON[field.type]) else None
+    if not isinstance(value, _PYTHON[field.type]):
+        return None
+    return decimal(value) if field.type is FieldType.NUMBER else value

@@ -1,0 +1,108 @@
+"""`orb_host_policy`: the delay, the block and the slots of a host, for every crawl."""
+
+from typing import Any, Final
+
+from orb_provider.client import Answer
+from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
+from orb_provider.findings import Finding, Refusal, Rejected, refusal_findings
+from orb_provider.lifecycle import Lifecycle, Plan, Review
+
+_NO_PART: Final = ("", ".", "..")
+"""Texts that are no part of a path."""
+
+
+class HostPolicy(Lifecycle):
+    """The policy of a host. The API shows the host as in URLs; the state keeps the text of the configuration."""
+
+    COLLECTION = "host-policies"
+    KEY = "host"
+    SHAPE = Shape(
+        "host_policy",
+        "What holds for a host, for every crawl. It holds before any crawl knows the host, and until it is deleted.",
+        (
+            required(
+                "host",
+                FieldType.TEXT,
+                "The host, as `name` or `name:port`, without its subdomains. Another host is another policy.",
+                replaces=True,
+            ),
+            Field(
+                "delay_s",
+                FieldType.NUMBER,
+                "The least seconds between an answer of the host and the next request to it, at most 86400. The "
+                "longest of all delays counts.",
+            ),
+            Field(
+                "block",
+                FieldType.LABELS,
+                'Send no request to the host, as `{ reason = "maintenance", until = "2030-01-01T00:00:00Z" }`. Without '
+                "`until`: while the policy has the block.",
+            ),
+            Field(
+                "slots",
+                FieldType.WHOLE,
+                "The most URL shards of the host that may be leased at a time, from 1 to 64. The fewest slots count.",
+            ),
+            computed("id", FieldType.TEXT, "The host as it is in URLs.", stable=True, api="host"),
+            computed("created_at", FieldType.TEXT, "When the policy was created.", stable=True),
+        ),
+    )
+
+    def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
+        """Accept any text of the host by which the API found the policy."""
+        return super().same(field, known, remote, values) or (field.name == self.KEY and known is not None)
+
+    def plan(self, config: Values, prior: Values | None) -> Plan:
+        """Keep the text of the host if another text means the same host."""
+        host = config.get(self.KEY)
+        moved = prior is not None and is_known(host) and host != prior[self.KEY]
+        if prior is not None and moved and self._client is not None:
+            present = self._get(str(host))
+            if present is not None and present.body["host"] == prior["id"]:
+                config = config | {self.KEY: prior[self.KEY]}
+        return super().plan(config, prior)
+
+    def review(self, values: Values) -> Review:
+        """Return what is wrong with the host. The other attributes are checked when they are applied."""
+        host = values[self.KEY]
+        if not is_known(host):
+            return Review()
+        if host in _NO_PART or "/" in host:
+            text = self.SHAPE.by_name[self.KEY].text
+            return Review((Finding(f"{host!r} is not a host.", text, (self.KEY,)),))
+        try:
+            self.client.get(self.COLLECTION, host)
+        except Refusal as refusal:
+            if refusal.status == 422:
+                return Review(tuple(refusal_findings(refusal, self.SHAPE)))
+            if refusal.status != 404:
+                raise
+        return Review()
+
+    def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
+        """Leave out the host: it is in the path."""
+        return super().body(values, creating=False)
+
+    def create(self, planned: Values) -> Values:
+        """Put the policy of a host that has none."""
+        host = planned[self.KEY]
+        if self._get(host) is not None:
+            remedy = f"Import it with `terraform import orb_host_policy.NAME {host}`, or choose another host."
+            raise Rejected(Finding(f"It exists already: the host {host!r} has a policy.", remedy))
+        return self._applied(planned, self._put(planned, None))
+
+    def _get(self, key: str) -> Answer | None:
+        answer = super()._get(key)
+        return None if answer is None else _shown(answer)
+
+    def _put(self, planned: Values, etag: str | None) -> Answer:
+        return _shown(super()._put(planned, etag))
+
+
+def _shown(answer: Answer) -> Answer:
+    """Return the answer with a block that has no `until` if none is set."""
+    block = answer.body["block"]
+    if block is None:
+        return answer
+    given = {name: value for name, value in block.items() if value is not None}
+    return Answer(answer.status, answer.body | {"block": given}, answer.etag, answer.unsure)
