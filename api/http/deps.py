@@ -8,13 +8,12 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import Depends, Header, Query, Request, Response
-from fastapi.dependencies.models import Dependant
 
 from api.events.publisher import EventPublisher
 from api.http.authentication import Keyring
@@ -22,16 +21,14 @@ from api.http.cached_reads import CachedCrawlReads
 from api.http.errors import MEDIA_TYPE, ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.limits import BODY_BYTES
-from api.http.routing import Guard
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
-from shared.domain.ops.access import ApiKey, Role
+from shared.domain.ops.access import ApiKey
 from shared.domain.ops.config import MasterTuning
 from shared.domain.ops.watermarks import Pressure
 from shared.domain.reads.declared import ANY_TAG, Actor, Repeatable
-from shared.domain.suggestions import did_you_mean
 from shared.ports.archive import PageArchive
 from shared.ports.broker import Backlog, Broker
 from shared.ports.catalog import Catalog
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 T = TypeVar("T")
-
-_SHOWN: Final = 10
 
 DEFAULT_PAGE: Final = 50
 LARGEST_PAGE: Final = 500
@@ -108,44 +103,6 @@ async def _actor(request: Request) -> Actor:
 
 Served = Annotated[Services, Depends(_services)]
 By = Annotated[Actor, Depends(_actor)]
-
-
-def needs(role: Role) -> Any:
-    """Return a dependency of a route that refuses requests whose API key lacks `role`.
-
-    It also refuses query parameters that the route does not have: a misspelt filter would show everything.
-    """
-
-    async def allowed(request: Request) -> None:
-        if request.scope["query_string"]:
-            _refuse_unknown(request)
-        key: ApiKey = request.scope["state"]["key"]
-        if not key.role.covers(role):
-            detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
-            raise ApiProblem(ProblemKind.FORBIDDEN, detail)
-
-    return Guard(allowed)
-
-
-def _refuse_unknown(request: Request) -> None:
-    known = set(_parameters(request.scope["route"].dependant))
-    unknown = sorted(set(request.query_params) - known)
-    if unknown:
-        errors = [
-            FieldError(
-                f"query.{name}",
-                "there is no such parameter",
-                did_you_mean(name, sorted(known)) if known else "there are none here",
-            )
-            for name in unknown[:_SHOWN]
-        ]
-        raise ApiProblem(ProblemKind.INVALID, "the request is not valid", errors=errors)
-
-
-def _parameters(dependant: Dependant) -> Iterator[str]:
-    yield from (field.alias for field in dependant.query_params)
-    for part in dependant.dependencies:
-        yield from _parameters(part)
 
 
 # --- preconditions ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Build the OpenAPI document: FastAPI's document of the routes, completed with what FastAPI lacks.
 
 The crawl spec's schema comes from its msgspec types, so it has a single source. Every operation below /v1 declares that
-it needs a key and answers errors as problem+json.
+it needs a key and answers errors as problem+json. `x-orb-right` is its row in the table of rights.
 """
 
 from typing import Any, Final
@@ -18,6 +18,7 @@ from api.schemas.crawls import EXAMPLE
 from api.schemas.events import EventBody
 from api.schemas.model import ANYTHING, Model, with_default
 from api.schemas.problem import ProblemBody
+from api.security.rights import Right, right_of
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.software import NAME, VERSION
 
@@ -126,7 +127,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
     for path, item in made["paths"].items():
         for method, operation in item.items():
-            _complete(operation, guarded=path.startswith("/v1/"), reads=method == "get")
+            _complete(operation, right_of(method.upper(), path))
     components["responses"] = _shared(made["paths"])
     components["headers"] = HEADERS
     resolved: dict[str, Any] = _resolved(made)
@@ -135,14 +136,16 @@ def document(app: FastAPI) -> dict[str, Any]:
     return resolved
 
 
-def _complete(operation: dict[str, Any], *, guarded: bool, reads: bool) -> None:
+def _complete(operation: dict[str, Any], right: Right) -> None:
     for parameter in operation.get("parameters", ()):
         _as_sent(parameter)
     responses = operation["responses"]
     responses.pop("422", None)
-    if guarded:
+    if right.role is not None:
         operation["security"] = [{"key": []}]
-        for status, kinds in _common(operation, reads=reads).items():
+        operation["description"] = f"{operation['description']}\n\nNeeds the role `{right.role}`."
+        operation["x-orb-right"] = {"resource": right.resource, "verb": right.verb, "role": str(right.role)}
+        for status, kinds in _common(operation, reads=right.method == "GET").items():
             response = {"description": kinds[0].value[2], "content": problem_content(*kinds)}
             responses.setdefault(str(status), response)
     operation["responses"] = dict(sorted(responses.items()))

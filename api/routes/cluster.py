@@ -9,13 +9,12 @@ from typing import Annotated, Final
 
 from fastapi import Path, Response
 
-from api.http.deps import By, Page, Served, Services, needs, problems
+from api.http.deps import By, Page, Served, Services, problems
 from api.http.routing import Router
 from api.members.member_stats import WorkerActivity
 from api.schemas.cluster import Cluster, DrainingMembers, DrainState, Master, Worker, master_body, worker_body
 from api.schemas.model import MEMBER_ID, Listing
 from shared.domain.ids import Partition
-from shared.domain.ops.access import Role
 from shared.domain.ops.config import MemberRole
 from shared.domain.reads.declared import Actor
 from shared.ports.catalog import Missing
@@ -24,11 +23,9 @@ router = Router(prefix="/v1", tags=["cluster"])
 
 MemberName = Annotated[str, Path(pattern=MEMBER_ID, description="The member's id.", examples=["w1"])]
 _NAMED: Final = 100
-_READS: Final = [needs(Role.VIEWER)]
-_WRITES: Final = [needs(Role.OPERATOR)]
 
 
-@router.get("/cluster", summary="Get the cluster", dependencies=_READS)
+@router.get("/cluster", summary="Get the cluster")
 async def get_cluster(served: Served) -> Cluster:
     """Return the leader, the members that are alive, the owners of partitions, and the configuration revisions that
     members run.
@@ -56,7 +53,7 @@ async def get_cluster(served: Served) -> Cluster:
 # --- masters ----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/masters", summary="List masters", dependencies=_READS)
+@router.get("/masters", summary="List masters")
 async def list_masters(served: Served, page: Page, response: Response) -> Listing[Master]:
     """List masters by id."""
     after = page.place(str, "")
@@ -66,15 +63,13 @@ async def list_masters(served: Served, page: Page, response: Response) -> Listin
     return Listing(items=shown, next=page.next(place, response))
 
 
-@router.get("/masters/{id}", summary="Get a master", dependencies=_READS, responses=problems(404))
+@router.get("/masters/{id}", summary="Get a master", responses=problems(404))
 async def get_master(id: MemberName, served: Served) -> Master:
     """Return a master with its number of partitions, its load and its configuration revision."""
     return _master(served, id, drained=id in served.wanted().drains.masters)
 
 
-@router.post(
-    "/masters/{id}/drain", status_code=202, summary="Drain a master", dependencies=_WRITES, responses=problems(404)
-)
+@router.post("/masters/{id}/drain", status_code=202, summary="Drain a master", responses=problems(404))
 async def drain_master(id: MemberName, served: Served, by: By) -> DrainState:
     """Move the master's partitions and leadership to other masters, while there are any.
 
@@ -84,7 +79,7 @@ async def drain_master(id: MemberName, served: Served, by: By) -> DrainState:
 
 
 @router.post(
-    "/masters/{id}/undrain", status_code=202, summary="Cancel a master's drain", dependencies=_WRITES,
+    "/masters/{id}/undrain", status_code=202, summary="Cancel a master's drain",
     responses=problems(404),
 )  # fmt: skip
 async def undrain_master(id: MemberName, served: Served, by: By) -> DrainState:
@@ -95,7 +90,7 @@ async def undrain_master(id: MemberName, served: Served, by: By) -> DrainState:
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/workers", summary="List workers", dependencies=_READS)
+@router.get("/workers", summary="List workers")
 async def list_workers(served: Served, page: Page, response: Response) -> Listing[Worker]:
     """List workers by id, with their load."""
     after = page.place(str, "")
@@ -107,15 +102,13 @@ async def list_workers(served: Served, page: Page, response: Response) -> Listin
     return Listing(items=items, next=page.next(place, response))
 
 
-@router.get("/workers/{id}", summary="Get a worker", dependencies=_READS, responses=problems(404))
+@router.get("/workers/{id}", summary="Get a worker", responses=problems(404))
 async def get_worker(id: MemberName, served: Served) -> Worker:
     """Return a worker with its load and its configuration revision."""
     return _worker(served, id, drained=id in served.wanted().drains.workers)
 
 
-@router.post(
-    "/workers/{id}/drain", status_code=202, summary="Drain a worker", dependencies=_WRITES, responses=problems(404)
-)
+@router.post("/workers/{id}/drain", status_code=202, summary="Drain a worker", responses=problems(404))
 async def drain_worker(id: MemberName, served: Served, by: By) -> DrainState:
     """Let the worker finish its URL shards and take no more.
 
@@ -125,7 +118,7 @@ async def drain_worker(id: MemberName, served: Served, by: By) -> DrainState:
 
 
 @router.post(
-    "/workers/{id}/undrain", status_code=202, summary="Cancel a worker's drain", dependencies=_WRITES,
+    "/workers/{id}/undrain", status_code=202, summary="Cancel a worker's drain",
     responses=problems(404),
 )  # fmt: skip
 async def undrain_worker(id: MemberName, served: Served, by: By) -> DrainState:

@@ -18,7 +18,6 @@ from api.http.deps import (
     Served,
     Services,
     etag,
-    needs,
     problems,
 )
 from api.http.errors import ApiProblem, ProblemKind
@@ -61,7 +60,6 @@ from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
-from shared.domain.ops.access import Role
 from shared.domain.reads.declared import CrawlFilter, Declaration, DeclaredCrawl
 from shared.ports.catalog import Exists, Missing, Stale
 
@@ -69,8 +67,6 @@ router = Router(prefix="/v1/crawls", tags=["crawls"])
 
 Name = Annotated[str, Path(pattern=NAME, description="The crawl's name.", examples=["docs"])]
 Fields = Annotated[Literal["spec"] | None, Query(description="`spec`: add the whole spec to each entry.")]
-_READS: Final = [needs(Role.VIEWER)]
-_WRITES: Final = [needs(Role.OPERATOR)]
 _PATCH_ATTEMPTS: Final = 5
 _STORING: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
 _MAY_NEED_ARCHIVE: Final = (
@@ -80,7 +76,7 @@ _MAY_NEED_ARCHIVE: Final = (
 _NEEDS_ARCHIVE: Final = "the wider scope needs the links of stored pages, and this master cannot read the archive"
 
 
-@router.get("", summary="List crawls", dependencies=_READS)
+@router.get("", summary="List crawls")
 async def list_crawls(
     served: Served,
     page: Page,
@@ -109,7 +105,7 @@ async def list_crawls(
 
 
 @router.post(
-    "", status_code=201, summary="Create a crawl", dependencies=_WRITES,
+    "", status_code=201, summary="Create a crawl",
     responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
 )  # fmt: skip
 async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> Crawl:
@@ -133,7 +129,7 @@ async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: I
 
 
 @router.get(
-    "/{name}", summary="Get a crawl", dependencies=[*_READS, CONDITIONAL], responses={**UNCHANGED, **problems(404)},
+    "/{name}", summary="Get a crawl", dependencies=[CONDITIONAL], responses={**UNCHANGED, **problems(404)},
     response_model=Crawl,
 )  # fmt: skip
 async def get_crawl(name: Name, served: Served) -> Response:
@@ -142,7 +138,7 @@ async def get_crawl(name: Name, served: Served) -> Response:
 
 
 @router.put(
-    "/{name}", summary="Create or replace a crawl", dependencies=_WRITES,
+    "/{name}", summary="Create or replace a crawl",
     responses={
         201: {"model": Crawl, "description": "It was created."},
         **problems(404, ProblemKind.FULL, ProblemKind.NO_ARCHIVE, 412),
@@ -188,7 +184,7 @@ async def put_crawl(
 
 
 @router.patch(
-    "/{name}", summary="Change parts of a crawl", dependencies=_WRITES,
+    "/{name}", summary="Change parts of a crawl",
     responses=problems(404, ProblemKind.NO_ARCHIVE, 412),
 )  # fmt: skip
 async def patch_crawl(
@@ -229,7 +225,7 @@ async def patch_crawl(
     return body
 
 
-@router.delete("/{name}", status_code=204, summary="Delete a crawl", dependencies=_WRITES, responses=problems(404, 412))
+@router.delete("/{name}", status_code=204, summary="Delete a crawl", responses=problems(404, 412))
 async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -> None:
     """Delete the crawl.
 
@@ -240,7 +236,7 @@ async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -
     await collect(served, before.crawl_id, by)
 
 
-@router.post("/{name}/plan", summary="Plan a change of a crawl", dependencies=_READS)
+@router.post("/{name}/plan", summary="Plan a change of a crawl")
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
     """Return what a PUT of the crawl would change, without changing anything. The spec is validated as by a PUT."""
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
@@ -331,7 +327,7 @@ def _scope_differs(stored: str, wanted: CrawlSpec) -> bool:
         return True
 
 
-@router.get("/{name}/revisions", summary="List a crawl's revisions", dependencies=_READS, responses=problems(404))
+@router.get("/{name}/revisions", summary="List a crawl's revisions", responses=problems(404))
 async def list_revisions(
     name: Name, served: Served, page: Page, response: Response, fields: Fields = None
 ) -> Listing[RevisionSummary]:
@@ -349,7 +345,7 @@ async def list_revisions(
 
 
 @router.get(
-    "/{name}/revisions/{revision}", summary="Get a revision", dependencies=[*_READS, CONDITIONAL],
+    "/{name}/revisions/{revision}", summary="Get a revision", dependencies=[CONDITIONAL],
     responses={**UNCHANGED, **problems(404)},
 )  # fmt: skip
 async def get_revision(
@@ -361,9 +357,7 @@ async def get_revision(
     return revision_body(await served.catalog.revision(crawl.crawl_id, RevisionNumber(revision)))
 
 
-@router.get(
-    "/{name}/revisions/{revision}/diff", summary="Compare revisions", dependencies=_READS, responses=problems(404)
-)
+@router.get("/{name}/revisions/{revision}/diff", summary="Compare revisions", responses=problems(404))
 async def diff_revision(
     name: Name,
     revision: Annotated[int, Path(ge=1, le=2**31 - 1)],

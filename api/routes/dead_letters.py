@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from fastapi import Path, Query, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, problems
 from api.http.routing import Router
 from api.routes.crawl_verbs import commanded
 from api.schemas.frontier import DeadLetter
@@ -13,21 +13,18 @@ from api.schemas.hosts import CommandAccepted
 from api.schemas.model import Listing
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.ops.access import Role
 from shared.domain.reads.declared import Actor, DeadLetterView
 from shared.ports.catalog import Missing, Stale
 
 router = Router(prefix="/v1/dead-letters", tags=["dead-letters"], responses=problems(404))
 
 _NEWEST: Final = 2**63 - 1
-_READS: Final = [needs(Role.VIEWER)]
-_WRITES: Final = [needs(Role.OPERATOR)]
 
 Letter = Annotated[int, Path(ge=1, le=_NEWEST, description="The number of the dead letter.", examples=[17])]
 OfCrawl = Annotated[str, Query(min_length=1, max_length=63, description="The name of the crawl.", examples=["docs"])]
 
 
-@router.get("", summary="List dead letters", dependencies=_READS)
+@router.get("", summary="List dead letters")
 async def list_dead_letters(
     served: Served,
     page: Page,
@@ -43,7 +40,7 @@ async def list_dead_letters(
     return Listing(items=[DeadLetter.of(letter) for letter in rows], next=page.next(place, response))
 
 
-@router.post("/replay", status_code=202, summary="Replay a crawl's dead letters", dependencies=_WRITES)
+@router.post("/replay", status_code=202, summary="Replay a crawl's dead letters")
 async def replay_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
     """Replay all dead letters of a crawl.
 
@@ -52,13 +49,13 @@ async def replay_dead_letters(crawl: OfCrawl, served: Served, by: By) -> Command
     return await _ask_all(served, by, crawl, CommandKind.REPLAY)
 
 
-@router.delete("", status_code=202, summary="Discard a crawl's dead letters", dependencies=_WRITES)
+@router.delete("", status_code=202, summary="Discard a crawl's dead letters")
 async def discard_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
     """Delete all dead letters of a crawl."""
     return await _ask_all(served, by, crawl, CommandKind.DISCARD)
 
 
-@router.get("/{letter:int}", summary="Get a dead letter", dependencies=[*_READS, CONDITIONAL], responses=UNCHANGED)
+@router.get("/{letter:int}", summary="Get a dead letter", dependencies=[CONDITIONAL], responses=UNCHANGED)
 async def get_dead_letter(letter: Letter, served: Served, response: Response) -> DeadLetter:
     """Return a dead letter with its evidence: what was tried, and how it ended. A dead letter never changes."""
     stored = await _found(served, letter)
@@ -67,7 +64,7 @@ async def get_dead_letter(letter: Letter, served: Served, response: Response) ->
 
 
 @router.post(
-    "/{letter:int}/replay", status_code=202, summary="Replay a dead letter", dependencies=_WRITES,
+    "/{letter:int}/replay", status_code=202, summary="Replay a dead letter",
     responses=problems(412),
 )  # fmt: skip
 async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
@@ -81,9 +78,7 @@ async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: E
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
 
 
-@router.delete(
-    "/{letter:int}", status_code=202, summary="Discard a dead letter", dependencies=_WRITES, responses=problems(412)
-)
+@router.delete("/{letter:int}", status_code=202, summary="Discard a dead letter", responses=problems(412))
 async def discard_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
     """Delete the dead letter with its evidence. A URL remains failed."""
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.DISCARD)

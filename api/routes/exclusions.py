@@ -1,6 +1,6 @@
 """/v1/exclusions: hosts, URL prefixes and address ranges that no crawl requests."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Path, Query, Response
 
@@ -14,7 +14,6 @@ from api.http.deps import (
     Served,
     Services,
     etag,
-    needs,
     problems,
 )
 from api.http.errors import ApiProblem, ProblemKind
@@ -23,7 +22,6 @@ from api.http.routing import Router
 from api.schemas.exclusions import Exclusion, ExclusionChange, ExclusionInput, exclusion_body
 from api.schemas.model import Listing
 from shared.domain.crawl.exclusions import MAX_TARGET_CHARS, Target, TargetRefused, partitions_with, read_target
-from shared.domain.ops.access import Role
 from shared.domain.ops.exclusions import ExclusionTerms, StoredExclusion
 from shared.wire.events import EventKind
 from shared.wire.keys import EXCLUSIONS
@@ -31,11 +29,9 @@ from shared.wire.keys import EXCLUSIONS
 router = Router(prefix="/v1/exclusions", tags=["exclusions"])
 
 ExclusionId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The `id` of the exclusion.", examples=[7])]
-_READS: Final = [needs(Role.VIEWER)]
-_WRITES: Final = [needs(Role.OPERATOR)]
 
 
-@router.get("", summary="List exclusions", dependencies=_READS)
+@router.get("", summary="List exclusions")
 async def list_exclusions(
     served: Served,
     page: Page,
@@ -58,7 +54,7 @@ async def list_exclusions(
 
 @router.post(
     "", status_code=201, summary="Exclude a host, URL prefix or address range",
-    dependencies=_WRITES, responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
+    responses=problems(ProblemKind.EXISTS, ProblemKind.FULL),
 )  # fmt: skip
 async def create_exclusion(
     wanted: ExclusionInput, served: Served, by: By, repeatable: Idempotent, response: Response
@@ -83,7 +79,7 @@ async def create_exclusion(
 
 
 @router.get(
-    "/{exclusion_id}", summary="Get an exclusion", dependencies=[*_READS, CONDITIONAL],
+    "/{exclusion_id}", summary="Get an exclusion", dependencies=[CONDITIONAL],
     responses={**UNCHANGED, **problems(404)},
 )  # fmt: skip
 async def get_exclusion(exclusion_id: ExclusionId, served: Served, response: Response) -> Exclusion:
@@ -94,7 +90,7 @@ async def get_exclusion(exclusion_id: ExclusionId, served: Served, response: Res
 
 
 @router.put(
-    "/{exclusion_id}", summary="Change an exclusion", dependencies=_WRITES,
+    "/{exclusion_id}", summary="Change an exclusion",
     responses=problems(404, 412),
 )  # fmt: skip
 async def put_exclusion(
@@ -119,7 +115,7 @@ async def put_exclusion(
 
 @router.delete(
     "/{exclusion_id}", status_code=204, summary="Delete an exclusion",
-    dependencies=_WRITES, responses=problems(404, 412),
+    responses=problems(404, 412),
 )  # fmt: skip
 async def delete_exclusion(exclusion_id: ExclusionId, served: Served, by: By, expected: Expected) -> None:
     """End an exclusion.

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from fastapi import Path, Query, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, needs, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -16,7 +16,6 @@ from api.schemas.hosts import CommandAccepted
 from api.schemas.model import Listing
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
-from shared.domain.ops.access import Role
 from shared.domain.ops.host_policies import limits_of
 from shared.domain.web.url import locate, partition_of
 from shared.ports.catalog import Missing
@@ -29,12 +28,10 @@ HostName = Annotated[
     str, Path(max_length=300, description="The host, as `name` or `name:port`.", examples=["example.org"])
 ]
 _QUEUES: Final = 100
-_READS: Final = [needs(Role.VIEWER)]
-_WRITES: Final = [needs(Role.OPERATOR)]
 _EVENT: Final = "host-policies"
 
 
-@router.get("", summary="List hosts", dependencies=[needs(Role.VIEWER)], responses=problems(404))
+@router.get("", summary="List hosts", responses=problems(404))
 async def list_hosts(
     served: Served,
     page: Page,
@@ -54,7 +51,7 @@ async def list_hosts(
     )
 
 
-@router.get("/{host}", summary="Get a host", dependencies=[needs(Role.VIEWER)], responses=problems(404))
+@router.get("/{host}", summary="Get a host", responses=problems(404))
 async def get_host(host: HostName, served: Served) -> HostDetail:
     """Return the state of a host, and its queues of at most 100 crawls."""
     view = await served.catalog.host(_named(host), None)
@@ -64,7 +61,7 @@ async def get_host(host: HostName, served: Served) -> HostDetail:
     return HostDetail(host=host_body(view, of_a_crawl=False), queues=[QueueSummary.of(queue) for queue in queues])
 
 
-@router.post("/{host}/unblock", status_code=202, summary="Ask a host again now", dependencies=[needs(Role.OPERATOR)])
+@router.post("/{host}/unblock", status_code=202, summary="Ask a host again now")
 async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepted:
     """End the back-off that follows the host's own 429 and 503 answers and failures. A block of its policy stays.
 
@@ -78,7 +75,7 @@ async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepte
     return CommandAccepted(command=await commanded(served, command_id, CrawlId(0), kind, args, by, partition))
 
 
-@policies.get("", summary="List host policies", dependencies=_READS)
+@policies.get("", summary="List host policies")
 async def list_host_policies(served: Served, page: Page, response: Response) -> Listing[HostPolicySummary]:
     """List host policies by host."""
     rows = await served.desired.host_policies(after=page.place(str, ""), max_count=page.max_count + 1)
@@ -88,7 +85,7 @@ async def list_host_policies(served: Served, page: Page, response: Response) -> 
 
 
 @policies.get(
-    "/{host}", summary="Get the policy of a host", dependencies=[*_READS, CONDITIONAL],
+    "/{host}", summary="Get the policy of a host", dependencies=[CONDITIONAL],
     responses={**UNCHANGED, **problems(404)},
 )  # fmt: skip
 async def get_host_policy(host: HostName, served: Served, response: Response) -> HostPolicySummary:
@@ -99,7 +96,7 @@ async def get_host_policy(host: HostName, served: Served, response: Response) ->
 
 
 @policies.put(
-    "/{host}", summary="Create or replace the policy of a host", dependencies=_WRITES,
+    "/{host}", summary="Create or replace the policy of a host",
     responses={
         201: {"model": HostPolicySummary, "description": "It was created."}, **problems(ProblemKind.FULL, 412)
     },
@@ -134,7 +131,7 @@ async def put_host_policy(
 
 
 @policies.delete(
-    "/{host}", status_code=202, summary="Delete the policy of a host", dependencies=_WRITES,
+    "/{host}", status_code=202, summary="Delete the policy of a host",
     responses=problems(404, 412),
 )  # fmt: skip
 async def delete_host_policy(host: HostName, served: Served, by: By, expected: Expected) -> CommandAccepted:

@@ -4,20 +4,17 @@ from typing import Annotated
 
 from fastapi import Path, Query, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, Page, Served, etag, needs, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, Page, Served, etag, problems
 from api.http.routing import Router
 from api.routes.pages import digest_of
 from api.routes.urls import Name, located
 from api.schemas.items import ITEM_ID, Item, item_body
 from api.schemas.model import RULE_NAME, Listing
-from shared.domain.ops.access import Role
 from shared.domain.reads.items import ItemFilter
 from shared.domain.web.url import MAX_URL_CHARS
 from shared.ports.catalog import Missing
 
-router = Router(
-    prefix="/v1/crawls/{name}/items", tags=["items"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
-)
+router = Router(prefix="/v1/crawls/{name}/items", tags=["items"], responses=problems(404))
 
 ItemId = Annotated[
     str,

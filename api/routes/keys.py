@@ -5,15 +5,15 @@ from typing import Annotated
 
 from fastapi import Path, Query, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, needs, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, problems
 from api.http.errors import ProblemKind
 from api.http.routing import Router
 from api.schemas.keys import IssuedKey, KeyInput, KeyView, key_body
 from api.schemas.model import KEY_ID, Listing, moment_of
-from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
+from shared.domain.ops.access import ApiKey, digest_of, new_key
 from shared.ports.catalog import Missing
 
-router = Router(prefix="/v1/api-keys", tags=["api-keys"], dependencies=[needs(Role.ADMIN)])
+router = Router(prefix="/v1/api-keys", tags=["api-keys"])
 
 KeyId = Annotated[str, Path(pattern=KEY_ID, description="The `id` of the key, not the key itself.")]
 

@@ -14,7 +14,7 @@ import structlog
 from fastapi import Path, Query, Request, Response
 
 from api.http.conditional import has, known_tags
-from api.http.deps import CONDITIONAL, UNCHANGED, Page, Served, Services, etag, needs, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, Page, Served, Services, etag, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.routing import Router
 from api.http.streamed import BrokenOff, Streamed
@@ -24,7 +24,6 @@ from api.schemas.pages import PAGE_ID, PageDetail, PageSummary, page_body, page_
 from shared.domain.archive.model import RecordLocation
 from shared.domain.archive.stored_body import NotARecord, StoredBody
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.ops.access import Role
 from shared.domain.reads.declared import DeclaredCrawl, PageFilter
 from shared.domain.reads.views import PageView
 from shared.domain.web.url import Location, locate
@@ -33,9 +32,7 @@ from shared.ports.catalog import Missing, UrlPlace
 
 log = structlog.get_logger("orb.api")
 
-router = Router(
-    prefix="/v1/crawls/{name}/pages", tags=["pages"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
-)
+router = Router(prefix="/v1/crawls/{name}/pages", tags=["pages"], responses=problems(404))
 
 PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The page's id.")]
 WHOLE_BYTES: Final = 1 << 20

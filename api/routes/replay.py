@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Request, Response
 
-from api.http.deps import Served, Services, needs, problems
+from api.http.deps import Served, Services, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -19,12 +19,11 @@ from api.routes.urls import Name
 from api.schemas.pages import SEGMENT_NAME, TIME_DIGITS
 from shared.domain.archive.cdx_query import CdxMatch, CdxQuery, CdxSort, cdx_query
 from shared.domain.archive.cdxj import IndexRow, cdxj_line
-from shared.domain.ops.access import Role
 from shared.domain.web.url import MAX_URL_CHARS, partition_of
 from shared.ports.archive import PageArchive, RecordUnreadable
 from shared.ports.catalog import Missing
 
-router = Router(prefix="/v1/crawls/{name}", tags=["pages"], dependencies=[needs(Role.VIEWER)], responses=problems(404))
+router = Router(prefix="/v1/crawls/{name}", tags=["pages"], responses=problems(404))
 
 MAX_CAPTURES: Final = 20_000
 """The greatest `limit` of a query of the CDX server."""

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import Path
 
-from api.http.deps import By, Expected, Served, Services, needs, problems
+from api.http.deps import By, Expected, Served, Services, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -18,7 +18,6 @@ from api.schemas.seeds import SeedDeletion, SeedDeletionAccepted
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 from shared.domain.frontier.commands import GREATEST, CommandKind
 from shared.domain.ids import Partition
-from shared.domain.ops.access import Role
 from shared.domain.reads.declared import Actor, Declaration, DeclaredCrawl
 from shared.domain.web.url import Location, locate, partition_of
 from shared.ports.catalog import Stale
@@ -34,9 +33,7 @@ _PLACE_BYTES: Final = 24
 Place = tuple[str, bytes]
 
 
-@router.delete(
-    "", status_code=202, summary="Delete seeds", dependencies=[needs(Role.OPERATOR)], responses=problems(404, 412)
-)
+@router.delete("", status_code=202, summary="Delete seeds", responses=problems(404, 412))
 async def delete_seeds(
     name: Annotated[str, Path(pattern=NAME)], wanted: SeedDeletion, served: Served, by: By, expected: Expected
 ) -> SeedDeletionAccepted:

@@ -4,20 +4,17 @@ from typing import Final
 
 from fastapi import Response
 
-from api.http.deps import Page, Served, needs, problems
+from api.http.deps import Page, Served, problems
 from api.http.routing import Router
 from api.routes.urls import Name
 from api.schemas.model import Listing
 from api.schemas.pages import SeedSource, SeedSummary, seed_body
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.ops.access import Role
 from shared.domain.web.url import locate
 from shared.ports.catalog import UrlPlace
 
-router = Router(
-    prefix="/v1/crawls/{name}/seeds", tags=["seeds"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
-)
+router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=problems(404))
 
 SCANNED: Final = 5_000
 """Maximum stored seeds that one page of the list reads in order to skip those of the spec."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import structlog
 from fastapi import Path, Query, Response
 
-from api.http.deps import Page, Served, Services, needs, problems
+from api.http.deps import Page, Served, Services, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -23,7 +23,6 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.seed_contexts import labels_of, source_of
 from shared.domain.frontier.states import UrlState
 from shared.domain.ids import Fingerprint, HostId
-from shared.domain.ops.access import Role
 from shared.domain.reads.declared import DeclaredCrawl
 from shared.domain.reads.views import HostView, UrlView
 from shared.domain.web.addresses import parse_address
@@ -35,9 +34,7 @@ from shared.wire.robots import decode_robots, robots_key
 
 log = structlog.get_logger("orb.api")
 
-router = Router(
-    prefix="/v1/crawls/{name}/urls", tags=["urls"], dependencies=[needs(Role.VIEWER)], responses=problems(404)
-)
+router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=problems(404))
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")

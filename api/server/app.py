@@ -21,7 +21,7 @@ from api.http.errors import ApiProblem, ProblemKind, respond
 from api.http.forwarding import ANSWER_S, Forwarding
 from api.http.limits import BodyLimit
 from api.http.request_context import RequestContext
-from api.http.routing import mount
+from api.http.routing import check_rights, mount
 from api.observe.traffic import measure
 from api.routes import (
     audit,
@@ -163,6 +163,7 @@ def application(
     app = _Application(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
     for router in ROUTERS:
         mount(app, router)
+    check_rights(app)
     for kind in _OURS:
         app.add_exception_handler(kind, respond)
     app.add_exception_handler(405, _no_such_method)

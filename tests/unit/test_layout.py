@@ -27,7 +27,8 @@ TOP_LEVEL = {
 
 ROOMS = {
     "api": {
-        "schemas", "routes", "frontier", "crawls", "events", "http", "leader", "master", "members", "observe", "server",
+        "schemas", "routes", "frontier", "crawls", "events", "http", "leader", "master", "members", "observe",
+        "security", "server",
     },
     "workers": {"discover", "fetch", "parse", "extract"},
     "shared": {"domain", "ports", "wire", "runtime", "adapters"},
