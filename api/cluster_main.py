@@ -1,6 +1,7 @@
 """Start a master of a cluster: connect its services, compose its parts, and stop them in reverse order."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from api.members.engines import MasterEngines
 from api.members.eviction import Eviction
 from api.observe.metrics import MasterMetrics
 from api.observe.sampler import StatsSampler
+from api.security.key_uses import KeyUses
 from api.server.app import application
 from api.server.serving import address_of, bound, listen, places_for, serving
 from shared.adapters.etcd import EtcdCoordinator
@@ -128,6 +130,7 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             beside.start("sampler", sampler.run())
             beside.start("publisher", publisher.run())
             beside.start("recorder", recorder.run())
+            beside.start("key_uses", services.uses.run())
             if isinstance(store.executor, SqliteThreads):
                 file = sqlite_file(settings.database)
                 stack.callback(write_note(file, member.id, member.started_at_ms).unlink, missing_ok=True)
@@ -138,6 +141,9 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             with services.streams.until_closed():
                 await master.run(stop)
             await publisher.finish(_LAST_WORDS_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await services.uses.store()
 
 
 async def _connect(
@@ -206,6 +212,7 @@ def _services(
         plane=master,
         clock=engines.clock,
         keyring=Keyring(catalog),
+        uses=KeyUses(catalog),
         partitions=partitions,
         member=settings.id,
         ready=lambda: _missing(probes),

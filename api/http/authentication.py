@@ -1,18 +1,30 @@
-"""Authenticate requests by bearer keys. Everything below /v1 needs a key; each route declares the role it needs."""
+"""Authenticate requests by API keys and client certificates. Everything below /v1 needs an identity.
+
+The table of rights (`api.security.rights`) says which role each route needs.
+"""
 
 import base64
 import binascii
+import hashlib
 import time
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, assert_never
 
+import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.http.errors import ApiProblem, ProblemKind, answer, problem_of
 from api.http.headers import header_of
+from api.security.key_uses import KeyUses
+from api.security.vouching import CLIENT, Vouching
 from shared.domain.errors import Transient
 from shared.domain.ops.access import ApiKey, Role, digest_of, key_id_of, new_key, opens
+from shared.domain.ops.identities import IdentityRefusal, Peer, PeerCertificate, refusal
 from shared.ports.catalog import Catalog
+from shared.ports.clock import Clock
+
+log = structlog.get_logger("orb.api")
 
 _CACHED_S: Final = 1.0
 _CACHED: Final = 1024
@@ -42,18 +54,38 @@ class Keyring:
         key_id = key_id_of(key)
         if key_id is None:
             return None
-        digest, now = digest_of(key), time.monotonic()
-        known = self._good.get(digest)
-        if known is not None and now - known[0] < _CACHED_S:
-            return known[1]
+        digest = digest_of(key)
+        known = self._cached(digest)
+        if known is not None:
+            return known
         kept = await self._catalog.key(key_id)
         if kept is None or not opens(key, kept):
             self._good.pop(digest, None)
             return None
-        self._good[digest] = (now, kept)
+        self._cache(digest, kept)
+        return kept
+
+    async def of_certificate(self, certificate: PeerCertificate) -> ApiKey | None:
+        """Return the identity that a client's certificate proves by itself; None if it proves none."""
+        digest = hashlib.sha256("\n".join(sorted(certificate.names)).encode()).digest()
+        known = self._cached(digest)
+        if known is not None:
+            return known
+        kept = await self._catalog.key_of_certificate(certificate.names)
+        if kept is None:
+            self._good.pop(digest, None)
+            return None
+        self._cache(digest, kept)
+        return kept
+
+    def _cached(self, digest: bytes) -> ApiKey | None:
+        known = self._good.get(digest)
+        return known[1] if known is not None and time.monotonic() - known[0] < _CACHED_S else None
+
+    def _cache(self, digest: bytes, kept: ApiKey) -> None:
+        self._good[digest] = (time.monotonic(), kept)
         if len(self._good) > _CACHED:
             self._good.popitem(last=False)
-        return kept
 
     def forget(self, key_id: str) -> None:
         """Drop a revoked key from the cache, so that this master refuses it at once."""
@@ -61,41 +93,106 @@ class Keyring:
 
 
 class Authentication:
-    """Layer: refuses requests below the path `guarded` that have no valid API key.
+    """Layer: refuses requests below the path `guarded` that prove no identity which is accepted from their peer.
 
-    It puts the key's record into the request's state.
+    It puts the identity's record into the request's state as `key`, and the peer as `peer`. The peer of a request that
+    another master forwards is that of the client, as the other master signed it.
     """
 
-    def __init__(self, app: ASGIApp, keyring: Keyring, guarded: str = "/v1") -> None:
+    def __init__(
+        self, app: ASGIApp, keyring: Keyring, vouching: Vouching, uses: KeyUses, clock: Clock, guarded: str = "/v1"
+    ) -> None:
         self._app = app
         self._keyring = keyring
+        self._vouching = vouching
+        self._uses = uses
+        self._clock = clock
         self._guarded = guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (scope["path"] + "/").startswith(self._guarded + "/"):
-            problem = await self._judge(scope)
-            if problem is not None:
-                await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)
+            try:
+                await self._authenticate(scope)
+            except (ApiProblem, Transient) as error:
+                await answer(problem_of(error), scope["path"], scope["state"]["request_id"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    async def _judge(self, scope: Scope) -> ApiProblem | None:
+    async def _authenticate(self, scope: Scope) -> None:
+        """Put identity and peer into the request's state. Raise ApiProblem or Transient if there is none."""
+        state: dict[str, Any] = scope["state"]
+        peer = state["peer"] = await self._peer(scope)
+        kept = await self._identity(scope, peer)
+        now_ms = self._clock.unix_ms()
+        why = refusal(kept, peer, now_ms)
+        if why is not None:
+            log.warning("identity.refused", key=kept.key_id, reason=str(why), address=peer.address)
+            raise _refused(kept, why)
+        self._uses.note(kept.key_id, now_ms)
+        state["key"] = kept
+
+    async def _peer(self, scope: Scope) -> Peer:
+        vouched = None
+        if any(name == CLIENT for name, _ in scope["headers"]):
+            vouched = await self._vouching.read(scope)
+        if vouched is not None:
+            return vouched
+        client = scope.get("client")
+        return Peer(None if client is None else client[0], scope["state"].get("certificate"))
+
+    async def _identity(self, scope: Scope, peer: Peer) -> ApiKey:
         given = header_of(scope, b"authorization").decode("latin-1")
+        if not given and peer.certificate is not None:
+            proved = await self._keyring.of_certificate(peer.certificate)
+            if proved is not None:
+                return proved
         scheme, _, key = given.partition(" ")
         if scheme.lower() == "basic":
             key = _password_of(key)
         if scheme.lower() not in ("bearer", "basic") or not key:
-            hint = f"{_SEND}; {_KEYS}"
-            return ApiProblem(ProblemKind.UNAUTHENTICATED, "the request has no API key", hint=hint, headers=_CHALLENGE)
-        try:
-            holder = await self._keyring.holder(key.strip())
-        except Transient as error:
-            return problem_of(error)
+            raise _unauthenticated("the request has no API key", f"{_SEND}; {_KEYS}")
+        holder = await self._keyring.holder(key.strip())
         if holder is None:
-            detail = "the API key is not known, or was revoked"
-            return ApiProblem(ProblemKind.UNAUTHENTICATED, detail, hint=_KEYS, headers=_CHALLENGE)
-        scope["state"]["key"] = holder
-        return None
+            raise _unauthenticated("the API key is not known, or was revoked", _KEYS)
+        return holder
+
+
+def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
+    """Return a function: True while the identity of this request is accepted from its peer.
+
+    Without a database it is. For responses that take longer than a key may live.
+    """
+    key: ApiKey = scope["state"]["key"]
+    peer: Peer = scope["state"]["peer"]
+
+    async def allowed() -> bool:
+        try:
+            kept = await catalog.key(key.key_id)
+        except Transient:
+            return True
+        return kept is not None and kept.revoked_at_ms is None and refusal(kept, peer, clock.unix_ms()) is None
+
+    return allowed
+
+
+def _unauthenticated(detail: str, hint: str) -> ApiProblem:
+    return ApiProblem(ProblemKind.UNAUTHENTICATED, detail, hint=hint, headers=_CHALLENGE)
+
+
+def _refused(kept: ApiKey, why: IdentityRefusal) -> ApiProblem:
+    match why:
+        case IdentityRefusal.EXPIRED:
+            return _unauthenticated(
+                f"the key {kept.name!r} has ended", "an admin can give it another end, or issue one"
+            )
+        case IdentityRefusal.NETWORK:
+            hint = "send it from one of the key's networks; a proxy in front of the master counts by its own address"
+            return ApiProblem(ProblemKind.FORBIDDEN, f"the key {kept.name!r} is not accepted from here", hint=hint)
+        case IdentityRefusal.CERTIFICATE:
+            hint = "connect with the client certificate that is bound to the key"
+            return ApiProblem(ProblemKind.FORBIDDEN, f"the key {kept.name!r} needs its certificate", hint=hint)
+        case _:
+            assert_never(why)
 
 
 def _password_of(credentials: str) -> str:

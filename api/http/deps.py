@@ -24,6 +24,7 @@ from api.http.limits import BODY_BYTES
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
+from api.security.key_uses import KeyUses
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.ops.access import ApiKey
 from shared.domain.ops.config import MasterTuning
@@ -59,6 +60,7 @@ class Services:
     - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
     - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
     - `pressure` returns the resources of this master that are nearly full.
+    - `uses` notes the last use of API keys.
     - `longest_grant_s` and `ack_wait_s` are those of its owners. A request body may have `body_bytes` bytes.
     """
 
@@ -67,6 +69,7 @@ class Services:
     plane: ControlPlane
     clock: Clock
     keyring: Keyring
+    uses: KeyUses
     partitions: int
     member: str
     ready: Callable[[], Awaitable[Sequence[str]]]

@@ -47,7 +47,7 @@ TAGS: Final = [
     {"name": "config", "description": "The hot configuration, which can be changed without a restart."},
     {"name": "commands", "description": "Commands to the owners of partitions."},
     {"name": "dead-letters", "description": "URLs and messages that were given up."},
-    {"name": "api-keys", "description": "API keys and their roles."},
+    {"name": "api-keys", "description": "API keys and client certificates, their roles and bounds."},
     {"name": "audit", "description": "Changes that were made over the API."},
     {"name": "health", "description": "Probes and metrics."},
 ]
@@ -83,6 +83,7 @@ _PARAMETER_EXAMPLES: Final[dict[str, Any]] = {
     "page": "4099-8a5edab282632443219e051e4ade2d1d",
     "item": "259b8e05857a7c0c0d60c4d4d9d40bd7",
     "key_id": "5f3c0a2b9d1e4f67",
+    "key_name": "terraform",
     "actor": "terraform",
     "action": "crawl.pause",
     "target": "docs",
@@ -124,7 +125,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas |= _spec_schemas() | _own(ProblemBody) | _own(EventBody)
     components["schemas"] = dict(sorted(schemas.items()))
     components["examples"] = problem_examples()
-    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "An API key."},
+        "certificate": {"type": "mutualTLS", "description": "A client certificate that is declared as an identity."},
+    }
     for path, item in made["paths"].items():
         for method, operation in item.items():
             _complete(operation, right_of(method.upper(), path))
@@ -142,7 +146,7 @@ def _complete(operation: dict[str, Any], right: Right) -> None:
     responses = operation["responses"]
     responses.pop("422", None)
     if right.role is not None:
-        operation["security"] = [{"key": []}]
+        operation["security"] = [{"key": []}, {"certificate": []}]
         operation["description"] = f"{operation['description']}\n\nNeeds the role `{right.role}`."
         operation["x-orb-right"] = {"resource": right.resource, "verb": right.verb, "role": str(right.role)}
         for status, kinds in _common(operation, reads=right.method == "GET").items():

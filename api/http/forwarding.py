@@ -1,8 +1,8 @@
 """Forward writes that only the leader executes from other masters to the leader: one hop, in bounded time.
 
-The client's key, preconditions and request id are forwarded, too. So the leader authorizes and logs the request as if
-the client had sent it directly. A forwarded request is never forwarded again: two masters that each take the other for
-the leader answer 503 instead of sending it back and forth.
+The client's key, preconditions and request id are forwarded, too, and its address and certificate, signed. So the
+leader authorizes and logs the request as if the client had sent it directly. A forwarded request is never forwarded
+again: two masters that each take the other for the leader answer 503 instead of sending it back and forth.
 """
 
 import re
@@ -14,9 +14,11 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http.errors import ApiProblem, ProblemKind, answer
+from api.http.errors import ApiProblem, ProblemKind, answer, problem_of
 from api.http.limits import BodyTooLarge
 from api.members.control_plane import ControlPlane
+from api.security.vouching import CLIENT, Vouching
+from shared.domain.errors import Transient
 
 log = structlog.get_logger("orb.api")
 
@@ -78,13 +80,20 @@ class Forwarding:
     """Layer: forwards requests that only the leader may execute, unless this master leads."""
 
     def __init__(
-        self, app: ASGIApp, plane: ControlPlane, client: httpx.AsyncClient, member: str, answer_s: float
+        self,
+        app: ASGIApp,
+        plane: ControlPlane,
+        client: httpx.AsyncClient,
+        member: str,
+        answer_s: float,
+        vouching: Vouching,
     ) -> None:
         self._app = app
         self._plane = plane
         self._client = client
         self._member = member
         self._answer_s = answer_s
+        self._vouching = vouching
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not needs_leader(scope["method"], scope["path"]) or self._plane.is_leader():
@@ -93,8 +102,8 @@ class Forwarding:
         request_id = scope["state"]["request_id"]
         try:
             response = await self._forward(scope, receive, request_id)
-        except ApiProblem as problem:
-            response = answer(problem, scope["path"], request_id)
+        except (ApiProblem, Transient) as error:
+            response = answer(problem_of(error), scope["path"], request_id)
         await response(scope, receive, send)
 
     async def _forward(self, scope: Scope, receive: Receive, request_id: str) -> Response:
@@ -109,6 +118,7 @@ class Forwarding:
         body = await _body(receive)
         headers = [(name, value) for name, value in scope["headers"] if name in _TAKEN_ALONG]
         headers += [(b"x-request-id", request_id.encode()), (PASSED_ON, self._member.encode())]
+        headers.append((CLIENT, await self._vouching.sign(scope, scope["state"]["peer"])))
         base = leader if "://" in leader else f"http://{leader}"
         target = base.rstrip("/") + address.decode("ascii")
         if scope["query_string"]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
 
+from api.http.authentication import standing
 from api.http.change_stream import WINDOW_MS, ChangeStream
 from api.http.deps import Page, Served, problem_content, problems
 from api.http.errors import ApiProblem, ProblemKind
@@ -14,8 +15,6 @@ from api.http.routing import Router
 from api.routes.urls import Name
 from api.schemas.changes import KINDS, ChangeName, PageChangeList, change_body, gap_of
 from api.schemas.model import Moment
-from shared.domain.errors import Transient
-from shared.domain.ops.access import ApiKey
 from shared.domain.reads.changes import ChangePlace, PageChangeView
 
 _READ_AT_ONCE: Final = 200
@@ -101,23 +100,17 @@ async def follow_changes(
     event is `gap` if changes since then are deleted.
     """
     crawl = await served.catalog.crawl(name)
-    kinds, key = _kinds(kind), request.state.key
-    assert isinstance(key, ApiKey)
+    kinds = _kinds(kind)
 
     async def read(after: ChangePlace) -> tuple[Sequence[PageChangeView], ChangePlace | None]:
         return await served.catalog.changes(crawl.crawl_id, after=after, kinds=kinds, max_count=_READ_AT_ONCE)
 
-    async def allowed() -> bool:
-        try:
-            kept = await served.catalog.key(key.key_id)
-        except Transient:
-            return True
-        return kept is not None and kept.revoked_at_ms is None
-
     start = _ms(since)
     begin = _last(last_event_id) or ChangePlace(served.clock.unix_ms() if start is None else start)
     gap = gap_of(begin.at_ms, await served.catalog.changes_deleted_ms(crawl.crawl_id))
-    return ChangeStream(read, begin, gap, streams=served.streams, allowed=allowed)
+    return ChangeStream(
+        read, begin, gap, streams=served.streams, allowed=standing(request.scope, served.catalog, served.clock)
+    )
 
 
 def _kinds(names: Sequence[ChangeName]) -> frozenset[Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Depends, Header, Path, Query, Request
 
 from api.events.reader import EventCursor
+from api.http.authentication import standing
 from api.http.deps import Served, Services, problem_content, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
@@ -13,8 +14,6 @@ from api.http.routing import Router
 from api.http.sse import EventStream, Last
 from api.schemas.crawls import NAME
 from api.schemas.events import EXAMPLE
-from shared.domain.errors import Transient
-from shared.domain.ops.access import ApiKey
 from shared.wire.events import EVERY_EVENT, OF_A_CRAWL, Event, EventKind, event_subject, events_of
 
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
@@ -108,18 +107,16 @@ async def follow_crawl(
 async def _stream(
     request: Request, served: Services, subjects: Sequence[str], after: int | None, last: Last
 ) -> EventStream:
-    key: ApiKey = request.state.key
-
-    async def allowed() -> bool:
-        try:
-            kept = await served.catalog.key(key.key_id)
-        except Transient:
-            return True
-        return kept is not None and kept.revoked_at_ms is None
-
     following = EventCursor(served.events, subjects, after)
     gap = await following.open()
-    return EventStream(following, gap, events=served.events, streams=served.streams, allowed=allowed, last=last)
+    return EventStream(
+        following,
+        gap,
+        events=served.events,
+        streams=served.streams,
+        allowed=standing(request.scope, served.catalog, served.clock),
+        last=last,
+    )
 
 
 def _place(last_event_id: str | None, after: int | None) -> int | None:

@@ -1,4 +1,6 @@
 """Who may do what over the API.
 
 - `rights` is the table of roles: the only place that says which role a request needs.
+- `vouching` signs the client of a request that a master forwards to the leader.
+- `key_uses` notes when keys are used.
 """

@@ -170,6 +170,12 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("get", "GET /v1/api-keys/{key_id}", ADMIN),
         ("revoke", "DELETE /v1/api-keys/{key_id}", ADMIN),
     ),
+    "keys": (
+        ("list", "GET /v1/keys", ADMIN),
+        ("get", "GET /v1/keys/{key_name}", ADMIN),
+        ("put", "PUT /v1/keys/{key_name}", ADMIN),
+        ("delete", "DELETE /v1/keys/{key_name}", ADMIN),
+    ),
     "audit": (("list", "GET /v1/audit", ADMIN),),
     "health": (
         ("check the process", "GET /livez", None),

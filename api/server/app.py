@@ -49,6 +49,7 @@ from api.routes import crawl_verbs as turning
 from api.routes import dead_letters as letters
 from api.routes import docs as reading
 from api.routes import seed_list as declared_seeds
+from api.security.vouching import Vouching
 from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
@@ -80,6 +81,7 @@ ROUTERS: Final = (
     cluster.router,
     config.router,
     keys.router,
+    keys.declared_router,
     audit.router,
     reading.router,
 )
@@ -169,10 +171,20 @@ def application(
     app.add_exception_handler(405, _no_such_method)
     if services is not None and client is not None:
         app.state.services = services
+        vouching = Vouching(services.catalog, services.clock)
         # Layers are added from the inside out: a request passes the last one first.
         app.add_middleware(Conditional)
-        app.add_middleware(Forwarding, plane=services.plane, client=client, member=services.member, answer_s=answer_s)
-        app.add_middleware(Authentication, keyring=services.keyring)
+        app.add_middleware(
+            Forwarding,
+            plane=services.plane,
+            client=client,
+            member=services.member,
+            answer_s=answer_s,
+            vouching=vouching,
+        )
+        app.add_middleware(
+            Authentication, keyring=services.keyring, vouching=vouching, uses=services.uses, clock=services.clock
+        )
         app.add_middleware(BodyLimit, max_count=services.body_bytes)
         app.add_middleware(RequestContext)
         if services.registry is not None:

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from api.http.errors import ApiProblem, ProblemKind, answer
+from api.server.client_certificate import peer_certificate
 from shared.domain.errors import Unusable
 from shared.runtime.connections import AcceptedConnection, ConnectionLimit, accepting, within_files
 from shared.runtime.supervise import Tasks
@@ -118,6 +119,8 @@ class _Bounded(HttpToolsProtocol):
       request after its response, or makes no progress in reading the end of a response for that long.
     - A connection beyond the limit serves one request, which `busy` answers, and lasts `SPARE_S` in all.
 
+    It puts the client's verified certificate into the state of each request, as `certificate`.
+
     Queries may be longer than the 64 KiB at which the parser's handling of URLs ends. Trailers are dropped: the parser
     would add them to the headers, where they would bypass the checks of a proxy in front of this server.
     """
@@ -138,6 +141,9 @@ class _Bounded(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn has the same signature
         self.logger = _CONNECTIONS
         super().connection_made(transport)
+        certificate = peer_certificate(transport)
+        if certificate is not None:
+            self.app_state["certificate"] = certificate  # uvicorn copies this into the state of each request
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

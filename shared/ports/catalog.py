@@ -283,5 +283,37 @@ class Catalog(Protocol):
     ) -> ApiKey:
         """Revoke an API key and return it. Raise Missing, Stale or LastAdmin. A repeat changes nothing."""
 
+    async def put_key(
+        self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    ) -> tuple[ApiKey, bool]:
+        """Store the declared key `wanted` under its name. Return it as stored, and True if it is new.
+
+        A key that exists keeps its id, its secret, and its creation. If nothing differs, nothing changes. Raise Stale,
+        Exists if another identity has its certificate, or LastAdmin.
+        """
+
+    async def declared_key(self, name: str) -> ApiKey:
+        """Return the declared key of that name. Raise Missing if there is none."""
+
+    async def declared_keys(self, *, after: str, max_count: int) -> Sequence[ApiKey]:
+        """Return up to `max_count` declared keys after the name `after`, ordered by name."""
+
+    async def delete_declared_key(
+        self, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    ) -> ApiKey:
+        """Revoke the declared key of that name and return it. Raise Missing, Stale or LastAdmin."""
+
+    async def key_of_certificate(self, names: frozenset[str]) -> ApiKey | None:
+        """Return the identity that one of these names of a certificate proves, by itself; None if there is none.
+
+        A fingerprint comes before other names.
+        """
+
+    async def note_uses(self, uses: Mapping[str, int]) -> None:
+        """Record the last use of keys, in Unix ms by id. An earlier time than the recorded one changes nothing."""
+
+    async def secret(self, name: str) -> bytes:
+        """Return 32 random bytes that all masters of the cluster share, made at the first call."""
+
     async def ping(self) -> None:
         """Ask the database for a response. Raise Transient if it does not answer."""

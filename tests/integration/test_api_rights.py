@@ -19,7 +19,7 @@ from tests.support.api.rest_api import Api, api, client_of
 PATHS = {
     "name": "docs", "revision": "1", "command_id": "c1", "page": "4099-" + "0" * 32, "version": "1", "segment": "s",
     "what": "urls.jsonl", "item": "0" * 32, "host": "example.org", "exclusion_id": "7", "schedule": "nightly",
-    "letter": "7", "id": "m9", "key_id": "0" * 16,
+    "letter": "7", "id": "m9", "key_id": "0" * 16, "key_name": "ci",
 }  # fmt: skip
 GUARDED = [right for right in RIGHTS if right.role is not None]
 
@@ -62,7 +62,7 @@ def test_only_health_and_documentation_need_no_key(tmp_path: Path) -> None:
 def test_keys_and_the_audit_log_are_for_admins_and_viewers_change_nothing() -> None:
     """The table itself: what a mistake in it would give away."""
     for right in GUARDED:
-        if right.resource in ("api-keys", "audit"):
+        if right.resource in ("api-keys", "keys", "audit"):
             assert right.role is Role.ADMIN, right
         elif right.method != "GET" and right.verb != "plan":
             assert right.role is Role.OPERATOR, right

@@ -34,9 +34,25 @@ class Role(StrEnum):
 _ORDER: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
+class IdentityKind(StrEnum):
+    """What proves an identity.
+
+    KEY: a secret, and the certificate too if one is bound. CERTIFICATE: a client certificate alone; there is no secret.
+    """
+
+    KEY = "key"
+    CERTIFICATE = "certificate"
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key as stored: `digest` is the SHA-256 of the whole key, which itself is not stored."""
+    """An identity as stored: an API key, or a client certificate that needs none.
+
+    - `digest` is the SHA-256 of the whole key, which itself is not stored. A certificate has a digest of no key.
+    - `expires_at_ms`, `networks` (in canonical CIDR notation; empty: all) and `certificate` (its name) bound its use.
+    - `spec` is the JSON of its declaration as it was put, and `version` counts these; None if it was created by POST.
+    - `last_used_at_ms` is late by up to a minute.
+    """
 
     key_id: str
     name: str
@@ -45,11 +61,23 @@ class ApiKey:
     created_at_ms: int
     created_by: str
     revoked_at_ms: int | None = None
+    kind: IdentityKind = IdentityKind.KEY
+    expires_at_ms: int | None = None
+    networks: tuple[str, ...] = ()
+    certificate: str | None = None
+    spec: str | None = None
+    version: int = 1
+    last_used_at_ms: int | None = None
 
     @property
     def tag(self) -> str:
-        """The tag (HTTP ETag) of this version of the key's record. Revoking the key changes it."""
-        return f"{self.key_id}-{self.revoked_at_ms or 0}"
+        """The tag (HTTP ETag) of this version of the record. Another declaration and revoking change it."""
+        return f"{self.key_id}-{self.revoked_at_ms or 0}-{self.version}"
+
+    @property
+    def shown_tag(self) -> str:
+        """The tag of what is shown. The last use is after a dot, which If-Match ignores."""
+        return f"{self.tag}.{self.last_used_at_ms or 0}"
 
     def __repr__(self) -> str:
         return f"<ApiKey {self.key_id} {self.name!r} {self.role}{' revoked' if self.revoked_at_ms else ''}>"
@@ -74,4 +102,6 @@ def digest_of(key: str) -> bytes:
 
 def opens(key: str, kept: ApiKey) -> bool:
     """Return True if `key` is the API key stored as `kept`, and was not revoked. The comparison takes constant time."""
+    if kept.kind is not IdentityKind.KEY:
+        return False
     return hmac.compare_digest(digest_of(key), kept.digest) and kept.revoked_at_ms is None

@@ -20,6 +20,7 @@ from api.http.forwarding import leaders_client
 from api.http.limits import BODY_BYTES
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane, Members
+from api.security.key_uses import KeyUses
 from api.server.app import application
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
@@ -162,6 +163,7 @@ async def api(
         plane=SingleMaster(member, Term(1), PARTITIONS) if plane is None else plane,
         clock=clock,
         keyring=Keyring(catalog),
+        uses=KeyUses(catalog),
         partitions=PARTITIONS,
         member="m1",
         ready=ready,

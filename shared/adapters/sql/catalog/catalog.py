@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 from shared.adapters.sql.catalog import access, declared, excluded_examples, listing, scope_plan
 from shared.adapters.sql.catalog import captures as stored_captures
 from shared.adapters.sql.catalog import changes as page_changes
+from shared.adapters.sql.catalog import declared_keys as identities
 from shared.adapters.sql.catalog import items as stored_items
 from shared.adapters.sql.catalog import pages as stored_pages
 from shared.adapters.sql.catalog import seeds as stored_seeds
@@ -64,4 +65,11 @@ class SqlCatalog(SqlAdapter):
     key = read(access.key)
     keys = read(access.keys)
     revoke_key = write(access.revoke_key)
+    put_key = write(identities.put_key)
+    declared_key = read(identities.declared_key)
+    declared_keys = read(identities.listing)
+    delete_declared_key = write(identities.delete_declared_key)
+    key_of_certificate = read(identities.key_of_certificate)
+    note_uses = write(identities.note_uses)
+    secret = write(identities.secret)
     ping = read(_ping)

@@ -30,7 +30,34 @@ api_keys = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("created_by", Text, nullable=False),
     Column("revoked_at_ms", BigInteger),
+    Column("kind", String(16), nullable=False, server_default="key"),
+    Column("expires_at_ms", BigInteger),
+    Column("networks", Text),
+    Column("certificate", Text),
+    Column("spec", Text),
+    Column("version", BigInteger, nullable=False, server_default="1"),
+    Column("last_used_at_ms", BigInteger),
 )
+"""Identities. `networks`: separated by commas, NULL for all. `spec`: the declaration, NULL if there is none."""
+
+declared_keys = Table(
+    "declared_keys",
+    metadata,
+    Column("name", String(63), primary_key=True),
+    Column("key_id", String(16), nullable=False),
+    Column("certificate", Text),
+    UniqueConstraint("key_id", name="declared_keys_key_id"),
+    UniqueConstraint("certificate", name="declared_keys_certificate"),
+)
+"""The declared identities that are not revoked. `certificate`: the one that alone proves the identity, else NULL."""
+
+cluster_secrets = Table(
+    "cluster_secrets",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("secret", LargeBinary(32), nullable=False),
+)
+"""Random bytes that all masters of the cluster share. No other process reads them."""
 
 audit_log = Table(
     "audit_log",

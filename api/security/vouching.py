@@ -1,0 +1,66 @@
+"""How a master tells the leader whose request it forwards: the client's address and certificate, signed.
+
+The leader sees the connection of the other master, not the client's. The signature is an HMAC under a secret that only
+the masters have (in the cluster's database). It covers the method, the path, the API key's digest and the time, so it
+serves no other request, and none later than `VALID_MS`.
+"""
+
+import base64
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+from starlette.types import Scope
+
+from api.http.headers import header_of
+from shared.domain.ops.identities import Peer, PeerCertificate
+from shared.ports.catalog import Catalog
+from shared.ports.clock import Clock
+
+CLIENT: Final = b"x-orb-client"
+VALID_MS: Final = 300_000
+"""How far the clocks of two masters may differ, with the time between them, in ms."""
+_SECRET: Final = "forwarding"
+
+
+class _Client(msgspec.Struct, frozen=True):
+    at_ms: int
+    address: str | None
+    names: list[str] | None
+
+
+class Vouching:
+    """Signs the peer of a request, and reads what another master of the cluster signed."""
+
+    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._secret: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<Vouching {'with' if self._secret else 'without'} the secret>"
+
+    async def sign(self, scope: Scope, peer: Peer) -> bytes:
+        """Return the value of the header `CLIENT` for a request of `peer`. Raise Transient without a database."""
+        names = None if peer.certificate is None else sorted(peer.certificate.names)
+        said = msgspec.json.encode(_Client(self._clock.unix_ms(), peer.address, names))
+        shown = base64.urlsafe_b64encode(said)
+        return b"%b.%b" % ((await self._mac(scope, shown)).encode(), shown)
+
+    async def read(self, scope: Scope) -> Peer | None:
+        """Return the peer that another master signed for this request; None if there is none, or it is not genuine."""
+        given, _, said = header_of(scope, CLIENT).partition(b".")
+        if not said or not hmac.compare_digest(given, (await self._mac(scope, said)).encode()):
+            return None
+        client = msgspec.json.decode(base64.urlsafe_b64decode(said), type=_Client)
+        if abs(self._clock.unix_ms() - client.at_ms) > VALID_MS:
+            return None
+        return Peer(client.address, None if client.names is None else PeerCertificate(frozenset(client.names)))
+
+    async def _mac(self, scope: Scope, said: bytes) -> str:
+        if self._secret is None:
+            self._secret = await self._catalog.secret(_SECRET)
+        digest = hashlib.sha256(header_of(scope, b"authorization")).hexdigest()
+        signed = b"\n".join((scope["method"].encode(), scope["path"].encode(), digest.encode(), said))
+        return hmac.digest(self._secret, signed, "sha256").hex()

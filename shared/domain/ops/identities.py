@@ -1,0 +1,111 @@
+"""Where and until when an identity is accepted: the end of an API key, its networks, and its client certificate.
+
+A certificate is named by its SHA-256 fingerprint (`sha256:<64 hex digits>`), or by one of its subject alternative
+names (`dns:`, `uri:` or `email:` and the name). The authority that signs client certificates decides who gets a name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
+
+from shared.domain.ops.access import ApiKey
+
+MAX_NETWORKS: Final = 32
+"""Networks in the list of one key."""
+
+CERTIFICATE: Final = r"^(sha256:[0-9a-f]{64}|dns:[^\s:]{1,253}|uri:[!-~]{1,1000}|email:[^\s:@]{1,64}@[^\s:@]{1,253})$"
+"""The pattern of a certificate's name."""
+
+_KINDS: Final[Mapping[str, str]] = {"DNS": "dns", "URI": "uri", "email": "email"}
+"""The kinds of subject alternative names that can name an identity, as the `ssl` module calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """A client's certificate, which the TLS of the connection has verified, by all its names."""
+
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, digest: bytes, alternative_names: Iterable[tuple[str, str]]) -> "PeerCertificate":
+        """Return the certificate with this SHA-256 and these names, as `ssl.SSLSocket.getpeercert` lists them."""
+        known = (
+            f"{_KINDS[kind]}:{name if kind == 'URI' else name.lower()}"
+            for kind, name in alternative_names
+            if kind in _KINDS
+        )
+        return cls(frozenset((f"sha256:{digest.hex()}", *known)))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who a request comes from: the address of the connection, and the certificate of its client, if any."""
+
+    address: str | None = None
+    certificate: PeerCertificate | None = None
+
+
+class IdentityRefusal(StrEnum):
+    """Why an identity is not accepted now, from here."""
+
+    EXPIRED = "expired"
+    NETWORK = "network"
+    CERTIFICATE = "certificate"
+
+
+def refusal(kept: ApiKey, peer: Peer, now_ms: int) -> IdentityRefusal | None:
+    """Return why this identity is not accepted from `peer` at `now_ms`; None if it is accepted."""
+    if kept.expires_at_ms is not None and now_ms >= kept.expires_at_ms:
+        return IdentityRefusal.EXPIRED
+    if kept.certificate is not None and (peer.certificate is None or kept.certificate not in peer.certificate.names):
+        return IdentityRefusal.CERTIFICATE
+    if kept.networks and not within(peer.address, kept.networks):
+        return IdentityRefusal.NETWORK
+    return None
+
+
+def within(address: str | None, networks: Iterable[str]) -> bool:
+    """Return True if an address is in one of the networks. An unknown or unreadable address is in none."""
+    found = address_of(address)
+    return found is not None and any(found in ip_network(network) for network in networks)
+
+
+def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
+    """Return an IP address without its zone, and IPv4 where IPv6 only wraps it; None if `text` is no address."""
+    try:
+        address = ip_address((text or "").partition("%")[0])
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def network_of(text: str) -> str:
+    """Return a network in its canonical form; a plain address is a network of one.
+
+    Raise ValueError with a sentence if it is none, or has bits beyond its length.
+    """
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise ValueError(
+            "expected a network as 10.1.0.0/16 or 2001:db8::/32, without bits beyond its length"
+        ) from error
+    mapped = network.network_address.ipv4_mapped if isinstance(network.network_address, IPv6Address) else None
+    if mapped is not None:
+        raise ValueError(f"write IPv4 networks as IPv4: {mapped}")
+    return str(network)
+
+
+def certificate_name(text: str) -> str:
+    """Return the canonical name of a certificate, without colons in a fingerprint. Raise ValueError if it is none."""
+    kind, _, name = text.partition(":")
+    if kind == "sha256":
+        name = name.replace(":", "").lower()
+    elif kind in ("dns", "email"):
+        name = name.lower()
+    if re.fullmatch(CERTIFICATE, f"{kind}:{name}") is None:
+        raise ValueError("expected sha256: and 64 hex digits, or dns:, uri: or email: and a name of the certificate")
+    return f"{kind}:{name}"

@@ -1,0 +1,149 @@
+"""Declared keys, certificates that are identities, last uses and shared secrets, on every engine."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+import pytest
+
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.ops.access import ApiKey, IdentityKind, Role
+from shared.domain.reads.declared import Actor
+from shared.ports.catalog import Exists, LastAdmin, Missing, Stale
+from tests.support.database.store_tables import NOW_MS, Tables
+
+ADMIN = Actor("0" * 16, "admin", "r")
+NewTables = Callable[[], AbstractAsyncContextManager[Tables]]
+
+
+def catalog(t: Tables) -> SqlCatalog:
+    assert isinstance(t.store, SqlStore)
+    return SqlCatalog(t.store.executor)
+
+
+def declared(name: str, number: int, role: Role = Role.VIEWER, **bounds: object) -> ApiKey:
+    key = ApiKey(f"{number:016}", name, role, bytes([number] * 32), NOW_MS, "test", spec='{"role":"viewer"}')
+    return replace(key, **bounds)  # type: ignore[arg-type]
+
+
+async def put(keys: SqlCatalog, wanted: ApiKey, expected: frozenset[str] | None = None) -> tuple[ApiKey, bool]:
+    return await keys.put_key(wanted, expected=expected, actor=ADMIN, now_ms=NOW_MS)
+
+
+def test_a_key_that_is_declared_again_keeps_its_id_and_secret(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            keys = catalog(t)
+            first, created = await put(keys, declared("ci", 1))
+            assert created
+            bounds = {"expires_at_ms": NOW_MS + 5, "networks": ("10.0.0.0/8", "fd00::/8"), "certificate": "dns:ci"}
+            second, created = await put(keys, declared("ci", 2, Role.OPERATOR, spec="{}", **bounds))
+            assert not created
+            assert (second.key_id, second.digest, second.version) == (first.key_id, first.digest, 2)
+            assert await keys.declared_key("ci") == second == await keys.key(first.key_id)
+            assert (second.networks, second.certificate, second.role) == (
+                bounds["networks"], "dns:ci", Role.OPERATOR,
+            )  # fmt: skip
+            again, created = await put(keys, declared("ci", 3, Role.OPERATOR, spec="{}", **bounds))
+            assert (again, created) == (second, False), "nothing differs"
+            with pytest.raises(Stale):
+                await put(keys, declared("ci", 4), frozenset({first.tag}))
+
+    asyncio.run(story())
+
+
+def test_masters_that_declare_one_key_at_once_make_one(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            made = await asyncio.gather(*(put(catalog(t), declared("ci", n)) for n in range(1, 7)))
+            assert sum(created for _, created in made) == 1
+            assert len({key.key_id for key, _ in made}) == 1
+
+    asyncio.run(story())
+
+
+def test_a_deleted_name_gets_another_id_and_a_listing_has_each_once(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            keys = catalog(t)
+            for number, name in enumerate(("b", "a", "c"), 1):
+                await put(keys, declared(name, number))
+            revoked = await keys.delete_declared_key("b", expected=None, actor=ADMIN, now_ms=NOW_MS)
+            assert revoked.revoked_at_ms == NOW_MS
+            with pytest.raises(Missing):
+                await keys.declared_key("b")
+            again, created = await put(keys, declared("b", 4))
+            assert created
+            assert again.key_id != revoked.key_id
+            assert [key.name for key in await keys.declared_keys(after="a", max_count=2)] == ["b", "c"]
+            await keys.revoke_key(again.key_id, actor=ADMIN, now_ms=NOW_MS)
+            assert [key.name for key in await keys.declared_keys(after="", max_count=9)] == ["a", "c"]
+
+    asyncio.run(story())
+
+
+def test_a_certificate_is_one_identity_and_a_fingerprint_comes_first(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            keys, proof = catalog(t), IdentityKind.CERTIFICATE
+            await put(keys, declared("by-name", 1, certificate="dns:tf", kind=proof))
+            await put(keys, declared("by-print", 2, certificate="sha256:" + "0" * 64, kind=proof))
+            await put(keys, declared("bound", 3, certificate="dns:tf"))
+            with pytest.raises(Exists, match="is the identity of 'by-name'"):
+                await put(keys, declared("other", 4, certificate="dns:tf", kind=proof))
+            with pytest.raises(Exists):
+                await put(keys, declared("bound", 3, certificate="dns:tf", kind=proof))
+            both = frozenset({"dns:tf", "sha256:" + "0" * 64})
+            found = await keys.key_of_certificate(both)
+            assert found is not None
+            assert found.name == "by-print"
+            await keys.delete_declared_key("by-print", expected=None, actor=ADMIN, now_ms=NOW_MS)
+            found = await keys.key_of_certificate(both)
+            assert found is not None
+            assert found.name == "by-name"
+            assert await keys.key_of_certificate(frozenset({"dns:other"})) is None
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("change", [{"role": Role.VIEWER}, {"expires_at_ms": NOW_MS + 5}])
+def test_the_last_admin_without_an_end_stays(new_tables: NewTables, change: dict[str, object]) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            keys = catalog(t)
+            await put(keys, declared("root", 1, Role.ADMIN))
+            await put(keys, declared("brief", 2, Role.ADMIN, expires_at_ms=NOW_MS + 9))
+            with pytest.raises(LastAdmin):
+                await put(keys, replace(declared("root", 1, Role.ADMIN), **change))  # type: ignore[arg-type]
+            with pytest.raises(LastAdmin):
+                await keys.delete_declared_key("root", expected=None, actor=ADMIN, now_ms=NOW_MS)
+            await put(keys, declared("second", 3, Role.ADMIN))
+            await put(keys, replace(declared("root", 1, Role.ADMIN), **change))  # type: ignore[arg-type]
+
+    asyncio.run(story())
+
+
+def test_the_last_use_only_grows(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            keys = catalog(t)
+            kept, _ = await put(keys, declared("ci", 1))
+            for at_ms in (NOW_MS + 5, NOW_MS + 3):
+                await keys.note_uses({kept.key_id: at_ms, "f" * 16: at_ms})
+            assert (await keys.declared_key("ci")).last_used_at_ms == NOW_MS + 5
+            assert (await keys.declared_key("ci")).tag == kept.tag
+
+    asyncio.run(story())
+
+
+def test_masters_share_one_secret(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            made = await asyncio.gather(*(catalog(t).secret("forwarding") for _ in range(6)))
+            assert len(set(made)) == 1
+            assert len(made[0]) == 32
+            assert await catalog(t).secret("another") != made[0]
+
+    asyncio.run(story())

@@ -1,0 +1,304 @@
+"""Declared keys and client certificates over the API: what was put, who is accepted from where, and until when."""
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+from structlog.testing import capture_logs
+
+from api.security.vouching import CLIENT, Vouching
+from api.server.serving import address_of, listening, serving
+from shared.adapters.local.clock import SystemClock
+from shared.domain.ops.access import Role
+from shared.domain.ops.identities import Peer, PeerCertificate
+from shared.tls import ClientTls, ServerTls, TlsSettings
+from tests.support.api.rest_api import SPEC, Api, Follower, api, client_of, problem
+from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
+
+HERE = "127.0.0.1"  # what httpx says of a client in this process
+WHOLE = {
+    "role": "operator", "kind": "key", "expires_at": "2099-01-01T02:00:00+02:00",
+    "networks": ["127.0.0.0/8", "10.1.2.3"], "certificate": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", [{"role": "viewer"}, WHOLE, {"expires_at": None, "role": "admin"}])
+def test_get_returns_what_was_put_and_what_is_in_effect(tmp_path: Path, spec: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            made = await admin.put("/v1/keys/ci", json=spec)
+            assert (made.status_code, made.headers["location"]) == (201, "/v1/keys/ci")
+            again = await admin.put("/v1/keys/ci", json=spec)
+            assert (again.status_code, again.json()["key"]) == (200, None)
+            got = await admin.get("/v1/keys/ci")
+            assert got.json() == {**made.json(), "key": None}
+            assert got.json()["spec"] == spec
+            assert got.json()["effective"]["role"] == spec["role"]
+            assert got.headers["etag"].partition(".")[0].strip('"') == made.headers["etag"].strip('"')
+            assert (await admin.get("/v1/keys")).json()["items"] == [got.json()]
+            assert made.json()["key"] not in (await admin.get("/v1/api-keys")).text
+
+    asyncio.run(story())
+
+
+def test_effective_bounds_are_in_canonical_form(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            effective = (await admin.put("/v1/keys/ci", json=WHOLE)).json()["effective"]
+            assert effective["expires_at"] == "2099-01-01T00:00:00Z"
+            assert effective["networks"] == ["127.0.0.0/8", "10.1.2.3/32"]
+
+    asyncio.run(story())
+
+
+def test_a_replaced_key_works_on_with_its_new_role_and_a_deleted_one_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            made = (await admin.put("/v1/keys/ci", json={"role": "viewer"})).json()
+            async with client_of(served.app, made["key"]) as client:
+                problem(await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC}), 403, "forbidden")
+                changed = await admin.put("/v1/keys/ci", json={"role": "operator"})
+                assert changed.json()["id"] == made["id"]
+                assert (await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})).status_code == 201
+                stale = await admin.put(
+                    "/v1/keys/ci", json={"role": "admin"}, headers={"If-Match": f'"{made["id"]}-0-1"'}
+                )
+                problem(stale, 412, "lost-update")
+                assert (await admin.delete("/v1/keys/ci")).status_code == 204
+                problem(await client.get("/v1/crawls"), 401, "unauthenticated")
+            problem(await admin.get("/v1/keys/ci"), 404, "not-found")
+            assert (await admin.put("/v1/keys/ci", json={"role": "viewer"})).json()["id"] != made["id"]
+            lines = (await admin.get("/v1/audit")).json()["items"]
+            actions = [line["action"] for line in lines if line["target"] == made["id"]]
+            assert actions == ["key.revoke", "key.update", "key.create"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"role": "viewer", "networks": ["10.1.2.3/8"]}, "networks[0]"),
+        ({"role": "viewer", "networks": ["10.0.0.0/8"] * 33}, "networks"),
+        ({"role": "viewer", "certificate": "cn:tf"}, "certificate"),
+        ({"role": "viewer", "expires_at": 4_000_000_000}, "expires_at"),
+        ({"role": "root"}, "role"),
+        ({"role": "viewer", "network": []}, "network"),
+        ({"role": "viewer", "kind": "certificate"}, "certificate"),
+    ],
+)
+def test_a_declaration_that_cannot_be_used_names_its_field(tmp_path: Path, spec: dict[str, Any], path: str) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            said = problem(await admin.put("/v1/keys/ci", json=spec), 422, "invalid")
+            assert [each["path"] for each in said["errors"]] == [path]
+            problem(await admin.get("/v1/keys/ci"), 404, "not-found")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("by_post", [True, False])
+@pytest.mark.parametrize(
+    ("bounds", "status", "reason"),
+    [
+        ({"expires_at": "2001-01-01T00:00:00Z"}, 401, "expired"),
+        ({"networks": ["10.0.0.0/8"]}, 403, "network"),
+        ({"certificate": "dns:tf.example.org"}, 403, "certificate"),
+        ({"networks": ["127.0.0.0/8"], "expires_at": "2099-01-01T00:00:00Z"}, 200, None),
+    ],
+)
+def test_a_key_is_accepted_within_its_bounds_only(
+    tmp_path: Path, by_post: bool, bounds: dict[str, Any], status: int, reason: str | None
+) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            spec = {"role": "viewer", **bounds}
+            if by_post:
+                made = await admin.post("/v1/api-keys", json={"name": "ci", **spec})
+            else:
+                made = await admin.put("/v1/keys/ci", json=spec)
+            async with client_of(served.app, made.json()["key"]) as client:
+                with capture_logs() as logs:
+                    response = await client.get("/v1/crawls")
+            assert response.status_code == status
+            refused = [(line["reason"], line["address"]) for line in logs if line["event"] == "identity.refused"]
+            assert refused == ([] if reason is None else [(reason, HERE)])
+
+    asyncio.run(story())
+
+
+def test_the_last_use_is_stored_by_the_minute_and_shown(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            made = (await admin.put("/v1/keys/ci", json={"role": "viewer"})).json()
+            assert made["last_used_at"] is None
+            async with client_of(served.app, made["key"]) as client:
+                assert (await client.get("/v1/crawls")).status_code == 200
+            before = await admin.get("/v1/keys/ci")
+            assert before.json()["last_used_at"] is None
+            await served.app.state.services.uses.store()
+            after = await admin.get("/v1/keys/ci", headers={"If-None-Match": before.headers["etag"]})
+            assert after.status_code == 200, "the last use changes what is shown"
+            assert after.json()["last_used_at"] is not None
+            changed = await admin.put(
+                "/v1/keys/ci", json={"role": "operator"}, headers={"If-Match": before.headers["etag"]}
+            )
+            assert changed.status_code == 200, "but it is no change of the key"
+
+    asyncio.run(story())
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
+
+
+@asynccontextmanager
+async def over_tls(served: Api, files: TlsSettings) -> AsyncIterator[str]:
+    listener = listening("127.0.0.1:0")
+    with listener:
+        async with serving(served.app, listener, ServerTls(files)):
+            yield f"https://{address_of(listener)}"
+
+
+def files_of(ca: Certificate, own: Certificate) -> TlsSettings:
+    return TlsSettings(ca.cert, own.cert, own.key)
+
+
+async def asked(url: str, files: TlsSettings, key: str | None = None, **headers: str) -> httpx.Response:
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    async with httpx.AsyncClient(verify=ClientTls(files).context) as client:
+        return await client.get(url, headers=headers)
+
+
+@needs_openssl
+def test_a_stolen_key_opens_nothing_without_its_certificate(tmp_path: Path) -> None:
+    async def story() -> None:
+        ca = authority(tmp_path)
+        master, ours, thief = (signed(tmp_path, ca, name) for name in ("master", "ours", "thief"))
+        named = signed(tmp_path, ca, "named", "IP:127.0.0.1,DNS:tf.example.org")
+        fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(ours.cert.read_text())).hexdigest()
+        async with (
+            api(tmp_path / "crawl.db") as served,
+            served.as_role(Role.ADMIN) as admin,
+            over_tls(served, files_of(ca, master)) as url,
+        ):
+            for name, certificate, holder in (("a", f"sha256:{fingerprint}", ours), ("b", "dns:tf.example.org", named)):
+                made = await admin.put(f"/v1/keys/{name}", json={"role": "viewer", "certificate": certificate})
+                key = made.json()["key"]
+                assert (await asked(f"{url}/v1/crawls", files_of(ca, holder), key)).status_code == 200
+                problem(await asked(f"{url}/v1/crawls", files_of(ca, thief), key), 403, "forbidden")
+                problem(await asked(f"{url}/v1/crawls", files_of(ca, holder)), 401, "unauthenticated")
+
+    asyncio.run(story())
+
+
+@needs_openssl
+def test_a_certificate_is_an_identity_until_it_is_deleted(tmp_path: Path) -> None:
+    async def story() -> None:
+        ca = authority(tmp_path)
+        master, ours, other = (
+            signed(tmp_path, ca, name, f"IP:127.0.0.1,URI:spiffe://prod/{name}") for name in ("m", "ours", "other")
+        )
+        async with (
+            api(tmp_path / "crawl.db") as served,
+            served.as_role(Role.ADMIN) as admin,
+            over_tls(served, files_of(ca, master)) as url,
+        ):
+            spec = {"role": "viewer", "kind": "certificate", "certificate": "uri:spiffe://prod/ours"}
+            made = await admin.put("/v1/keys/tf", json=spec)
+            assert (made.status_code, made.json()["key"]) == (201, None)
+            assert (await asked(f"{url}/v1/crawls", files_of(ca, ours))).status_code == 200
+            problem(await asked(f"{url}/v1/api-keys", files_of(ca, ours)), 403, "forbidden")
+            problem(await asked(f"{url}/v1/crawls", files_of(ca, other)), 401, "unauthenticated")
+            refused = await asked(f"{url}/v1/crawls", files_of(ca, ours), "orb_wrong")
+            problem(refused, 401, "unauthenticated")  # a key that is sent must be right
+            assert (await admin.delete("/v1/keys/tf")).status_code == 204
+            problem(await asked(f"{url}/v1/crawls", files_of(ca, ours)), 401, "unauthenticated")
+
+    asyncio.run(story())
+
+
+# --- forwarded requests -----------------------------------------------------------------------------------------------
+
+
+def of_peer(app: ASGIApp, peer: Peer) -> ASGIApp:
+    """The application as a client at this address and with this certificate reaches it."""
+
+    async def reached(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        scope["client"] = (peer.address, 1)
+        if peer.certificate is not None:
+            scope.setdefault("state", {})["certificate"] = peer.certificate
+        await app(scope, receive, send)
+
+    return reached
+
+
+OURS = Peer("10.1.0.9", PeerCertificate(frozenset({"dns:tf.example.org"})))
+MASTER = Peer("10.9.0.1", PeerCertificate(frozenset({"dns:m2.example.org"})))
+
+
+def test_the_leader_judges_a_forwarded_request_by_its_client(tmp_path: Path) -> None:
+    """The leader sees the connection of the follower; networks and certificates are those of the client."""
+
+    async def story() -> None:
+        path = tmp_path / "crawl.db"
+        async with (
+            api(path) as leader,
+            leader.as_role(Role.ADMIN) as admin,
+            api(path, plane=Follower("http://leader:1"), leader=of_peer(leader.app, MASTER)) as follower,
+        ):
+            bounds = {"role": "operator", "networks": ["10.1.0.0/16"], "certificate": "dns:tf.example.org"}
+            key = (await admin.put("/v1/keys/tf", json=bounds)).json()["key"]
+            proof = {"role": "operator", "kind": "certificate", "certificate": "dns:tf.example.org"}
+            assert (await admin.put("/v1/keys/proof", json=proof)).status_code == 201
+            for name, given in (("by-key", key), ("by-certificate", None)):
+                async with client_of(of_peer(follower.app, OURS), given) as client:  # type: ignore[arg-type]
+                    made = await client.post("/v1/crawls", json={"name": name, "spec": SPEC})
+                    assert made.status_code == 201, made.text
+            async with client_of(of_peer(follower.app, MASTER), key) as client:  # type: ignore[arg-type]
+                problem(await client.post("/v1/crawls", json={"name": "no", "spec": SPEC}), 403, "forbidden")
+
+    asyncio.run(story())
+
+
+def test_nobody_but_a_master_says_where_a_request_comes_from(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            made = await admin.put("/v1/keys/tf", json={"role": "viewer", "networks": ["10.1.0.0/16"]})
+            key = made.json()["key"]
+            genuine = Vouching(served.catalog, SystemClock())
+            scope = {
+                "method": "GET", "path": "/v1/crawls", "headers": [(b"authorization", f"Bearer {key}".encode())],
+            }  # fmt: skip
+            signed = await genuine.sign(scope, OURS)
+            mac, _, said = signed.partition(b".")
+            old = Vouching(served.catalog, LateClock())
+            cases = [
+                (signed, "/v1/crawls", 200),
+                (signed, "/v1/lag", 403),  # it is for one request
+                (b"0" * 64 + b"." + said, "/v1/crawls", 403),
+                (mac + b"." + said[:-4], "/v1/crawls", 403),
+                (b"", "/v1/crawls", 403),
+                (b"\xff.\xff", "/v1/crawls", 403),
+                (await old.sign(scope, OURS), "/v1/crawls", 403),
+            ]
+            async with client_of(served.app, key) as client:
+                for value, path, status in cases:
+                    response = await client.get(path, headers=[(CLIENT, value)])
+                    assert response.status_code == status, (value, path)
+
+    asyncio.run(story())
+
+
+class LateClock(SystemClock):
+    def unix_ms(self) -> int:
+        return super().unix_ms() - 301_000
