@@ -26,6 +26,7 @@ from api.members.eviction import Eviction
 from api.observe.metrics import MasterMetrics
 from api.observe.sampler import StatsSampler
 from api.security.key_uses import KeyUses
+from api.security.limits import Permits, WrongKeys
 from api.server.app import application
 from api.server.serving import address_of, bound, listen, places_for, serving
 from shared.adapters.etcd import EtcdCoordinator
@@ -227,6 +228,8 @@ def _services(
         streams=OpenEventStreams(settings.event_streams),
         exports=OpenEventStreams(settings.exports),
         body_bytes=settings.body_bytes,
+        permits=Permits(settings.key_reads, settings.key_writes, settings.key_bulk),
+        wrong_keys=WrongKeys(settings.wrong_keys),
         roster=master.roster,
         tuning=master.tuning,
         wanted=master.wanted,

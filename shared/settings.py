@@ -130,6 +130,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `items_age_s`, `items_bytes`: the same for items in their stream.
     - `event_streams`, `exports`: how many clients may follow events, and receive exports, from this master at once.
     - `body_bytes`: the size of a request. `http_connections`: connections to the API at once.
+    - `key_reads`, `key_writes`, `key_bulk`: requests of a key a second, by the class of route. 0: no limit.
+    - `wrong_keys`: wrong keys of an address a minute. 0: no limit.
     - `pool_visits`: visits that the workers of a pool may have in hand together. `pool_workers`: workers of a pool
       that may wait for visits.
     - `reports_per_partition`: reports of a kind in NATS. `robots_bytes`: the size of robots.txt records there.
@@ -174,6 +176,10 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     exports: Annotated[int, Meta(ge=1, le=1_000)] = 16
     body_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 26)] = 4 << 20
     http_connections: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
+    key_reads: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_000
+    key_writes: Annotated[int, Meta(ge=0, le=1_000_000)] = 500
+    key_bulk: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
+    wrong_keys: Annotated[int, Meta(ge=0, le=1_000_000)] = 60
     pool_visits: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     pool_workers: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     reports_per_partition: Annotated[int, Meta(ge=100, le=100_000_000)] = 100_000

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.http.errors import ApiProblem, ProblemKind, answer, problem_of
 from api.http.headers import header_of
 from api.security.key_uses import KeyUses
+from api.security.limits import WrongKeys
 from api.security.vouching import CLIENT, Vouching
 from shared.domain.errors import Transient
 from shared.domain.ops.access import ApiKey, Role, digest_of, key_id_of, new_key, opens
@@ -78,6 +79,10 @@ class Keyring:
         self._cache(digest, kept)
         return kept
 
+    def has_seen(self, key: str) -> bool:
+        """Return True if this key was right not long ago, though it may have been revoked since."""
+        return digest_of(key) in self._good
+
     def _cached(self, digest: bytes) -> ApiKey | None:
         known = self._good.get(digest)
         return known[1] if known is not None and time.monotonic() - known[0] < _CACHED_S else None
@@ -100,12 +105,20 @@ class Authentication:
     """
 
     def __init__(
-        self, app: ASGIApp, keyring: Keyring, vouching: Vouching, uses: KeyUses, clock: Clock, guarded: str = "/v1"
+        self,
+        app: ASGIApp,
+        keyring: Keyring,
+        vouching: Vouching,
+        uses: KeyUses,
+        wrong_keys: WrongKeys,
+        clock: Clock,
+        guarded: str = "/v1",
     ) -> None:
         self._app = app
         self._keyring = keyring
         self._vouching = vouching
         self._uses = uses
+        self._wrong_keys = wrong_keys
         self._clock = clock
         self._guarded = guarded
 
@@ -143,18 +156,33 @@ class Authentication:
     async def _identity(self, scope: Scope, peer: Peer) -> ApiKey:
         given = header_of(scope, b"authorization").decode("latin-1")
         if not given and peer.certificate is not None:
+            self._limit(peer)
             proved = await self._keyring.of_certificate(peer.certificate)
             if proved is not None:
                 return proved
+            self._wrong_keys.count(peer.address, self._clock.elapsed())
         scheme, _, key = given.partition(" ")
         if scheme.lower() == "basic":
             key = _password_of(key)
         if scheme.lower() not in ("bearer", "basic") or not key:
             raise _unauthenticated("the request has no API key", f"{_SEND}; {_KEYS}")
-        holder = await self._keyring.holder(key.strip())
+        key = key.strip()
+        if not self._keyring.has_seen(key):  # a right key that is in use is never shut out by wrong ones beside it
+            self._limit(peer)
+        holder = await self._keyring.holder(key)
         if holder is None:
+            self._wrong_keys.count(peer.address, self._clock.elapsed())
             raise _unauthenticated("the API key is not known, or was revoked", _KEYS)
         return holder
+
+    def _limit(self, peer: Peer) -> None:
+        """Raise ApiProblem if too many wrong keys came from this address. That costs no look at the database."""
+        wait_s = self._wrong_keys.wait_s(peer.address, self._clock.elapsed())
+        if wait_s:
+            hint = "keys that were right here a moment ago are still accepted; the setting wrong_keys sets the limit"
+            headers = {"Retry-After": str(wait_s)}
+            detail = "too many wrong keys came from this address"
+            raise ApiProblem(ProblemKind.RATE_LIMITED, detail, hint=hint, headers=headers)
 
 
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:

@@ -8,8 +8,10 @@ from fastapi.dependencies.models import Dependant
 
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
-from api.security.rights import Right
+from api.security.limits import rate_headers
+from api.security.rights import Right, RouteClass
 from shared.domain.ops.access import ApiKey
+from shared.domain.ops.permits import BURST_S, Permit
 from shared.domain.suggestions import did_you_mean
 
 _SHOWN: Final = 10
@@ -30,8 +32,25 @@ def guard_of(right: Right) -> Callable[[Request], Awaitable[None]]:
         if not right.allows(key.role):
             detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
             raise ApiProblem(ProblemKind.FORBIDDEN, detail)
+        _take_permit(request, key, right.route_class)
 
     return allowed
+
+
+def _take_permit(request: Request, key: ApiKey, route_class: RouteClass) -> None:
+    """Take a permit of the key, and have the response show it. Raise ApiProblem if there is none."""
+    services = request.app.state.services
+    permit: Permit | None = services.permits.take(key.key_id, route_class, services.clock.elapsed())
+    if permit is None:
+        return
+    headers = rate_headers(permit, route_class)
+    if not permit.allowed:
+        per_s = permit.quota // BURST_S
+        detail = f"the key {key.name!r} sent more than {per_s} requests a second of the class {route_class}"
+        hint = "wait as Retry-After says, and spread requests"
+        again = {"Retry-After": str(permit.wait_s)}
+        raise ApiProblem(ProblemKind.RATE_LIMITED, detail, hint=hint, headers={**headers, **again})
+    request.scope["state"]["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 def _refuse_unknown(request: Request) -> None:

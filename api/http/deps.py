@@ -25,6 +25,7 @@ from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
 from api.security.key_uses import KeyUses
+from api.security.limits import Permits, WrongKeys
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
 from shared.domain.ops.access import ApiKey
 from shared.domain.ops.config import MasterTuning
@@ -60,7 +61,7 @@ class Services:
     - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
     - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
     - `pressure` returns the resources of this master that are nearly full.
-    - `uses` notes the last use of API keys.
+    - `uses` notes the last use of API keys. `permits` and `wrong_keys` limit requests.
     - `longest_grant_s` and `ack_wait_s` are those of its owners. A request body may have `body_bytes` bytes.
     """
 
@@ -92,6 +93,8 @@ class Services:
     shown: CachedCrawlReads = field(default_factory=CachedCrawlReads)
     exports: OpenEventStreams = field(default_factory=OpenEventStreams)
     body_bytes: int = BODY_BYTES
+    permits: Permits = field(default_factory=Permits)
+    wrong_keys: WrongKeys = field(default_factory=WrongKeys)
 
 
 async def _services(request: Request) -> Services:

@@ -97,6 +97,7 @@ _EVERYWHERE: Final = (
     ProblemKind.UNAUTHENTICATED,
     ProblemKind.FORBIDDEN,
     ProblemKind.INVALID,
+    ProblemKind.RATE_LIMITED,
     ProblemKind.UNAVAILABLE,
 )
 _OF_WRITES: Final = (ProblemKind.NO_LEADER,)
@@ -149,6 +150,7 @@ def _complete(operation: dict[str, Any], right: Right) -> None:
         operation["security"] = [{"key": []}, {"certificate": []}]
         operation["description"] = f"{operation['description']}\n\nNeeds the role `{right.role}`."
         operation["x-orb-right"] = {"resource": right.resource, "verb": right.verb, "role": str(right.role)}
+        operation["x-orb-right"]["rate"] = str(right.route_class)
         for status, kinds in _common(operation, reads=right.method == "GET").items():
             response = {"description": kinds[0].value[2], "content": problem_content(*kinds)}
             responses.setdefault(str(status), response)

@@ -49,6 +49,7 @@ class ProblemKind(Enum):
     INVALID = ("invalid", 422, "The request is not valid")
     REUSED_KEY = ("idempotency-key-reused", 422, "The idempotency key was used for another request")
     BUSY = ("busy", 429, "Too many requests are waiting")
+    RATE_LIMITED = ("rate-limited", 429, "Too many requests were sent")
     INTERNAL = ("internal", 500, "Internal error")
     NO_LEADER = ("no-leader", 503, "There is no leader")
     CROWDED = ("too-many-connections", 503, "Too many connections")

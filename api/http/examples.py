@@ -54,6 +54,10 @@ _PROBLEMS: Final[dict[ProblemKind, dict[str, Any]]] = {
         "detail": "the owners of partitions have too many discoveries waiting", "accepted": 250000,
         "durable_lines": 250012,
     },
+    ProblemKind.RATE_LIMITED: {
+        "detail": "the key 'ci' sent more than 500 requests a second of the class write",
+        "hint": "wait as Retry-After says, and spread requests",
+    },
     ProblemKind.NO_LEADER: {"detail": "there is no leader at the moment; reads still work"},
     ProblemKind.UNAVAILABLE: {"detail": "the database does not answer"},
 }  # fmt: skip

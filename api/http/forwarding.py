@@ -55,7 +55,17 @@ _TAKEN_ALONG: Final = frozenset(
         b"idempotency-key",
     )
 )
-_BROUGHT_BACK: Final = ("allow", "content-type", "etag", "location", "link", "retry-after", "www-authenticate")
+_BROUGHT_BACK: Final = (
+    "allow",
+    "content-type",
+    "etag",
+    "location",
+    "link",
+    "retry-after",
+    "www-authenticate",
+    "ratelimit",
+    "ratelimit-policy",
+)
 
 
 def leaders_client(

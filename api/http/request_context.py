@@ -20,6 +20,8 @@ _ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class RequestContext:
     """Layer: gives each request an id, logs it, and answers unexpected errors.
 
+    It adds the headers that an inner layer puts into the request's state, as `headers`.
+
     The id is the client's X-Request-Id if that is well-formed, otherwise a new one.
     """
 
@@ -39,7 +41,8 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode()), *_ALWAYS]
+                own = scope["state"].get("headers", ())
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode()), *_ALWAYS, *own]
             await send(message)
 
         began = time.monotonic()

@@ -15,6 +15,14 @@ HEADERS: Final[dict[str, Any]] = {
     "Location": {"description": "Where the new resource is.", "schema": {"type": "string", "format": "uri-reference"}},
     "Link": {"description": 'The next page, as `<...>; rel="next"`; absent on the last.', "schema": _TEXT},
     "Retry-After": {"description": "Seconds to wait before another try.", "schema": {"type": "integer", "minimum": 0}},
+    "RateLimit": {
+        "description": 'What is left for this key, as `"read";r=9999;t=1`: `r` requests now, all of them in `t` s.',
+        "schema": _TEXT,
+    },
+    "RateLimit-Policy": {
+        "description": 'The limit of this key, as `"read";q=10000;w=10`: `q` requests in `w` s.',
+        "schema": _TEXT,
+    },
     "WWW-Authenticate": {"description": "How to authenticate: `Bearer`.", "schema": _TEXT},
     "Content-Disposition": {"description": "The name of the file.", "schema": _TEXT},
     "Content-Security-Policy": {"description": "A browser runs nothing of the body.", "schema": _TEXT},
@@ -57,7 +65,8 @@ _STREAMS: Final = frozenset({"follow_events", "follow_crawl"})
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
     """Add to one response of an operation, in the OpenAPI document, the headers that it has."""
-    names = {"X-Request-Id", *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}
+    limited = ("RateLimit", "RateLimit-Policy") if "x-orb-right" in operation and status.startswith("2") else ()
+    names = {"X-Request-Id", *limited, *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}
     declared = {name: {"$ref": f"#/components/headers/{name}"} for name in sorted(names)}
     response["headers"] = declared | response.get("headers", {})
 

@@ -183,7 +183,12 @@ def application(
             vouching=vouching,
         )
         app.add_middleware(
-            Authentication, keyring=services.keyring, vouching=vouching, uses=services.uses, clock=services.clock
+            Authentication,
+            keyring=services.keyring,
+            vouching=vouching,
+            uses=services.uses,
+            wrong_keys=services.wrong_keys,
+            clock=services.clock,
         )
         app.add_middleware(BodyLimit, max_count=services.body_bytes)
         app.add_middleware(RequestContext)

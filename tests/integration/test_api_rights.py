@@ -105,7 +105,12 @@ def test_the_document_shows_the_row_of_each_operation() -> None:
                 assert shown is None
                 assert "security" not in operation
             else:
-                assert shown == {"resource": right.resource, "verb": right.verb, "role": right.role}
+                assert shown == {
+                    "resource": right.resource,
+                    "verb": right.verb,
+                    "role": right.role,
+                    "rate": right.route_class,
+                }
                 assert f"Needs the role `{right.role}`." in operation["description"]
 
 

@@ -15,6 +15,7 @@ import certifi
 
 from shared.domain.web.addresses import parse_address
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
+from workers.fetch.denials import Denials
 from workers.fetch.egress import EgressRules
 from workers.fetch.exchange import CurlExchange, HandleOptions
 from workers.fetch.head import Target, locate, request_head
@@ -98,8 +99,9 @@ class CurlFetcher:
     - libcurl's threads resolve names, at most 20 at a time. `close` waits for look-ups under way.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
-    `resolve` maps "host:port" to an IP address, which is subject to the egress rules. `ca_bundle` defaults to the first
-    that exists of SSL_CERT_FILE, the system's bundle and certifi's. Raise FileNotFoundError if it does not exist.
+    `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.
+    `ca_bundle` defaults to the first that exists of SSL_CERT_FILE, the system's bundle and certifi's. Raise
+    FileNotFoundError if it does not exist.
     """
 
     def __init__(
@@ -115,13 +117,14 @@ class CurlFetcher:
         bundle = ca_bundle or default_ca_bundle()
         if not Path(bundle).is_file():
             raise FileNotFoundError(f"CA bundle {bundle} does not exist")
-        self._options = HandleOptions(rules, verify, bundle, source_address, dict(resolve or {}))
+        self._options = HandleOptions(rules, verify, bundle, source_address, {} if resolve is None else resolve)
         self._max_connections = max_connections
         self._places = asyncio.Semaphore(max_connections)
         self._transfers = Transfers(max_connections)
         self._deadlines = Deadlines(asyncio.get_running_loop().time)
         self._idle: list[CurlExchange] = []
         self._kept = IdleConnections()
+        self._denials = Denials()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -143,6 +146,7 @@ class CurlFetcher:
             if proxy is None:
                 return _refused(request, FailureKind.PROXY, _BAD_PROXY)
             if denial := _denied_behind_proxy(target, self._options.rules):
+                self._denials.log(target.host_port, request.url, denial)
                 return _refused(request, FailureKind.EGRESS_DENIED, denial)
         async with self._places:
             if self._closed:
@@ -156,6 +160,8 @@ class CurlFetcher:
                 if not plain:
                     exchange.specialise(proxy)
                 result = await self._perform(exchange)
+                if isinstance(result, FetchFailed) and result.kind is FailureKind.EGRESS_DENIED:
+                    self._denials.log(target.host_port, request.url, result.detail)
                 stale = isinstance(result, FetchFailed) and result.stale
                 ended = asyncio.get_running_loop().time()
                 self._kept.used(target.server, begun, ended, reused=exchange.reused, stale=stale)
