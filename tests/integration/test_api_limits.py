@@ -98,7 +98,7 @@ def test_wrong_keys_of_an_address_are_refused_and_right_ones_in_use_are_not(tmp_
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.VIEWER) as right:
             assert (await right.get("/v1/crawls")).status_code == 200
             with capture_logs() as logs:
-                statuses = []
+                statuses: list[int] = []
                 while 429 not in statuses and len(statuses) < 300:
                     async with client_of(served.app, new_key()[1]) as wrong:
                         response = await wrong.get("/v1/crawls")

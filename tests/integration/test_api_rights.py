@@ -117,3 +117,14 @@ def test_the_document_shows_the_row_of_each_operation() -> None:
 def test_the_page_has_the_table_of_today() -> None:
     text = rights_table.PAGE.read_text("utf-8")
     assert text == rights_table.page(text), "run `.venv/bin/python -m tests.support.rights_table`"
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    text = rights_table.PAGE.read_text("utf-8").partition("## What an attacker controls")[2]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 10
+    for row in rows:
+        named = re.findall(r"`(\w+/test_\w+)`", row.split("|")[-2])
+        assert named, row
+        for name in named:
+            assert (rights_table.PAGE.parents[1] / "tests" / f"{name}.py").is_file(), name
