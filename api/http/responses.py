@@ -65,7 +65,7 @@ _STREAMS: Final = frozenset({"follow_events", "follow_crawl"})
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
     """Add to one response of an operation, in the OpenAPI document, the headers that it has."""
-    limited = ("RateLimit", "RateLimit-Policy") if "x-orb-right" in operation and status.startswith("2") else ()
+    limited = ("RateLimit", "RateLimit-Policy") if "x-orb-right" in operation else ()
     names = {"X-Request-Id", *limited, *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}
     declared = {name: {"$ref": f"#/components/headers/{name}"} for name in sorted(names)}
     response["headers"] = declared | response.get("headers", {})

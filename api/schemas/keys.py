@@ -15,14 +15,15 @@ _CERTIFICATE = Annotated[
     str, StringConstraints(min_length=1, max_length=1100), AfterValidator(lambda text: certificate_name(text) and text)
 ]
 _ROLE = "`viewer` reads, `operator` also changes crawls, seeds and hosts, `admin` also manages API keys."
-_EXPIRES = "From this time on it is refused with 401. Null: it has no end."
+_EXPIRES = "From this time on it is refused with 401. It needs a time zone. Default: it has no end."
 _NETWORKS = (
     "Networks in CIDR notation. Requests from other addresses are refused with 403. The address is that of the "
     "connection: behind a proxy, the proxy's. Empty: any address."
 )
 _BOUND = (
     "A client certificate: `sha256:` and its fingerprint, or `dns:`, `uri:` or `email:` and one of its subject "
-    "alternative names. Requests over other connections are refused with 403. It needs masters with `--tls-client-ca`."
+    "alternative names. Requests over other connections are refused with 403. It needs masters with "
+    "`--tls-client-ca`. Default: none."
 )
 _KIND = (
     "`key`: the secret proves the identity, together with `certificate` if one is given. `certificate`: the client "
@@ -30,10 +31,18 @@ _KIND = (
 )
 
 
+def _with_zone(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("needs a time zone, as Z in 2030-06-01T00:00:00Z")
+    return moment
+
+
 class _Bounds(RequestModel):
     """When and from where an identity is accepted."""
 
-    expires_at: Moment | None = Field(None, description=_EXPIRES, examples=["2030-06-01T00:00:00Z"])
+    expires_at: Annotated[Moment, AfterValidator(_with_zone)] | None = Field(
+        None, description=_EXPIRES, examples=["2030-06-01T00:00:00Z"]
+    )
     networks: list[_NETWORK] = Field([], max_length=MAX_NETWORKS, description=_NETWORKS, examples=[["10.1.0.0/16"]])
     certificate: _CERTIFICATE | None = Field(None, description=_BOUND, examples=["dns:terraform.example.org"])
 

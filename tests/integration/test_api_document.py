@@ -72,7 +72,7 @@ def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
         assert operation["tags"], where
         names.append(operation["operationId"])
         if path.startswith("/v1/"):
-            assert operation["security"] == [{"key": []}], where
+            assert operation["security"] == [{"key": []}, {"certificate": []}], where
             for status in ("401", "403", "422"):
                 answer = operation["responses"][status]
                 answer = shared.get(answer.get("$ref", "").rpartition("/")[2], answer)

@@ -89,6 +89,7 @@ def test_a_replaced_key_works_on_with_its_new_role_and_a_deleted_one_not(tmp_pat
         ({"role": "viewer", "networks": ["10.0.0.0/8"] * 33}, "networks"),
         ({"role": "viewer", "certificate": "cn:tf"}, "certificate"),
         ({"role": "viewer", "expires_at": 4_000_000_000}, "expires_at"),
+        ({"role": "viewer", "expires_at": "2099-01-01T00:00:00"}, "expires_at"),
         ({"role": "root"}, "role"),
         ({"role": "viewer", "network": []}, "network"),
         ({"role": "viewer", "kind": "certificate"}, "certificate"),
