@@ -27,7 +27,7 @@ ROWS: Final = {
     "help": ("import cli.main", 100, {"asyncio", "structlog", "msgspec", "logging", "ctypes", *SQL}),
     "crawl": (
         "import cli.local.crawl; from cli.local.fork_server import preload; preload(cli.local.crawl.IMPORTED)",
-        730,
+        735,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE,
     ),
     "show": (
@@ -53,7 +53,7 @@ ROWS: Final = {
     ),
     "cluster": (
         "import cli.local.up; from cli.local.fork_server import preload; preload(cli.local.up.IMPORTED)",
-        1360,
+        1370,
         DRAWING | EXPORTING | {"alembic", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "asyncpg"},
     ),
 }
