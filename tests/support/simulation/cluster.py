@@ -145,7 +145,7 @@ class Cluster:
     def _load(self, sim: SimOwner) -> None:
         for row in self.database.write(stored_crawls.crawls):
             if sim.crawls.get(row.crawl_id) is None:
-                sim.crawls.put(self._active(row))
+                sim.crawls.put(self._active(sim, row))
                 if sim.owner.ownership is not None:
                     sim.owner.ownership.hosts.mark_incomplete(row.crawl_id)
 
@@ -207,7 +207,7 @@ class Cluster:
         self.views[row.crawl_id] = CrawlView(self.site.max_depth, self.site.delay_s, lastmods=self.site.adaptive)
         self._viewed(row)
         for sim in self.owners:
-            sim.crawls.put(self._active(row))
+            sim.crawls.put(self._active(sim, row))
         client = self.broker.client(self.operator)
         self.world.do(self.operator, publish_seeds(client, row.crawl_id, row.revision, spec.seeds, SETTINGS.partitions))
         self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
@@ -227,7 +227,7 @@ class Cluster:
         self.world.do(self.operator, self.store.set_state(row.crawl_id, CrawlState.RUNNING, None, EPOCH_MS))
         for sim in self.owners:
             if sim.crawls.get(row.crawl_id) is not None:
-                sim.crawls.put(self._active(row))
+                sim.crawls.put(self._active(sim, row))
                 if sim.owner.ownership is not None:
                     sim.owner.ownership.moved.notify()
         return row.revision
@@ -360,10 +360,11 @@ class Cluster:
     def _expected(self) -> tuple[Sequence[int], int | None]:
         return self.site.seeds, self.site.max_depth
 
-    def _active(self, row: CrawlRow) -> DispatchCrawl:
-        return DispatchCrawl(
-            row.crawl_id, row.name, row.revision, self.spec(), row.state, BudgetReservation(None, None, {})
-        )
+    def _active(self, sim: SimOwner, row: CrawlRow) -> DispatchCrawl:
+        """Return a crawl as `ActiveCrawls` loads it: its spending is read once, and stays with a new revision."""
+        known = sim.crawls.get(row.crawl_id)
+        allowance = known.allowance if known else BudgetReservation(None, None, self.database.spent(row.crawl_id))
+        return DispatchCrawl(row.crawl_id, row.name, row.revision, self.spec(), row.state, allowance)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

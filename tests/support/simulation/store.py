@@ -7,12 +7,13 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import StaticPool
 
+from api.frontier.capacity import Spent, spent_in
 from shared.adapters.sql.engine.access_schema import metadata
 from shared.adapters.sql.engine.sqlite import SqliteThreads, _transact
 from shared.adapters.sql.frontier import crawl_rows as crawls
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import ResourceFull
-from shared.domain.ids import Term
+from shared.domain.ids import CrawlId, Partition, Term
 from tests.support.simulation.command_order import CommandOrder
 from tests.support.simulation.host_rules import HostRules
 from tests.support.simulation.world import EPOCH_MS, Fault, Process, World
@@ -71,6 +72,11 @@ class Database:
         self.version += 1
         with self.engine.begin() as connection:
             return work(connection)
+
+    def spent(self, crawl_id: CrawlId) -> dict[Partition, Spent]:
+        """Return what a crawl has used of its budget, by partition."""
+        counters = _transact(self.engine, lambda connection: crawls.counters_by_partition(connection, [crawl_id]))
+        return {partition: spent_in(part) for partition, part in counters[crawl_id].items()}
 
 
 class SimThreads:
