@@ -117,14 +117,43 @@ def test_another_name_replaces_a_schedule(provider: Plugin, client: httpx.Client
         ({"window": {"start": "25:00", "end": "06:00"}}, "window.start"),
         ({"window": {"start": "22:00"}}, "window.end"),
         ({"selector": {"Team": "x"}}, "selector.Team"),
-        ({"crawl": "nowhere", "selector": None}, "crawl"),
+        ({"selector": None}, "crawl"),
+        ({"every_s": 3600}, "cron"),
+        ({"every_s": 1, "cron": None}, "every_s"),
         ({"name": "No Name"}, "name"),
         ({"late_s": 0}, "late_s"),
         ({"jitter_s": 1.5}, "jitter_s"),
     ],
 )
-def test_schedule_that_cannot_be_used_names_its_attribute(provider: Plugin, change: Any, path: str) -> None:
-    assert [each for each, _ in refused(Resource(provider, "orb_schedule"), **NIGHTLY | change)] == [path]
+def test_schedule_that_cannot_be_used_is_refused_by_the_plan(provider: Plugin, change: Any, path: str) -> None:
+    with pytest.raises(Failed) as failed:
+        Resource(provider, "orb_schedule").plan(**NIGHTLY | change)
+    assert [each.path for each in failed.value.diagnostics] == [path]
+
+
+def test_change_that_a_schedule_cannot_have_is_refused_by_the_plan(provider: Plugin, client: httpx.Client) -> None:
+    schedule = Resource(provider, "orb_schedule")
+    schedule.apply(**NIGHTLY)
+    with pytest.raises(Failed, match="Europe/Nowhere"):
+        schedule.plan(**NIGHTLY | {"zone": "Europe/Nowhere"})
+    assert schedule.plan(**NIGHTLY | {"zone": UNKNOWN, "cron": "no cron"})["zone"] == UNKNOWN
+    assert client.get("/v1/schedules/nightly").json()["zone"] == "UTC"
+
+
+def test_schedule_whose_crawl_refuses_it_is_planned_with_a_warning(provider: Plugin, client: httpx.Client) -> None:
+    """The crawl may be created, or changed, by the same apply."""
+    schedule, config = Resource(provider, "orb_schedule"), NIGHTLY | {"crawl": "declared", "selector": None}
+    schedule.plan(**config)
+    assert [(each.path, "declared" in each.detail) for each in schedule.warnings] == [("crawl", True)]
+    assert [path for path, _ in refused(schedule, **config)] == ["crawl"]
+    crawl = {"name": "declared", "spec": json.loads(SPEC), "desired": "paused"}
+    assert client.post("/v1/crawls", json=crawl).status_code == 201
+    schedule.plan(**config)
+    assert ["desired: paused" in each.detail for each in schedule.warnings] == [True]
+    assert [path for path, _ in refused(schedule, **config)] == ["verb"]
+    assert client.patch("/v1/crawls/declared", json={"desired": None}).status_code == 200
+    schedule.apply(**config)
+    assert (schedule.warnings, schedule.changes(**config)) == ([], set())
 
 
 def test_exclusion_keeps_the_texts_of_its_configuration(provider: Plugin, client: httpx.Client) -> None:
@@ -320,9 +349,10 @@ def test_viewer_may_plan_and_not_apply(api: Served, tmp_path: Path, client: http
 def test_defaults_are_those_of_the_api(provider: Plugin) -> None:
     """A schedule that leaves out all it can is planned with the defaults that the OpenAPI document names."""
     properties = json.loads(OPENAPI.read_text())["components"]["schemas"]["ScheduleReplacement"]["properties"]
-    planned = Resource(provider, "orb_schedule").plan(name="plain", verb="start")
+    given = {"verb": "start", "crawl": "plain", "every_s": 3600}
+    planned = Resource(provider, "orb_schedule").plan(name="plain", **given)
     for name, each in properties.items():
-        if name != "verb":
+        if name not in given:
             assert planned[name] == each.get("default", {} if name == "selector" else None), name
 
 

@@ -1,7 +1,12 @@
 """`orb_schedule`: when a verb is applied to crawls."""
 
-from orb_provider.fields import Field, FieldType, Shape, computed, required
-from orb_provider.lifecycle import Lifecycle
+from typing import Final
+
+from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
+from orb_provider.findings import Finding, Refusal, refusal_findings
+from orb_provider.lifecycle import Lifecycle, Review
+
+_LACKS: Final = "The schedule cannot fire as things are."
 
 
 class Schedule(Lifecycle):
@@ -55,3 +60,24 @@ class Schedule(Lifecycle):
             computed("created_at", FieldType.TEXT, "When the schedule was created.", stable=True),
         ),
     )
+
+    def review(self, values: Values) -> Review:
+        """Return what `/plan` says of a schedule of which all is known: its attributes are valid together only."""
+        if not is_known({field.name: values[field.name] for field in self.SHAPE.settable()}):
+            return Review()
+        body = self.body(values, creating=False)
+        try:
+            plan = self.client.send("POST", self.COLLECTION, values[self.KEY], "plan", body=body).body
+        except Refusal as refusal:
+            if refusal.status == 404:  # the name is no part of a path, which the apply says
+                return Review()
+            if refusal.status != 422:
+                raise
+            return Review(tuple(refusal_findings(_named(refusal), self.SHAPE)))
+        return Review(tuple(Finding(_LACKS, f"{each}.", ("crawl",), warning=True) for each in plan["warnings"]))
+
+
+def _named(refusal: Refusal) -> Refusal:
+    """Return the refusal with the attribute for the part of the path that has the name."""
+    errors = [("name" if path == "path.schedule" else path, message, hint) for path, message, hint in refusal.errors]
+    return Refusal(refusal.status, refusal.kind, refusal.detail, refusal.hint, errors)
