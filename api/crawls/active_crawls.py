@@ -62,6 +62,7 @@ class ActiveCrawlSync:
             if (crawl := self._crawls.get(change.crawl_id)) is not None:
                 started |= change.dispatching and not crawl.dispatching
                 crawl.state, crawl.dispatching = change.state, change.dispatching
+                crawl.refresh_ms = change.refresh_ms
         if started:
             self._fleet.resumed()
 
@@ -151,6 +152,7 @@ def _loaded(crawl: DispatchCrawl) -> LoadedCrawl:
         crawl.spec.pool,
         None if max_s is None else int(max_s * 1000),
         crawl.refused is not None,
+        crawl.refresh_ms,
     )
 
 
@@ -165,6 +167,7 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
         allowance=BudgetReservation(budget.max_pages, budget.max_bytes, {}),
         dispatching=False,
         refused=_refused(row, spec),
+        refresh_ms=row.refresh_ms,
     )
 
 

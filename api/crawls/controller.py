@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from api.crawls.active_crawls import ActiveCrawlSync
-from api.crawls.finished_check import Active, FinishedCheck, spent_of
+from api.crawls.finished_check import Active, FinishedCheck, refreshed, spent_of
 from api.crawls.garbage_collector import GarbageCollector
 from api.crawls.item_writer import ItemWriter
 from api.crawls.known_crawls import KnownCrawls
@@ -49,6 +49,7 @@ from api.frontier.owner import Alarm, ignore_alarm
 from api.frontier.stats import OwnerStats
 from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
+from shared.domain.crawl.state import REFRESHED
 from shared.domain.errors import Permanent, ResourceFull, Transient
 from shared.domain.frontier.crawl_rows import CrawlChanges, CrawlRow
 from shared.domain.frontier.states import CrawlState
@@ -118,7 +119,8 @@ class CrawlController:
         self._broker = broker
         self._clock = clock
         self._partitions = partitions
-        self._check = FinishedCheck(map(Partition, range(partitions)), store, broker)
+        self._all_partitions = tuple(map(Partition, range(partitions)))
+        self._check = FinishedCheck(self._all_partitions, store, broker)
         self._crawls = crawls
         self._sync = ActiveCrawlSync(crawls, fleet, store)
         self._still = still
@@ -352,18 +354,32 @@ class CrawlController:
         unfinished = set(rows)
         try:
             ended: dict[Active, Callable[[Counters], str | None]] = {}
+            over = await self._refreshed(rows.values())
             for crawl_id, row in rows.items():
                 crawl = self._crawls.get(crawl_id)
                 if crawl is not None and crawl.revision == row.revision:
-                    ended[crawl_id, row.revision] = partial(_ended_by, crawl.spec, self._out_of_time(row))
+                    out_of_time = self._out_of_time(row)
+                    ended[crawl_id, row.revision] = partial(_ended_by, crawl.spec, out_of_time, over.get(crawl_id))
             finished = await self._check.once(ended, self._store.positions)
             complete = await self._writer.complete(finished.keys())
             for crawl_id in complete:
                 end = finished[crawl_id]
                 await self._advance(rows[crawl_id], CrawlState.FINISHED, end.reason, end.counted)
-            unfinished = {active[0] for active in self._check.resting}
+            # What a refresh waits for may end without a change of the counters, so each check looks at it.
+            waiting = {row.crawl_id for row in rows.values() if row.refresh_ms and row.crawl_id not in complete}
+            unfinished = {active[0] for active in self._check.resting} | waiting
         finally:
             self._known.check_again(unfinished)
+
+    async def _refreshed(self, rows: Iterable[CrawlRow]) -> Mapping[CrawlId, int]:
+        """Return the crawls whose refresh is over, with the version of their counters then."""
+        loaded = ((row, self._crawls.get(row.crawl_id)) for row in rows if row.refresh_ms)
+        crawls = [
+            crawl
+            for row, crawl in loaded
+            if crawl is not None and crawl.spec.recrawl.used and crawl.refresh_ms == row.refresh_ms
+        ]
+        return await refreshed(self._store, self._all_partitions, crawls)
 
     def _out_of_time(self, row: CrawlRow) -> bool:
         loaded = self._sync.loaded([row.crawl_id]).get(row.crawl_id)
@@ -422,5 +438,7 @@ async def _all(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise full
 
 
-def _ended_by(spec: CrawlSpec, out_of_time: bool, counters: Counters) -> str | None:
+def _ended_by(spec: CrawlSpec, out_of_time: bool, refreshed_at: int | None, counters: Counters) -> str | None:
+    if counters.version == refreshed_at:
+        return REFRESHED
     return spent_of(spec, counters) or ("max_seconds" if out_of_time else None)

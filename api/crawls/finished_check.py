@@ -192,6 +192,26 @@ class FinishedCheck:
         return found
 
 
+async def refreshed(
+    store: Store, partitions: Collection[Partition], crawls: Iterable[DispatchCrawl]
+) -> Mapping[CrawlId, int]:
+    """Return those of the crawls whose refresh is over, with the version of their counters at which nothing was open
+    that was due when it began.
+
+    The pages that wait are read after the counters. So with the counters still at that version, none became due.
+    """
+    begun = {crawl.crawl_id: crawl for crawl in crawls if crawl.refresh_ms}
+    counted = await store.counters_in(begun.keys(), partitions) if begun else {}
+    over = {}
+    for crawl_id, counters in counted.items():
+        new = counters.queued - counters.revisits
+        if counters.leased or (new and begun[crawl_id].allowance.exhausted() is None):
+            continue
+        if not await store.due_before(crawl_id, begun[crawl_id].refresh_ms):
+            over[crawl_id] = counters.version
+    return over
+
+
 async def finished(
     check: FinishedCheck,
     crawl: DispatchCrawl,

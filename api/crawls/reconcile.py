@@ -17,6 +17,7 @@ class LoadedCrawl:
     """A crawl that this master has loaded for dispatch.
 
     `max_ms`: its `budget.max_seconds` in ms. `refused`: it may not be dispatched, because workers refuse its spec.
+    `refresh_ms`: when the refresh that it runs began (Unix ms), 0 if its run is no refresh.
     """
 
     revision: Revision
@@ -25,6 +26,7 @@ class LoadedCrawl:
     pool: str
     max_ms: int | None = None
     refused: bool = False
+    refresh_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,12 @@ class UnloadCrawl:
 
 @dataclass(frozen=True, slots=True)
 class SetDispatch:
-    """Action: set the state of the loaded crawl, and allow or stop its dispatch."""
+    """Action: set the state of the loaded crawl and the time of its refresh, and allow or stop its dispatch."""
 
     crawl_id: CrawlId
     state: CrawlState
     dispatching: bool
+    refresh_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +173,8 @@ def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, now: Map
     else:
         up = time_is_up(row, loaded.max_ms, now)
         dispatching = not (loaded.refused or up or row.state is CrawlState.PAUSED)
-        if (loaded.state, loaded.dispatching) != (row.state, dispatching):
-            yield SetDispatch(crawl_id, row.state, dispatching)
+        if (loaded.state, loaded.dispatching, loaded.refresh_ms) != (row.state, dispatching, row.refresh_ms):
+            yield SetDispatch(crawl_id, row.state, dispatching, row.refresh_ms)
         if view.leader is not None:
             yield from _of_leader(row, loaded.pool, view.leader, paused=up or row.state is CrawlState.PAUSED)
 

@@ -40,7 +40,8 @@ _BY_STATUS: Final = {
 _TAGGED: Final = frozenset(
     {
         "get_crawl", "put_crawl", "patch_crawl", "create_crawl", "get_revision",
-        "start_crawl", "pause_crawl", "resume_crawl", "cancel_crawl", "reset_crawl", "retry_failed_crawl",
+        "start_crawl", "refresh_crawl", "pause_crawl", "resume_crawl", "cancel_crawl", "reset_crawl",
+        "retry_failed_crawl",
         "get_config", "put_config", "get_config_revision", "get_key", "create_key", "revoke_key",
         "create_exclusion", "get_exclusion", "put_exclusion", "get_host_policy", "put_host_policy",
         "create_schedule", "get_schedule", "put_schedule", "pause_schedule", "resume_schedule",

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from api.crawls.finished_check import FinishedCheck, finished
+from api.crawls.finished_check import FinishedCheck, finished, refreshed
 from api.crawls.item_writer import ItemWriter
 from api.crawls.seed_messages import (
     apply_scope,
@@ -244,8 +244,9 @@ class Standalone:
                     await self._count_time(crawl, worked_ms)
                     active_ms += worked_ms
                     worked_s = 0.0
-                refreshed = await self._refreshed(crawl)
-                reason = await finished(check, crawl, self._owners, out_of_time=out_of_time, refreshed=refreshed)
+                over = await refreshed(self._store, [owner.partition for owner in self._owners], [crawl])
+                at = over.get(crawl.crawl_id)
+                reason = await finished(check, crawl, self._owners, out_of_time=out_of_time, refreshed=at)
                 if reason is not None and not await self._writer.has(crawl.crawl_id):
                     reason = None
             except Transient as error:
@@ -267,20 +268,6 @@ class Standalone:
         widened = await _answered(partial(self._store.widened_revision, crawl.crawl_id))
         if widened is not None:
             await find_again(self._broker, crawl.crawl_id, widened, partitions)
-
-    async def _refreshed(self, crawl: DispatchCrawl) -> int | None:
-        """Return the version of the counters at which nothing is open that was due when the refresh began, else None.
-
-        The pages that wait are read after the counters. So with the counters still at that version, none became due.
-        """
-        if not self._refresh_ms:
-            return None
-        counters = await self._store.counters(crawl.crawl_id)
-        new = counters.queued - counters.revisits
-        if counters.leased or (new and crawl.allowance.exhausted() is None):
-            return None
-        due = await self._store.due_before(crawl.crawl_id, self._refresh_ms)
-        return None if due else counters.version
 
     async def _until_look(self) -> None:
         """Wait until reports were applied and nothing is leased, but at most half the progress interval."""

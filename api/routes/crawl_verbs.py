@@ -33,6 +33,11 @@ _VERBS: Final = {
         "Start a crawl",
         "Publish the seeds and run the crawl, for the first time or again after it finished.",
     ),
+    Verb.REFRESH: (
+        "Refresh a crawl",
+        "Fetch what is new and what is due now, and then finish with the reason `refreshed`. Its spec must have "
+        "`recrawl`.",
+    ),
     Verb.PAUSE: (
         "Pause a crawl",
         "Start no further request. Requests in progress are finished and reported; other URLs go back to their queues.",

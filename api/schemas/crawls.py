@@ -155,7 +155,8 @@ class _CrawlState(Model):
     revision: int = field("The number of the spec's revision. Every change of the spec increments it.", 1)
     state: CrawlState = field("The state of the crawl.")
     finished_reason: str | None = field(
-        "Why the crawl finished: `complete`, `cancelled` or the budget that ended it. Null if it has not finished.",
+        "Why the crawl finished: `complete`, `cancelled`, `refreshed` or the budget that ended it. Null if it has not "
+        "finished.",
         "complete",
     )
     blocking_reason: str | None = field(
@@ -169,7 +170,7 @@ class _CrawlState(Model):
         "itself.",
         [],
     )
-    allowed_verbs: list[str] = field("The verbs that the crawl's state allows now.", ["pause", "cancel"])
+    allowed_verbs: list[str] = field("The verbs that the crawl's state and spec allow now.", ["pause", "cancel"])
     labels: dict[str, str] = field("The crawl's labels.", {"team": "search"})
     desired: DesiredRun | None = field("Whether the declaration lets it run. Null: verbs and schedules decide.", None)
     drifted: bool = field(
@@ -315,18 +316,19 @@ class Surroundings(Protocol):
 class Needs:
     """What a crawl needs of workers: a pool, and the networks that its spec opens.
 
-    `refused` is why workers cannot use a pattern of the spec, None if they can.
+    `refused` is why workers cannot use a pattern of the spec, None if they can. `recrawls`: pages are fetched again.
     """
 
     pool: str
     allow: tuple[str, ...]
     refused: str | None
+    recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
         """Return what now stops a crawl in `state` with these needs, and which parts of its spec have no effect."""
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
-        return Seen(refused, pressure, self.warnings(around) if self.allow else ())
+        return Seen(refused, pressure, self.warnings(around) if self.allow else (), self.recrawls)
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
         """Return a sentence for each network that the spec opens and the live workers of the pool do not."""
@@ -339,12 +341,13 @@ class Needs:
 class Seen:
     """What stops the dispatch of a crawl: a pattern that workers refuse, or resource pressure (None: nothing).
 
-    `warnings` names parts of its spec that have no effect now.
+    `warnings` names parts of its spec that have no effect now. `recrawls`: it fetches its pages again.
     """
 
     refused: str | None
     pressure: PressureAt | None
     warnings: tuple[str, ...]
+    recrawls: bool
 
     @property
     def blocking_reason(self) -> str | None:
@@ -360,7 +363,7 @@ def needs_of(spec: str) -> Needs:
     """Return what a stored spec needs of workers."""
     read = summary_of(spec)
     refused = refused_pattern(read.scope, read.extract, read.recrawl, read.priority, read.overrides)
-    return Needs(read.pool, read.egress.allow, refused)
+    return Needs(read.pool, read.egress.allow, refused, read.recrawl.used)
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
@@ -379,7 +382,7 @@ def _shown(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
         "id": crawl.crawl_id,
         "blocking_reason": seen.blocking_reason,
         "resource_pressure": seen.resource_pressure(),
-        "allowed_verbs": [verb.value for verb in allowed_verbs(crawl.state)],
+        "allowed_verbs": [verb.value for verb in allowed_verbs(crawl.state, recrawls=seen.recrawls)],
         "active_s": crawl.active_ms / 1000,
         "warnings": seen.warnings,
     }

@@ -115,7 +115,8 @@ class CrawlProgress(Model):
 
     state: CrawlState = field("The state of the crawl.")
     finished_reason: str | None = field(
-        "Why the crawl finished: `complete`, `cancelled` or the budget that ended it. Null if it has not finished.",
+        "Why the crawl finished: `complete`, `cancelled`, `refreshed` or the budget that ended it. Null if it has not "
+        "finished.",
         "complete",
     )
     known: int = field("The number of URLs that the crawl has discovered and not excluded.", 1200)

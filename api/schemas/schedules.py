@@ -38,7 +38,7 @@ ScheduleName = Annotated[
     StringConstraints(pattern=LABEL),
     Field(description=f"The schedule's name: {LABEL_WORDS}.", examples=["nightly"]),
 ]
-ScheduledVerb = Literal["start", "reset", "retry-failed", "pause", "resume"]
+ScheduledVerb = Literal["start", "refresh", "reset", "retry-failed", "pause", "resume"]
 EXAMPLE: Final[dict[str, Any]] = {
     "selector": {"team": "search"}, "verb": "start", "cron": "30 2 * * *", "zone": "Europe/Berlin", "catch_up": "last",
 }  # fmt: skip

@@ -65,6 +65,7 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("pause", f"POST {_CRAWL}/pause", OPERATOR),
         ("resume", f"POST {_CRAWL}/resume", OPERATOR),
         ("cancel", f"POST {_CRAWL}/cancel", OPERATOR),
+        ("refresh", f"POST {_CRAWL}/refresh", OPERATOR),
         ("reset", f"POST {_CRAWL}/reset", OPERATOR),
         ("retry-failed", f"POST {_CRAWL}/retry-failed", OPERATOR),
     ),

@@ -15,6 +15,7 @@ from cli.terminal.exits import Environment, Exit, Failed, Usage
 
 _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "start": ("started", "start crawls, for the first time or again after they finished"),
+    "refresh": ("refreshes its pages", "fetch what is new and what is due now, and then finish; needs `recrawl`"),
     "pause": ("paused", "pause crawls: no new requests; requests in progress are finished"),
     "resume": ("resumed", "resume paused crawls"),
     "cancel": ("cancelled", "finish crawls now and keep their results; `start` continues them"),
@@ -23,6 +24,7 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
 }
 _STATES: Final[Mapping[str, frozenset[str]]] = {
     "start": frozenset(("seeding", "running", "finished")),
+    "refresh": frozenset(("seeding", "running", "finished")),
     "pause": frozenset(("paused",)),
     "resume": frozenset(("seeding", "running", "finished")),
     "cancel": frozenset(("finished",)),

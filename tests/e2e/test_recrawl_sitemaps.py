@@ -10,7 +10,8 @@ import pytest
 from shared.domain.frontier.page_history import decoded
 from shared.domain.frontier.recrawl import SignalTrust
 from shared.domain.frontier.signals import HostSignals, signals_of
-from tests.e2e.test_recrawl import INTERVAL_S, Site, changes, orb, page, rows, serving
+from tests.e2e.test_recrawl import INTERVAL_S, changes, orb, rows
+from tests.support.web.changing_site import Site, page, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

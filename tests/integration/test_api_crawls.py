@@ -199,6 +199,31 @@ def test_an_illegal_verb_is_refused_and_told_what_is_legal(told: Callable[[Story
     told(story)
 
 
+def test_refresh_needs_recrawl_and_says_so(told: Callable[[Story], None]) -> None:
+    async def story(served: Api) -> None:
+        await served.created("docs", start=False)
+        async with served.as_role(Role.OPERATOR) as client:
+            refused = problem(await client.post("/v1/crawls/docs/refresh"), 409, "illegal-transition")
+            assert refused["detail"] == "the crawl fetches each page once: set `recrawl` in its spec before a refresh"
+            crawl = (await client.get("/v1/crawls/docs")).json()
+            assert crawl["allowed_verbs"] == refused["allowed_verbs"] == ["start", "cancel", "reset", "delete"]
+            assert crawl["state"] == "created", "nothing was changed"
+            again = {**SPEC, "recrawl": {"policy": "fixed", "min_s": 60}}
+            crawl = (await client.put("/v1/crawls/docs", json={"spec": again, "start": False})).json()
+            assert "refresh" in crawl["allowed_verbs"]
+            made = await client.post("/v1/crawls/docs/refresh", headers={"If-Match": '"0-0"'})
+            problem(made, 412, "lost-update")
+            made = await client.post("/v1/crawls/docs/refresh")
+            assert (made.status_code, made.json()["crawl"]["state"]) == (200, "seeding")
+            assert made.headers["etag"] != ""
+            refused = problem(await client.post("/v1/crawls/docs/refresh"), 409, "illegal-transition")
+            assert refused["detail"] == "a crawl that is seeding does not allow refresh"
+        async with served.as_role(Role.VIEWER) as viewer:
+            problem(await viewer.post("/v1/crawls/docs/refresh"), 403, "forbidden")
+
+    told(story)
+
+
 def test_a_deleted_name_is_free_and_a_reset_crawl_has_another_id(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:

@@ -110,7 +110,7 @@ def test_other_declaration_is_refused_with_its_field(tmp_path: Path, desired: An
     as_operator(tmp_path, story)
 
 
-@pytest.mark.parametrize("scheduled", ["start", "pause", "resume", "reset", "retry-failed"])
+@pytest.mark.parametrize("scheduled", ["start", "refresh", "pause", "resume", "reset", "retry-failed"])
 def test_schedule_that_starts_or_pauses_a_declared_crawl_is_refused(tmp_path: Path, scheduled: str) -> None:
     async def story(_: Api, client: httpx.AsyncClient) -> None:
         await put(client, "running")

@@ -4,12 +4,17 @@ import pytest
 
 from shared.domain.crawl.state import (
     CANCELLED,
+    COMPLETE,
+    REFRESHED,
     CrawlStatus,
     IllegalTransition,
+    NoRecrawl,
     Verb,
     allowed_verbs,
+    refresh_after,
     status_after,
     status_after_new_spec,
+    takes_seeds,
 )
 from shared.domain.frontier.states import CrawlState
 
@@ -47,3 +52,44 @@ def test_a_cancelled_crawl_can_be_taken_up_again_and_a_deleted_one_never() -> No
 @pytest.mark.parametrize("state", [CrawlState.CREATED, CrawlState.FINISHED])
 def test_a_new_spec_starts_nothing_that_does_not_run(state: CrawlState) -> None:
     assert status_after_new_spec(CrawlStatus(state)).state is state
+
+
+@pytest.mark.parametrize("state", CrawlState)
+def test_refresh_is_legal_wherever_start_is_and_leads_to_the_same(state: CrawlState) -> None:
+    legal = allowed_verbs(state)
+    assert (Verb.REFRESH in legal) == (Verb.START in legal)
+    if Verb.REFRESH in legal:
+        assert status_after(Verb.REFRESH, CrawlStatus(state)) == status_after(Verb.START, CrawlStatus(state))
+    assert allowed_verbs(state, recrawls=False) == tuple(verb for verb in legal if verb is not Verb.REFRESH)
+
+
+def test_refresh_of_a_crawl_without_recrawl_has_a_remedy_and_the_legal_verbs() -> None:
+    refused = NoRecrawl(CrawlState.FINISHED)
+    assert str(refused) == "the crawl fetches each page once: set `recrawl` in its spec before a refresh"
+    assert refused.legal == (Verb.START, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE)
+
+
+@pytest.mark.parametrize(
+    ("verb", "after"),
+    [
+        (Verb.START, 0),
+        (Verb.REFRESH, 20),
+        (Verb.PAUSE, 10),
+        (Verb.RESUME, 10),
+        (Verb.CANCEL, 10),
+        (Verb.RESET, 0),
+        (Verb.RETRY_FAILED, 10),
+        (Verb.DELETE, 0),
+    ],
+)
+def test_verb_begins_keeps_or_ends_a_refresh(verb: Verb, after: int) -> None:
+    assert refresh_after(verb, 10, 20) == after
+    assert refresh_after(verb, 0, 20) == (20 if verb is Verb.REFRESH else 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "takes"), [(COMPLETE, True), (REFRESHED, True), (CANCELLED, False), ("max_pages", False)]
+)
+def test_finished_crawl_takes_seeds_unless_it_was_ended_early(reason: str, takes: bool) -> None:
+    assert takes_seeds(CrawlStatus(CrawlState.FINISHED, reason=reason)) == takes
+    assert not takes_seeds(CrawlStatus(CrawlState.DELETED, reason=reason))

@@ -30,7 +30,7 @@ STATUSES: Final = {
     "finished": CrawlStatus(CrawlState.FINISHED, reason=COMPLETE),
     "finished (cancelled)": CrawlStatus(CrawlState.FINISHED, reason=CANCELLED),
 }
-VERBS: Final = (Verb.START, Verb.PAUSE, Verb.RESUME, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED)
+VERBS: Final = (Verb.START, Verb.REFRESH, Verb.PAUSE, Verb.RESUME, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED)
 DECLARED: Final = (None, DesiredRun.RUNNING, DesiredRun.PAUSED)
 HEAD: Final = f"| state | `desired` | PUT | {' | '.join(f'`{verb}`' for verb in VERBS)} |"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -260,6 +261,16 @@ def settled(*rows: CrawlRow, max_ms: int | None = None) -> KnownCrawls:
     known.keep_pending((), loaded)
     assert len(known.take_unchecked()) == len(rows)
     return known
+
+
+@pytest.mark.parametrize(("loaded_ms", "row_ms"), [(0, 7), (7, 0), (5, 7)])
+def test_master_that_has_the_crawl_loaded_learns_of_another_refresh(loaded_ms: int, row_ms: int) -> None:
+    row = running(1, refresh_ms=row_ms)
+    loaded = LoadedCrawl(row.revision, row.state, True, "default", refresh_ms=loaded_ms)
+    set_it = SetDispatch(row.crawl_id, row.state, True, row_ms)
+    assert reconcile({row.crawl_id: row}, MasterView({row.crawl_id: loaded}), {}) == {row.crawl_id: [set_it]}
+    known = MasterView({row.crawl_id: replace(loaded, refresh_ms=row_ms)})
+    assert reconcile({row.crawl_id: row}, known, {}) == {}
 
 
 @given(st.integers(1, 60))

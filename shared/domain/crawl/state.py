@@ -27,6 +27,7 @@ class Verb(StrEnum):
     """What an operator can ask of a crawl by one request."""
 
     START = "start"
+    REFRESH = "refresh"
     PAUSE = "pause"
     RESUME = "resume"
     CANCEL = "cancel"
@@ -42,7 +43,7 @@ class DesiredRun(StrEnum):
     PAUSED = "paused"
 
 
-DECIDED_BY_DESIRED: Final = frozenset({Verb.START, Verb.PAUSE, Verb.RESUME})
+DECIDED_BY_DESIRED: Final = frozenset({Verb.START, Verb.REFRESH, Verb.PAUSE, Verb.RESUME})
 """Verbs that no schedule may apply to a crawl that declares whether it runs."""
 
 
@@ -52,6 +53,15 @@ class IllegalTransition(Exception):
     def __init__(self, verb: Verb, state: CrawlState) -> None:
         self.verb, self.state, self.legal = verb, state, allowed_verbs(state)
         super().__init__(f"a crawl that is {state} does not allow {verb}")
+
+
+class NoRecrawl(IllegalTransition):
+    """The crawl fetches each page once, so it cannot be refreshed; `legal` has the verbs that are allowed."""
+
+    def __init__(self, state: CrawlState) -> None:
+        super().__init__(Verb.REFRESH, state)
+        self.legal = allowed_verbs(state, recrawls=False)
+        self.args = ("the crawl fetches each page once: set `recrawl` in its spec before a refresh",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +74,18 @@ class CrawlStatus:
 
 
 _LEGAL: Final[dict[CrawlState, tuple[Verb, ...]]] = {
-    CrawlState.CREATED: (Verb.START, Verb.CANCEL, Verb.RESET, Verb.DELETE),
+    CrawlState.CREATED: (Verb.START, Verb.REFRESH, Verb.CANCEL, Verb.RESET, Verb.DELETE),
     CrawlState.SEEDING: (Verb.PAUSE, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
     CrawlState.RUNNING: (Verb.PAUSE, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
     CrawlState.PAUSED: (Verb.RESUME, Verb.CANCEL, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
-    CrawlState.FINISHED: (Verb.START, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
+    CrawlState.FINISHED: (Verb.START, Verb.REFRESH, Verb.RESET, Verb.RETRY_FAILED, Verb.DELETE),
     CrawlState.DELETED: (),
 }
 
 
-def allowed_verbs(state: CrawlState) -> tuple[Verb, ...]:
-    """Return the verbs that an operator may use on a crawl in `state`."""
-    return _LEGAL[state]
+def allowed_verbs(state: CrawlState, *, recrawls: bool = True) -> tuple[Verb, ...]:
+    """Return the verbs that an operator may use on a crawl in `state`. `recrawls`: it fetches its pages again."""
+    return tuple(verb for verb in _LEGAL[state] if recrawls or verb is not Verb.REFRESH)
 
 
 def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
@@ -86,7 +96,7 @@ def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
     if verb not in _LEGAL[now.state]:
         raise IllegalTransition(verb, now.state)
     match verb:
-        case Verb.START:
+        case Verb.START | Verb.REFRESH:
             return CrawlStatus(CrawlState.SEEDING)
         case Verb.PAUSE:
             return CrawlStatus(CrawlState.PAUSED, resumes_as=now.state)
@@ -98,6 +108,21 @@ def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
             return CrawlStatus(CrawlState.RUNNING) if now.state is CrawlState.FINISHED else now
         case Verb.RESET | Verb.DELETE:
             return CrawlStatus(CrawlState.DELETED)
+
+
+def refresh_after(verb: Verb, refresh_ms: int, now_ms: int) -> int:
+    """Return when the crawl's refresh began (Unix ms) after `verb`, or 0 if its run is no refresh.
+
+    `refresh_ms` is the value before the verb, and `now_ms` the time at which it is applied. A refresh that is paused or
+    cancelled stays one. So a retry of failed URLs after its end fetches no page that became due later.
+    """
+    match verb:
+        case Verb.REFRESH:
+            return now_ms
+        case Verb.PAUSE | Verb.RESUME | Verb.CANCEL | Verb.RETRY_FAILED:
+            return refresh_ms
+        case Verb.START | Verb.RESET | Verb.DELETE:
+            return 0
 
 
 def initial_state(desired: DesiredRun | None, *, start: bool) -> CrawlState:
@@ -134,10 +159,12 @@ def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStat
 def takes_seeds(now: CrawlStatus) -> bool:
     """Return True if seeds may be added to a crawl with this status.
 
-    A complete crawl runs again with new seeds. A crawl that was cancelled or has spent its budget refuses them: they
-    would wait for a `start` that may never come.
+    A complete crawl runs again with new seeds, and a refreshed one fetches them in its next run. A crawl that was
+    cancelled or has spent its budget refuses them: they would wait for a `start` that may never come.
     """
-    return now.state is not CrawlState.DELETED and (now.state is not CrawlState.FINISHED or now.reason == COMPLETE)
+    if now.state is CrawlState.FINISHED:
+        return now.reason in (COMPLETE, REFRESHED)
+    return now.state is not CrawlState.DELETED
 
 
 def status_after_new_spec(now: CrawlStatus) -> CrawlStatus:

@@ -13,6 +13,7 @@ class CrawlRow:
     """A crawl as stored. `spec` is its active revision's JSON; `active_ms` the time it was worked on, when it was read.
 
     While the crawl is worked on and not paused, that time is the clock of `active_pool` less `active_zero_ms`.
+    `refresh_ms`: its run fetches what was due at this time (Unix ms) and then ends; 0: the run is no refresh.
     """
 
     crawl_id: CrawlId
@@ -28,6 +29,7 @@ class CrawlRow:
     active_pool: str | None = None
     active_zero_ms: int = 0
     change: int = 0
+    refresh_ms: int = 0
 
     @property
     def version(self) -> "CrawlVersion":

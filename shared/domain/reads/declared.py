@@ -75,7 +75,8 @@ class DeclaredCrawl:
     """A crawl as operators declared it, with its state.
 
     `version` grows with every change an operator makes, of the spec or not. `spec` is the active revision's JSON, or in
-    a list perhaps its summary. `seeds`: how many seeds the spec names, if a list counted them.
+    a list perhaps its summary. `seeds`: how many seeds the spec names, if a list counted them. `refresh_ms`: when the
+    refresh that it runs began (Unix ms), 0 if its run is no refresh.
     """
 
     crawl_id: CrawlId
@@ -93,6 +94,7 @@ class DeclaredCrawl:
     active_ms: int = 0
     seeds: int = 0
     desired: DesiredRun | None = None
+    refresh_ms: int = 0
 
     @property
     def status(self) -> CrawlStatus:

@@ -37,10 +37,10 @@ class CatchUp(StrEnum):
     LAST = "last"
 
 
-SCHEDULED: Final = (Verb.START, Verb.RESET, Verb.RETRY_FAILED, Verb.PAUSE, Verb.RESUME)
+SCHEDULED: Final = (Verb.START, Verb.REFRESH, Verb.RESET, Verb.RETRY_FAILED, Verb.PAUSE, Verb.RESUME)
 """The verbs that a schedule may apply."""
 
-BEGINS_RUN: Final = frozenset({Verb.START, Verb.RESET})
+BEGINS_RUN: Final = frozenset({Verb.START, Verb.REFRESH, Verb.RESET})
 """Those that begin a run of a crawl, so `overlap` applies to them."""
 
 

@@ -28,8 +28,10 @@ from shared.adapters.sql.engine.schema import cluster, crawl_labels, crawl_revis
 from shared.domain.crawl.state import (
     CrawlStatus,
     DesiredRun,
+    NoRecrawl,
     Verb,
     initial_state,
+    refresh_after,
     status_after,
     status_after_new_spec,
     status_as_desired,
@@ -115,6 +117,8 @@ def put(
     values: dict[str, Any] = {"version": stored.version + 1, "change": NEXT_CHANGE, "desired": wanted.desired}
     if status != stored.status or stored.spec != wanted.spec:
         values |= _status_columns(status, now_ms, stored)
+    if stored.state is CrawlState.FINISHED and status.state is not CrawlState.FINISHED:
+        values["refresh_ms"] = 0
     if stored.spec != wanted.spec:
         values |= {"revision": stored.revision + 1}
         connection.execute(
@@ -134,7 +138,7 @@ def turn(
 ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
     """Apply a verb such as `pause` to the crawl. Return the crawl before and after (Catalog.turn).
 
-    Raise Missing, Stale or IllegalTransition.
+    Raise Missing, Stale or IllegalTransition (NoRecrawl if it cannot be refreshed).
     """
     stored = _find(connection, name, lock=True)
     if stored is None:
@@ -148,10 +152,13 @@ def turn_locked(
 ) -> DeclaredCrawl:
     """Apply a verb to a crawl that this transaction has locked (`locked`). Return it afterwards.
 
-    Raise IllegalTransition, and write nothing, if its state does not allow the verb.
+    Raise IllegalTransition, and write nothing, if its state does not allow the verb, or NoRecrawl if its spec does not.
     """
     status = status_after(verb, stored.status)
+    if verb is Verb.REFRESH and not summary_of(stored.spec).recrawl.used:
+        raise NoRecrawl(stored.state)
     values = _status_columns(status, now_ms, stored) | {"version": stored.version + 1}
+    values["refresh_ms"] = refresh_after(verb, stored.refresh_ms, now_ms)
     connection.execute(update(crawls).where(crawls.c.crawl_id == stored.crawl_id).values(**values))
     if status.state is CrawlState.DELETED:
         _to_be_collected(connection, stored.crawl_id, actor, now_ms)
@@ -166,6 +173,7 @@ def turn_locked(
             resumes_as=status.resumes_as,
             finished_reason=values["finished_reason"],
             finished_at_ms=values["finished_at_ms"],
+            refresh_ms=values["refresh_ms"],
         )
     access.record(connection, actor, f"crawl.{verb}", stored.name, _shown(stored), _shown(made), now_ms)
     return made
@@ -385,6 +393,7 @@ def _crawl(row: Any) -> DeclaredCrawl:
         finished_at_ms=row.finished_at_ms,
         active_ms=row.active,
         desired=None if row.desired is None else DesiredRun(row.desired),
+        refresh_ms=row.refresh_ms,
     )
 
 

@@ -17,7 +17,7 @@ from shared.adapters.sql.catalog import access, declared
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
 from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.schema import crawl_labels, crawls
-from shared.domain.crawl.state import DECIDED_BY_DESIRED, Verb
+from shared.domain.crawl.state import DECIDED_BY_DESIRED, NoRecrawl, Verb
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.states import CrawlState
@@ -318,7 +318,10 @@ def apply_verb(
     effect = effect_of(verb, stored.spec.overlap, crawl.status, waiting=waits)
     if effect.outcome is not FiringOutcome.FIRED:
         return CrawlEffect(name, crawl.crawl_id, effect.outcome, effect.detail, now_ms)
-    writing.crawls[name] = declared.turn_locked(connection, crawl, verb, actor=actor, now_ms=now_ms)
+    try:
+        writing.crawls[name] = declared.turn_locked(connection, crawl, verb, actor=actor, now_ms=now_ms)
+    except NoRecrawl as error:
+        return CrawlEffect(name, crawl.crawl_id, FiringOutcome.REFUSED, str(error), now_ms)
     command = None
     if verb is Verb.RETRY_FAILED:
         command = f"retry-{stored.schedule_id}-{due_ms}-{crawl.crawl_id}"

@@ -81,6 +81,7 @@ crawls = Table(
     Column("active_zero_ms", BigInteger, nullable=False, server_default="0"),
     Column("changes_deleted_ms", BigInteger),
     Column("desired", String(16)),
+    Column("refresh_ms", BigInteger, nullable=False, server_default="0"),
     Index("crawls_change", "change", "crawl_id"),
     partial_index("crawls_name", "name", where="state <> 'deleted'", unique=True),
     partial_index("crawls_worked_on", "crawl_id", where=WORKED_ON),
@@ -93,7 +94,8 @@ crawls = Table(
 `change` is the number of the row's last change of state or revision (crawl_values.py). While a crawl uses up time,
 its active time is the clock of `active_pool` less `active_zero_ms`. Otherwise it is `active_ms`.
 `changes_deleted_ms` is the time of the newest row of its log of changes that retention has deleted. `desired` is
-whether its declaration lets it run, NULL if it does not say."""
+whether its declaration lets it run, NULL if it does not say. `refresh_ms` is when the refresh that it runs began, 0
+if its run is no refresh."""
 
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)

@@ -76,4 +76,5 @@ def crawl_row(row: Any) -> CrawlRow:
         active_pool=row.active_pool,
         active_zero_ms=row.active_zero_ms,
         change=row.change,
+        refresh_ms=row.refresh_ms,
     )

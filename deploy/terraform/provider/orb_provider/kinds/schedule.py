@@ -24,7 +24,7 @@ class Schedule(Lifecycle):
                 "another schedule.",
                 replaces=True,
             ),
-            required("verb", FieldType.TEXT, "`start`, `reset`, `retry-failed`, `pause` or `resume`."),
+            required("verb", FieldType.TEXT, "`start`, `refresh`, `reset`, `retry-failed`, `pause` or `resume`."),
             Field("crawl", FieldType.TEXT, "The name of the crawl. Either this or `selector` is set."),
             Field("selector", FieldType.LABELS, "Labels that the crawls must have, at most 100 crawls.", default={}),
             Field(

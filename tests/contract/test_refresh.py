@@ -1,0 +1,165 @@
+"""When the refresh of a crawl began, on every engine: verbs, declarations and schedules set and clear it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from shared.adapters.sql.catalog.catalog import SqlCatalog
+from shared.adapters.sql.catalog.schedules import SqlSchedules
+from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.state import REFRESHED, DesiredRun, NoRecrawl, Verb
+from shared.domain.frontier.states import CrawlState
+from shared.domain.ids import Revision, Term
+from shared.domain.reads.declared import Actor, Declaration, DeclaredCrawl
+from shared.domain.schedules.firing import step_of
+from shared.domain.schedules.history import CrawlEffect
+from shared.domain.schedules.spec import ScheduleSpec
+from tests.support.database.store_tables import NOW_MS, Tables
+
+OPERATOR = Actor("0" * 16, "operator", "r")
+ONCE = '{"seeds": []}'
+AGAIN = '{"seeds": [], "recrawl": {"policy": "fixed", "min_s": 60}}'
+
+Opened = Callable[[], AbstractAsyncContextManager[Tables]]
+
+
+class Stage:
+    """A crawl in a database, and what is done to it. Each verb is applied a second after the one before."""
+
+    def __init__(self, tables: Tables) -> None:
+        assert isinstance(tables.store, SqlStore)
+        self.store = tables.store
+        self.catalog = SqlCatalog(tables.store.executor)
+        self.schedules = SqlSchedules(tables.store.executor)
+        self.now_ms = NOW_MS
+
+    async def put(self, spec: str, desired: DesiredRun | None = None) -> DeclaredCrawl:
+        made, _ = await self.catalog.put(
+            Declaration("news", spec, {}, desired), expected=None, start=False, actor=OPERATOR, now_ms=self.now_ms
+        )
+        return made
+
+    async def turn(self, verb: Verb) -> int:
+        """Apply the verb. Return when the refresh of the crawl began, which all readers of the crawl agree on."""
+        self.now_ms += 1_000
+        _, made = await self.catalog.turn("news", verb, expected=None, actor=OPERATOR, now_ms=self.now_ms)
+        assert made == await self.catalog.crawl("news")
+        row = await self.store.crawl(made.crawl_id)
+        assert row is not None
+        assert row.refresh_ms == made.refresh_ms
+        return row.refresh_ms
+
+    async def ended(self) -> None:
+        """End the crawl's run, as the leader does."""
+        crawl = await self.catalog.crawl("news")
+        for before, after in ((CrawlState.SEEDING, CrawlState.RUNNING), (CrawlState.RUNNING, CrawlState.FINISHED)):
+            reason = REFRESHED if after is CrawlState.FINISHED else None
+            moved = await self.store.advance_crawl(crawl.crawl_id, Revision(1), before, after, reason, self.now_ms)
+            assert moved
+
+    async def fired(self, verb: Verb) -> CrawlEffect:
+        """Fire a schedule with the verb. Return what it did to the crawl."""
+        spec = ScheduleSpec(verb=verb, crawl="news", every_s=3600)
+        stored = await self.schedules.create("hourly", spec, paused=False, actor=OPERATOR, now_ms=self.now_ms)
+        assert stored.due_ms is not None
+        step = step_of(spec, stored.schedule_id, stored.due_ms, stored.due_ms)
+        assert step is not None
+        await self.schedules.claim(Term(1))
+        self.now_ms = stored.due_ms
+        fired = await self.schedules.fire(Term(1), stored, step, self.now_ms, 1)
+        assert fired is not None
+        [effect] = fired.firings[0].effects
+        return effect
+
+
+def test_verbs_set_keep_and_clear_the_time_of_a_refresh(new_tables: Opened) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            await stage.put(AGAIN)
+            began = await stage.turn(Verb.REFRESH)
+            assert began == stage.now_ms
+            assert await stage.turn(Verb.PAUSE) == began
+            assert await stage.turn(Verb.RESUME) == began
+            await stage.ended()
+            assert await stage.turn(Verb.RETRY_FAILED) == began, "no page that became due later is fetched"
+            assert await stage.turn(Verb.CANCEL) == began
+            assert await stage.turn(Verb.REFRESH) == stage.now_ms > began
+            assert await stage.turn(Verb.CANCEL) == stage.now_ms - 1_000
+            assert await stage.turn(Verb.START) == 0
+            await stage.turn(Verb.CANCEL)
+            assert await stage.turn(Verb.REFRESH) == stage.now_ms
+            assert await stage.turn(Verb.RESET) == 0
+
+    asyncio.run(story())
+
+
+def test_refresh_of_a_crawl_without_recrawl_changes_nothing(new_tables: Opened) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            before = await stage.put(ONCE)
+            with pytest.raises(NoRecrawl):
+                await stage.turn(Verb.REFRESH)
+            assert await stage.catalog.crawl("news") == before
+
+    asyncio.run(story())
+
+
+def test_declaration_that_starts_a_crawl_again_begins_no_refresh(new_tables: Opened) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            await stage.put(AGAIN)
+            await stage.turn(Verb.REFRESH)
+            await stage.turn(Verb.CANCEL)
+            made = await stage.put(AGAIN, DesiredRun.RUNNING)
+            assert (made.state, made.refresh_ms) == (CrawlState.SEEDING, 0)
+
+    asyncio.run(story())
+
+
+def test_declaration_of_a_running_refresh_leaves_it_one(new_tables: Opened) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            await stage.put(AGAIN)
+            began = await stage.turn(Verb.REFRESH)
+            made = await stage.put(AGAIN, DesiredRun.RUNNING)
+            assert (made.state, made.refresh_ms) == (CrawlState.SEEDING, began)
+            made = await stage.put(AGAIN, DesiredRun.PAUSED)
+            assert (made.state, made.refresh_ms) == (CrawlState.PAUSED, began)
+
+    asyncio.run(story())
+
+
+def test_schedule_begins_a_refresh_at_the_time_of_its_firing(new_tables: Opened) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            await stage.put(AGAIN)
+            assert (await stage.fired(Verb.REFRESH)).outcome == "fired"
+            made = await stage.catalog.crawl("news")
+            assert (made.state, made.refresh_ms) == (CrawlState.SEEDING, stage.now_ms)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("spec", "desired", "detail"), [
+    (ONCE, None, "the crawl fetches each page once: set `recrawl` in its spec before a refresh"),
+    (AGAIN, DesiredRun.PAUSED, "the crawl declares `desired: paused`, so no schedule applies refresh to it"),
+])  # fmt: skip
+def test_refused_refresh_has_its_reason_in_the_history(
+    new_tables: Opened, spec: str, desired: DesiredRun | None, detail: str
+) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            before = await stage.put(spec, desired)
+            effect = await stage.fired(Verb.REFRESH)
+            assert (effect.outcome, effect.detail) == ("refused", detail)
+            assert await stage.catalog.crawl("news") == before
+
+    asyncio.run(story())
