@@ -38,7 +38,7 @@ class Weighted(Cluster):
         row, _ = self.world.do(self.operator, self.store.put_crawl(name, encode_spec(self.spec()).decode(), EPOCH_MS))
         self.views[row.crawl_id] = CrawlView(None, delay_s)
         for sim in self.owners:
-            sim.crawls.put(self._active(row))
+            sim.crawls.put(self._active(sim, row))
         seeds = [Seed(url=self.web.url(i)) for i in nodes]
         client = self.broker.client(self.operator)
         self.world.do(self.operator, publish_seeds(client, row.crawl_id, row.revision, seeds, SETTINGS.partitions))
