@@ -12,7 +12,9 @@ from shared.domain.ids import CrawlId, Revision
 from shared.domain.web.sitemaps import MAX_DATE_CHARS, date_s
 from shared.domain.web.url import locate
 from shared.wire.messages import decode_discoveries
-from tests.unit.test_listing_reading import SITEMAP, Crawl, found, reading_at
+from tests.support.cpu_time import least_cpu_s
+from tests.unit.test_listing_reading import SITEMAP, Crawl, found, large, reading_at
+from workers.discover.listing import MAX_ENTRIES
 from workers.discover.reading import ALL_NOW, LASTMOD_AHEAD_S, LASTMOD_BACK_S
 from workers.discoveries import Numbering, PageLinks, batches_by_stream
 
@@ -119,3 +121,10 @@ def test_dates_travel_beside_their_links_and_take_no_byte_without_any(lastmods: 
     assert (b"lastmods" in data) == bool(lastmods)
     message = decode_discoveries(data)
     assert message.lastmods == ([[0, 7, 0, 9]] if lastmods else [])
+
+
+def test_dates_of_largest_sitemap_cost_little_processor_time() -> None:
+    """2 s of CPU are wanted on a quiet machine; the rest is for slow ones."""
+    body, made = large(MAX_ENTRIES), crawl()
+    assert least_cpu_s(lambda: reading_at(body, crawl=made, at_ms=NOW_S * 1000), enough=2.0) < 3.0
+    assert len(reading_at(body, crawl=made, at_ms=NOW_S * 1000).lastmods) == MAX_ENTRIES
