@@ -303,7 +303,7 @@ class Catalog(Protocol):
     ) -> ApiKey:
         """Revoke the declared key of that name and return it. Raise Missing, Stale or LastAdmin."""
 
-    async def key_of_certificate(self, names: frozenset[str]) -> ApiKey | None:
+    async def key_of_certificate(self, certificate_names: frozenset[str]) -> ApiKey | None:
         """Return the identity that one of these names of a certificate proves, by itself; None if there is none.
 
         A fingerprint comes before other names.

@@ -33,7 +33,7 @@ TRANSPORT = {
 }  # fmt: skip
 """Headers of HTTP itself, which every answer may have."""
 
-OPTIONAL = {"link", "retry-after", "x-orb-incomplete"}
+OPTIONAL = {"link", "retry-after", "x-orb-deleted-until", "x-orb-incomplete"}
 PAGE = "http://a.test/1"
 CRAWL = "/v1/crawls/{name}"
 
