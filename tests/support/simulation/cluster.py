@@ -214,7 +214,7 @@ class Cluster:
         return row.crawl_id
 
     def _viewed(self, row: CrawlRow) -> None:
-        if self.scoped:
+        if self.scope is not None:
             self.views[row.crawl_id].scopes[row.revision] = CompiledScope(self.spec())
 
     def change_scope(self, scope: Scope) -> Revision:
