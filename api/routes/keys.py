@@ -35,7 +35,7 @@ async def create_key(wanted: KeyInput, served: Served, by: By, repeatable: Idemp
     key_id, key = new_key()
     kept = ApiKey(key_id, wanted.name, wanted.role, digest_of(key), served.clock.unix_ms(), str(by), **wanted.bounds())
     await served.catalog.add_key(kept, actor=by, repeatable=repeatable)
-    response.headers.update(etag(kept.tag) | {"Location": f"/v1/api-keys/{key_id}"})
+    response.headers.update(etag(kept.shown_tag) | {"Location": f"/v1/api-keys/{key_id}"})
     created: datetime = moment_of(kept.created_at_ms)
     return IssuedKey(id=key_id, name=kept.name, role=kept.role, key=key, created_at=created)
 
@@ -68,7 +68,7 @@ async def revoke_key(key_id: KeyId, served: Served, by: By, expected: Expected, 
     """
     revoked = await served.catalog.revoke_key(key_id, actor=by, now_ms=served.clock.unix_ms(), expected=expected)
     served.keyring.forget(key_id)
-    response.headers.update(etag(revoked.tag))
+    response.headers.update(etag(revoked.shown_tag))
     return key_body(revoked)
 
 
@@ -120,7 +120,7 @@ async def put_declared_key(
     stored, created = await served.catalog.put_key(declared, expected=expected, actor=by, now_ms=now_ms)
     served.keyring.forget(stored.key_id)
     response.status_code = 201 if created else 200
-    response.headers.update(etag(stored.tag) | ({"Location": f"/v1/keys/{key_name}"} if created else {}))
+    response.headers.update(etag(stored.shown_tag) | ({"Location": f"/v1/keys/{key_name}"} if created else {}))
     return declared_body(stored, key if created and stored.kind is IdentityKind.KEY else None)
 
 

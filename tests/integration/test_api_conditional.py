@@ -161,7 +161,7 @@ def test_a_key_is_revoked_only_as_it_was_seen(tmp_path: Path) -> None:
             assert await told_304(client, path) == tag
             refused = await client.delete(path, headers={"If-Match": '"other"'})
             problem(refused, 412, "lost-update")
-            assert refused.headers["etag"] == tag
+            assert refused.headers["etag"] == tag.partition(".")[0] + '"', "without the last use, as If-Match compares"
             revoked = await client.delete(path, headers={"If-Match": tag})
             assert revoked.status_code == 200
             problem(await client.get(path), 404, "not-found")

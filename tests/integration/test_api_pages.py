@@ -165,7 +165,7 @@ HOSTILE = [
 ]
 OURS = {
     "content-disposition", "content-security-policy", "cross-origin-resource-policy", "content-length", "content-type",
-    "etag", "x-request-id", "x-content-type-options", "cache-control",
+    "etag", "x-request-id", "x-content-type-options", "cache-control", "ratelimit", "ratelimit-policy",
 }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_schedule_is_returned_as_it_was_put(tmp_path: Path, given: dict[str, Any
         ({"zone": "Europe/Berln"}, "zone", "did you mean Europe/Berlin?"),
         ({"crawl": "news"}, "crawl", "create the crawl first"),
         ({"selector": {"a": "b"}}, "crawl", "set one of both"),
-        ({"verb": "refresh"}, "verb", "expected one of start"),
+        ({"verb": "delete"}, "verb", "expected one of start"),
         ({"window": {"start": "25:00", "end": "06:00"}}, "window.start", "HH:MM"),
         ({"window": {"start": "03:00", "end": "04:00"}}, "window", "widen the window"),
         ({"cronn": "0 0 * * *"}, "cronn", "did you mean cron?"),

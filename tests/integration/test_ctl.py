@@ -16,7 +16,7 @@ import yaml
 
 from cli.main import main
 from cli.terminal.exits import Exit
-from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.wire.events import EventKind, event_subject
@@ -160,6 +160,7 @@ def test_the_frontier_is_listed_described_and_explained(running: Served, orb: Or
             row = await tables.lease("a.test", 3)
             assert row is not None
             await tables.settle(row, UrlState.FAILED, reason="http_500")
+            await tables.store.set_state(tables.crawl_id, CrawlState.PAUSED, None, 1)  # the file has a wider scope
 
     asyncio.run(fill())
     assert orb("apply", "-f", file) == "crawl/docs configured\n"

@@ -21,6 +21,7 @@ from api.http.limits import BODY_BYTES
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane, Members
 from api.security.key_uses import KeyUses
+from api.security.limits import WRONG_KEYS, WrongKeys
 from api.server.app import application
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.nats import NatsBroker
@@ -141,6 +142,7 @@ async def api(
     verify: ssl.SSLContext | bool = True,
     tuning: Callable[[], MasterTuning] = MasterTuning,
     body_bytes: int = BODY_BYTES,
+    wrong_keys: int = WRONG_KEYS,
 ) -> AsyncIterator[Api]:
     """An API over the database `path`. Without a broker nothing may be asked that needs one. `verify`: how it makes
     sure of a leader that it reaches over TLS."""
@@ -176,6 +178,7 @@ async def api(
         streams=streams or OpenEventStreams(),
         archive=archive,
         tuning=tuning,
+        wrong_keys=WrongKeys(wrong_keys),
         body_bytes=body_bytes,
         pressure=lambda: [Pressure("database", detail) for detail in short],
     )

@@ -51,7 +51,7 @@ def _value(column: Column[Any], n: int, draw: random.Random) -> Any:
             text = _TEXTS[n % len(_TEXTS)]
             return (
                 f"{n}"
-                if column.unique or column.name in ("name", "host", "state", "target")
+                if column.unique or column.name in ("name", "host", "state", "target", "certificate", "key_id")
                 else text[: column.type.length]
             )
         case SmallInteger():
