@@ -192,6 +192,7 @@ def _position_ahead_of_the_links(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rediscovery, "_publish", unanswered)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "break_rule",
@@ -207,6 +208,7 @@ def test_wider_scope_without_one_of_its_rules_is_caught(
         )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "break_rule",

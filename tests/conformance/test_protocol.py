@@ -393,6 +393,7 @@ def profile(examples: int, **more: Any) -> settings:
 
 # The default test's time is that of its examples, and of shrinking one only when it fails.
 @pytest.mark.long
+@pytest.mark.smoke
 @pytest.mark.timeout(600)
 def test_every_promise_is_kept_whatever_fails(short: bool) -> None:
     run_state_machine_as_test(Protocol, settings=profile(_SHORT if short else _EXAMPLES, derandomize=True))

@@ -15,7 +15,7 @@ _ALL_CORES: Final = ("-n", str(_CORES + max(1, _CORES // 2)), "--dist", "workste
 """Half as many more processes as cores, since a test of a cluster mostly waits: for delays, elections and grants."""
 
 _NOT_SLOW: Final = ("-m", "not slow")
-_SHORT: Final = ("-m", "not slow and (smoke or not (e2e or faults))", "--hypothesis-profile", "short")
+_SHORT: Final = ("-m", "not slow and (smoke or not (e2e or faults or long))", "--hypothesis-profile", "short")
 
 _EXPLORING: Final = ("--seed", "--rounds")
 """With one of these, `orb faults` injects random faults into a cluster instead of running the tests."""

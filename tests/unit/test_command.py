@@ -91,7 +91,7 @@ def test_developer_commands_outside_a_clone_say_so(
     assert "in a clone" in capsys.readouterr().err
 
 
-SHORT = ("-m", "not slow and (smoke or not (e2e or faults))", "--hypothesis-profile", "short")
+SHORT = ("-m", "not slow and (smoke or not (e2e or faults or long))", "--hypothesis-profile", "short")
 NOT_SLOW = ("-m", "not slow")
 
 
