@@ -1,6 +1,6 @@
 """/v1/config: the hot configuration, which can be changed without a restart."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path, Response
 
@@ -9,12 +9,36 @@ from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.schemas.config import ConfigRevision, HotConfiguration, config_of, revision_body
+from api.schemas.config_values import (
+    ConfigValue,
+    ConfigValueInput,
+    Scalar,
+    Setting,
+    names_like,
+    setting_of,
+    tag_of,
+    value_body,
+)
 from api.schemas.model import Listing
+from shared.domain.ops.config import HotConfig, StoredConfig, decode_config, with_value
 from shared.domain.ops.watermarks import OF_STORAGE
+from shared.domain.reads.declared import Actor
+from shared.domain.suggestions import did_you_mean
+from shared.ports.catalog import Stale
 from shared.wire.events import EventKind
 from shared.wire.keys import SETTINGS
 
 router = Router(prefix="/v1/config", tags=["config"])
+
+ValueName = Annotated[
+    str,
+    Path(
+        max_length=100,
+        description="The name of a setting: its place in the configuration, with dots.",
+        examples=["worker.max_visits", "pools.browser.max_visits", "log_level"],
+    ),
+]
+_UNUSABLE: Final = "the configuration cannot be used"
 
 
 @router.get("", summary="Get the hot configuration", dependencies=[CONDITIONAL], responses=UNCHANGED)
@@ -38,14 +62,13 @@ async def put_config(
     Settings that are left out have the values that each member was started with. Members follow within about two
     seconds, without a restart; /v1/cluster lists the others as `outdated_members`. If nothing differs, nothing changes.
     """
-    _judge(wanted, served)
+    config = config_of(wanted)
+    if (wrong := _conflict(config, served)) is not None:
+        raise ApiProblem(ProblemKind.INVALID, _UNUSABLE, errors=[wrong])
     stored, changed = await served.desired.put_config(
-        config_of(wanted), expected=expected, actor=by, now_ms=served.clock.unix_ms()
+        config, expected=expected, actor=by, now_ms=served.clock.unix_ms()
     )
-    if changed:
-        served.plane.wake()
-        data = {"revision": stored.revision, "by": stored.changed_by}
-        served.telling.publish(EventKind.CONFIG, SETTINGS, "updated", data=data)
+    _announce(stored, changed, served)
     response.headers.update(etag(stored.tag))
     return revision_body(stored)
 
@@ -72,26 +95,113 @@ async def get_config_revision(
     return revision_body(stored)
 
 
-def _judge(wanted: HotConfiguration, served: Services) -> None:
-    """Raise a problem for values that cannot work.
+@router.get(
+    "/{value}", summary="Get one value of the hot configuration",
+    dependencies=[CONDITIONAL], responses={**problems(404), **UNCHANGED},
+)  # fmt: skip
+async def get_config_value(value: ValueName, served: Served, response: Response) -> ConfigValue:
+    """Return a setting: what was put, its default, what holds, its unit and limits."""
+    setting = _setting(value)
+    return _shown(setting, await served.desired.config(), served, response)
+
+
+@router.put("/{value}", summary="Set one value of the hot configuration", responses=problems(404, 412))
+async def put_config_value(
+    value: ValueName, wanted: ConfigValueInput, served: Served, by: By, expected: Expected, response: Response
+) -> ConfigValue:
+    """Set one value, and leave all others as they are. It makes a revision, unless nothing differs.
+
+    The ETag is that of this value: a change of another value neither changes it nor is lost.
+    """
+    setting = _setting(value)
+    stored = await _change(setting, setting.read(wanted.value), served, by, expected)
+    return _shown(setting, stored, served, response)
+
+
+@router.delete("/{value}", summary="Restore the default of one value", responses=problems(404, 412))
+async def delete_config_value(
+    value: ValueName, served: Served, by: By, expected: Expected, response: Response
+) -> ConfigValue:
+    """Let a setting have the value that each member was started with. Repeats are harmless."""
+    setting = _setting(value)
+    stored = await _change(setting, None, served, by, expected)
+    return _shown(setting, stored, served, response)
+
+
+def _setting(name: str) -> Setting:
+    """Return the setting with this name. Raise a problem with the name that was probably meant if there is none."""
+    setting = setting_of(name)
+    if setting is None:
+        hint = did_you_mean(name, names_like(name))
+        raise ApiProblem(ProblemKind.NOT_FOUND, f"there is no setting {name!r}", hint=hint)
+    return setting
+
+
+def _shown(setting: Setting, stored: StoredConfig, served: Services, response: Response) -> ConfigValue:
+    shown = value_body(setting, stored.config, served.longest_grant_s)
+    response.headers.update(etag(tag_of(shown)))
+    return shown
+
+
+async def _change(
+    setting: Setting, value: Scalar | None, served: Services, by: Actor, expected: frozenset[str] | None
+) -> StoredConfig:
+    """Store the configuration with one value changed. None: without it. Return the newest revision.
+
+    Each attempt replaces exactly the revision that it read. It fails only if another change succeeded meanwhile.
+    """
+    while True:
+        before = await served.desired.config()
+        tag = tag_of(value_body(setting, before.config, served.longest_grant_s))
+        if expected is not None and tag not in expected:
+            raise Stale(tag)
+        document = with_value(before.text, setting.path, value)
+        config = decode_config(document)
+        wrong = _conflict(config, served)
+        # A conflict that was there before must not keep other values from being changed.
+        if wrong is not None and (wrong.path == setting.name or wrong != _conflict(before.config, served)):
+            error = FieldError("value", f"{wrong.path} {wrong.message}", wrong.hint)
+            raise ApiProblem(ProblemKind.INVALID, _UNUSABLE, errors=[error])
+        try:
+            stored, changed = await served.desired.put_config(
+                config,
+                document=document,
+                expected=frozenset((before.tag,)),
+                actor=by,
+                now_ms=served.clock.unix_ms(),
+            )
+        except Stale:  # Another change came between: apply this one to it.
+            continue
+        _announce(stored, changed, served)
+        return stored
+
+
+def _announce(stored: StoredConfig, changed: bool, served: Services) -> None:
+    if changed:
+        served.plane.wake()
+        data = {"revision": stored.revision, "by": stored.changed_by}
+        served.telling.publish(EventKind.CONFIG, SETTINGS, "updated", data=data)
+
+
+def _conflict(config: HotConfig, served: Services) -> FieldError | None:
+    """Return which values cannot work, None if all can.
 
     `grant_s` must not exceed the start-up value: a new owner waits that long, and no longer, for earlier grants. The
     low watermark must not be above the high one.
     """
-    default = OF_STORAGE
-    high, low = wanted.storage.high_watermark_ratio or default.high, wanted.storage.low_watermark_ratio or default.low
+    default, storage = OF_STORAGE, config.storage
+    high, low = storage.high_watermark_ratio or default.high, storage.low_watermark_ratio or default.low
     if low > high:
-        wrong = FieldError(
+        return FieldError(
             "storage.low_watermark_ratio",
             f"is {low:g}, above storage.high_watermark_ratio, {high:g}",
             "set both, the low one below the high one",
         )
-        raise ApiProblem(ProblemKind.INVALID, "the configuration cannot be used", errors=[wrong])
-    grant_s = wanted.master.grant_s
+    grant_s = config.master.grant_s
     if grant_s is not None and grant_s > served.longest_grant_s:
-        wrong = FieldError(
+        return FieldError(
             "master.grant_s",
             f"is above the masters' start-up value, {served.longest_grant_s:g}",
             "start the masters with a longer --grant-s to be able to turn it that far",
         )
-        raise ApiProblem(ProblemKind.INVALID, "the configuration cannot be used", errors=[wrong])
+    return None

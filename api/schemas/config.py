@@ -53,17 +53,22 @@ def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callabl
     return setting
 
 
-_worker: Final = _settings(WorkerPart, _WORKER)
-_master: Final = _settings(MasterPart, asdict(_MASTER))
-_storage: Final = _settings(
-    StoragePart,
-    {
+DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "worker": _WORKER,
+    "master": asdict(_MASTER),
+    "storage": {
         "high_watermark_ratio": _MASTER.storage.high,
         "low_watermark_ratio": _MASTER.storage.low,
         "headroom_bytes": _MASTER.storage.headroom,
     },
-)
-_retention: Final = _settings(RetentionPart, asdict(_MASTER.retention))
+    "retention": asdict(_MASTER.retention),
+}
+"""The values of members that were started without flags, by part of the configuration and name."""
+
+_worker: Final = _settings(WorkerPart, DEFAULTS["worker"])
+_master: Final = _settings(MasterPart, DEFAULTS["master"])
+_storage: Final = _settings(StoragePart, DEFAULTS["storage"])
+_retention: Final = _settings(RetentionPart, DEFAULTS["retention"])
 
 
 class _Values(RequestModel):

@@ -164,6 +164,9 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("put", "PUT /v1/config", OPERATOR),
         ("list revisions", "GET /v1/config/revisions", VIEWER),
         ("get revision", "GET /v1/config/revisions/{revision}", VIEWER),
+        ("get value", "GET /v1/config/{value}", VIEWER),
+        ("put value", "PUT /v1/config/{value}", OPERATOR),
+        ("restore value", "DELETE /v1/config/{value}", OPERATOR),
     ),
     "api-keys": (
         ("create", "POST /v1/api-keys", ADMIN),

@@ -29,11 +29,18 @@ class Desired(Protocol):
         """Return up to `max_count` revisions of the hot configuration below the number `before`, newest first."""
 
     async def put_config(
-        self, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+        self,
+        wanted: HotConfig,
+        *,
+        expected: frozenset[str] | None,
+        actor: Actor,
+        now_ms: int,
+        document: str | None = None,
     ) -> tuple[StoredConfig, bool]:
         """Store `wanted` as a new revision, unless the newest equals it. Return the newest revision, and True if it is
         new.
 
+        `document`: the text to store, which may have fields of a later version. None: `wanted` as JSON.
         `expected`: tags (HTTP ETags) of revisions, one of which must be the newest, else raise Stale. None accepts any.
         """
 

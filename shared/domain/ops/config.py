@@ -5,7 +5,7 @@ flags, environment and files, and removing a field restores the start-up value. 
 unknown fields) and read tolerantly: a member of an earlier version uses the fields it knows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -129,6 +129,21 @@ def encode_config(config: HotConfig) -> bytes:
 def decode_config(data: bytes | str) -> HotConfig:
     """Return the hot configuration in stored JSON; unknown fields are ignored. Raise MsgspecError if it is invalid."""
     return _decoder.decode(data)
+
+
+def with_value(document: str, path: Sequence[str], value: float | str | None) -> str:
+    """Return the JSON of a hot configuration with the value at `path` set, or without it if `value` is None.
+
+    Everything else stays, also the fields of a later version. A part that sets nothing is left out.
+    """
+    return msgspec.json.encode(_changed(msgspec.json.decode(document), path, value)).decode()
+
+
+def _changed(part: Mapping[str, Any], path: Sequence[str], value: float | str | None) -> dict[str, Any]:
+    name, *rest = path
+    inner = _changed(part.get(name) or {}, rest, value) if rest else value
+    left = {key: each for key, each in part.items() if key != name}
+    return left if inner is None or inner == {} else left | {name: inner}
 
 
 @dataclass(frozen=True, slots=True)

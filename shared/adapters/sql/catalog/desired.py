@@ -51,7 +51,13 @@ def _revisions(connection: Connection, *, before: int, max_count: int) -> Sequen
 
 
 def _put(
-    connection: Connection, wanted: HotConfig, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    connection: Connection,
+    wanted: HotConfig,
+    *,
+    expected: frozenset[str] | None,
+    actor: Actor,
+    now_ms: int,
+    document: str | None = None,
 ) -> tuple[StoredConfig, bool]:
     """Store a new revision. Writers take turns, so that it follows the newest one. See Desired.put_config."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer
@@ -62,7 +68,7 @@ def _put(
     if stored.config == wanted:
         return stored, False
     made = StoredConfig(stored.revision + 1, wanted, now_ms, str(actor))
-    document = encode_config(wanted).decode()
+    document = encode_config(wanted).decode() if document is None else document
     connection.execute(
         insert(config_revisions).values(
             revision=made.revision, document=document, changed_at_ms=now_ms, changed_by=made.changed_by

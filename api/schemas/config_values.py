@@ -1,0 +1,210 @@
+"""The request and response bodies of one value of the hot configuration, and the names of all values."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Final, Literal, get_args
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from api.schemas.config import (
+    DEFAULTS,
+    HotConfiguration,
+    MasterValues,
+    RetentionValues,
+    StorageValues,
+    WorkerValues,
+    config_of,
+)
+from api.schemas.crawls import NAME
+from api.schemas.model import Model, RequestModel, field
+from shared.domain.ops.config import HotConfig, LogLevel, master_tuning
+from shared.domain.ops.config import MasterTuning as Tuning
+
+_PARTS: Final[Mapping[str, type[BaseModel]]] = {
+    "worker": WorkerValues,
+    "master": MasterValues,
+    "storage": StorageValues,
+    "retention": RetentionValues,
+}
+_POOLS: Final = "pools"
+_LOG_LEVEL: Final = "log_level"
+_GRANT: Final = "master.grant_s"
+_FROM_START: Final = frozenset((_GRANT, *(f"worker.{name}" for name in WorkerValues.model_fields)))
+"""The values for which each member has one of its start, which may differ from the default."""
+
+_UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
+    "_s": "s",
+    "_bytes": "bytes",
+    "_days": "days",
+    "_ratio": "ratio",
+}
+"""The units by the endings of names. A value with another ending is a number of things, or a text."""
+
+_DEFAULT_TEXT: Final = re.compile(r" Default: `[^`]*`\.$")
+
+Scalar = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value of the hot configuration. `path`: where it is in the document. `part`: the body that has its field."""
+
+    path: tuple[str, ...]
+    part: type[BaseModel]
+
+    @property
+    def name(self) -> str:
+        """The name of the value: its path, joined by dots."""
+        return ".".join(self.path)
+
+    @property
+    def usual(self) -> tuple[str, str]:
+        """The part and name of the value that holds where this one is not set."""
+        return ("worker" if self.path[0] == _POOLS else self.path[0], self.path[-1])
+
+    @property
+    def default(self) -> Scalar:
+        """The value of a member that was started without flags."""
+        part, name = self.usual
+        value: Scalar = DEFAULTS["master"][name] if part == _LOG_LEVEL else DEFAULTS[part][name]
+        return value
+
+    def of(self, config: HotConfig) -> Scalar | None:
+        """Return the value that the configuration sets, None if it does not."""
+        found: Any = msgspec.to_builtins(config)
+        for part in self.path:
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, Scalar) else None
+
+    def read(self, given: Scalar) -> Scalar:
+        """Return the value as it is stored. Raise RequestValidationError if the setting cannot have it."""
+        try:
+            body = self.part.model_validate({self.path[-1]: given})
+        except ValidationError as error:
+            wrong = [{**each, "loc": ("body", "value")} for each in error.errors()]
+            raise RequestValidationError(wrong) from error
+        outer: Any = body.model_dump(exclude_none=True)
+        for part in reversed(self.path[:-1]):
+            outer = {part: outer}
+        value = self.of(config_of(HotConfiguration.model_validate(outer)))
+        assert value is not None
+        return value
+
+
+def settings() -> Iterable[str]:
+    """Return the names of all values, except those of single pools."""
+    return [_LOG_LEVEL, *(f"{part}.{name}" for part, body in _PARTS.items() for name in body.model_fields)]
+
+
+def setting_of(name: str) -> Setting | None:
+    """Return the value with this name, such as `worker.max_visits` or `pools.eu.max_visits`. None if there is none."""
+    match name.split("."):
+        case ["log_level"]:
+            return Setting((name,), HotConfiguration)
+        case ["pools", pool, field] if re.fullmatch(NAME, pool) and field in WorkerValues.model_fields:
+            return Setting((_POOLS, pool, field), WorkerValues)
+        case [part, field] if part in _PARTS and field in _PARTS[part].model_fields:
+            return Setting((part, field), _PARTS[part])
+    return None
+
+
+def names_like(name: str) -> Iterable[str]:
+    """Return the names of which `name` may be a misspelling. Those of a pool are among them if `name` has a pool."""
+    first, _, rest = name.partition(".")
+    pool = rest.partition(".")[0]
+    of_pool = [f"{_POOLS}.{pool}.{field}" for field in WorkerValues.model_fields]
+    return [*settings(), *(of_pool if re.fullmatch(NAME, pool) and first not in _PARTS else ())]
+
+
+def _scalar(given: Any) -> Any:
+    """Refuse what no setting can have, in one sentence instead of one for each type."""
+    if isinstance(given, bool) or not isinstance(given, Scalar):
+        raise ValueError("expected a number or a text; DELETE gives the setting its default again")
+    return given
+
+
+class ConfigValueInput(RequestModel):
+    """The new value of one setting."""
+
+    value: Annotated[Scalar, BeforeValidator(_scalar)] = Field(
+        description="The value, within the limits that GET shows.", examples=[512]
+    )
+
+
+class ConfigValue(Model):
+    """One value of the hot configuration."""
+
+    name: str = field("The name of the setting: its place in the configuration.", "worker.max_visits")
+    description: str = field("What it sets.", "The number of URL shards that a worker holds at a time.")
+    value: Scalar | None = field("The value that was put. Null if none was, or if it was deleted.", 512)
+    default: Scalar = field("The value of a member that was started without flags, where nothing sets another.", 1024)
+    effective: Scalar | None = field(
+        "The value that holds. It differs from `value` if another setting bounds or replaces it. Null if each member "
+        "has the value that it was started with.",
+        512,
+    )
+    type: Literal["integer", "number", "text"] = field("The type of the value.")
+    unit: Literal["s", "bytes", "days", "ratio"] | None = field("The unit. Null for a count and for a text.")
+    minimum: float | None = field("The least value. Null if there is no such limit.", 1)
+    exclusive_minimum: float | None = field("The value must be above this. Null if there is no such limit.", 0)
+    maximum: float | None = field("The greatest value. Null if there is no such limit.", 100000)
+    choices: list[str] | None = field("The possible texts. Null for a number.", ["debug", "info"])
+
+
+def value_body(setting: Setting, config: HotConfig, longest_grant_s: float) -> ConfigValue:
+    """Return a value of the configuration as the API shows it. `longest_grant_s`: the masters' start-up value."""
+    text, number = _described(setting.part)[setting.path[-1]]
+    value, kind = setting.of(config), number.get("type")
+    longest = longest_grant_s if setting.name == _GRANT else number.get("maximum")
+    return ConfigValue(
+        name=setting.name,
+        description=text,
+        value=value,
+        default=setting.default,
+        effective=_effective(setting, config, longest_grant_s),
+        type="integer" if kind == "integer" else "number" if kind == "number" else "text",
+        unit=next((unit for ending, unit in _UNITS.items() if setting.path[-1].endswith(ending)), None),
+        minimum=number.get("minimum"),
+        exclusive_minimum=number.get("exclusiveMinimum"),
+        maximum=longest,
+        choices=list(get_args(LogLevel)) if setting.name == _LOG_LEVEL else None,
+    )
+
+
+@cache
+def _described(part: type[BaseModel]) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    """Return for each setting of a part its description and the JSON schema of its value, as OpenAPI has them."""
+    properties = part.model_json_schema()["properties"]
+    return {
+        name: (
+            _DEFAULT_TEXT.sub("", str(shown["description"])),
+            next(each for each in shown["anyOf"] if each.get("type") != "null"),
+        )
+        for name, shown in properties.items()
+        if "anyOf" in shown
+    }
+
+
+def tag_of(shown: ConfigValue) -> str:
+    """Return the tag of a value (HTTP ETag). It changes with the value, and with what holds; with no other value."""
+    parts = (shown.name, shown.value, shown.effective, shown.default)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+
+def _effective(setting: Setting, config: HotConfig, longest_grant_s: float) -> Scalar | None:
+    value = setting.of(config)
+    part, name = setting.usual
+    if value is None and setting.path[0] == _POOLS:
+        value = Setting((part, name), WorkerValues).of(config)
+    tuning = master_tuning(config, Tuning(grant_s=longest_grant_s))
+    if part == "storage":
+        marks = tuning.storage
+        return {"high_watermark_ratio": marks.high, "low_watermark_ratio": marks.low}.get(name, marks.headroom)
+    if value is not None:
+        return min(value, longest_grant_s) if setting.name == _GRANT and not isinstance(value, str) else value
+    return None if ".".join((part, name)) in _FROM_START or part == _LOG_LEVEL else setting.default
