@@ -64,13 +64,15 @@ def declare(verbs: Verbs) -> None:
         parser.add_argument("-c", "--crawl", metavar="CRAWL", help="all dead letters of this crawl")
 
     config = verbs.family("config", "show and change the hot configuration (`get config-revisions` lists earlier ones)")
-    config.add("get", "show the configuration", _get_config)
+    config.add("get", "show the configuration (`get config NAME` shows one value with its limits)", _get_config)
     put = config.add("put", "replace the whole configuration; fail if it changed meanwhile", _put_config)
     put.add_argument("-f", "--file", metavar="FILE", required=True, help="YAML or JSON; - for standard input")
     change = config.add(
         "set", "change single settings; null restores the value that members were started with", _set_config
     )
     change.add_argument("values", nargs="+", metavar="NAME=VALUE", help="as worker.max_visits=512")
+    unset = config.add("unset", "restore the values that members were started with", _unset_config)
+    unset.add_argument("names", nargs="+", metavar="NAME", help="as worker.max_visits")
 
 
 def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
@@ -286,6 +288,12 @@ def _put_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _set_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
     changes = [_change(each) for each in arguments.values]
     _configured(desk, lambda config: with_values(config, changes), once=False)
+    return Exit.OK
+
+
+def _unset_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    for name in arguments.names:
+        desk.output.done(f"config/{name}", "unset", desk.client.ask("DELETE", path("config", name)).body)
     return Exit.OK
 
 

@@ -107,6 +107,15 @@ def owned(row: Any, now: Now) -> str:
     return f"{sum(owner is not None for owner in owners.values())}/{len(owners)}"
 
 
+def limits(row: Any, now: Now) -> str:
+    """Return the possible values of a setting, as `1 to 100000`, `over 0, to 1` or `debug,info`."""
+    if row.get("choices"):
+        return shown(row["choices"])
+    least, above, most = row.get("minimum"), row.get("exclusive_minimum"), row.get("maximum")
+    low = f"{least:g}" if least is not None else "" if above is None else f"over {above:g},"
+    return f"{low} to {most:.10g}".strip() if most is not None else low.rstrip(",") or shown(None)
+
+
 def settings(row: Any, now: Now) -> str:
     """Return the hot configuration in a row as `worker.max_visits=512 master.grant_s=30`, without what is not set."""
     return shown(" ".join(f"{name}={shown(value)}" for name, value in leaves(row.get("config") or {})))

@@ -12,6 +12,8 @@ from cli.ctl.layouts import cluster_sections, crawl_sections, explanation, lag_s
 from cli.ctl.problems import ProblemAnswer, Refusal
 from cli.ctl.resources import (
     CLUSTER,
+    CONFIG,
+    CONFIG_VALUES,
     CRAWLS,
     HOSTS,
     HOSTS_OF_NO_CRAWL,
@@ -77,8 +79,14 @@ def declare(verbs: Verbs) -> None:
     stats.add_argument("crawl", metavar="CRAWL")
 
 
-def _get(desk: VerbContext, arguments: argparse.Namespace) -> int:
+def _kind(arguments: argparse.Namespace) -> ResourceKind:
+    """Return the kind that the command names. The configuration has one form as a whole, and one for named values."""
     resource = named(arguments.kind)
+    return CONFIG_VALUES if resource is CONFIG and arguments.names else resource
+
+
+def _get(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    resource = _kind(arguments)
     at = _path(resource, arguments.crawl)
     query = _query(resource, arguments)
     if resource is REVISIONS or (resource is CRAWLS and not desk.output.for_people):
@@ -105,7 +113,7 @@ def _gap(desk: VerbContext, page: Mapping[str, Any]) -> None:
 
 
 def _describe(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    resource = named(arguments.kind)
+    resource = _kind(arguments)
     at = _path(resource, arguments.crawl)
     if not resource.key:
         body = desk.client.get(at).body

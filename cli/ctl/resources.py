@@ -14,6 +14,7 @@ from cli.ctl.columns import (
     fields,
     key_state,
     left,
+    limits,
     many,
     member_state,
     number,
@@ -295,6 +296,19 @@ CONFIG: Final = ResourceKind(
     ),
     key="",
 )  # fmt: skip
+
+CONFIG_VALUES: Final = ResourceKind(
+    "config", "config", "/v1/config", (
+        Column("NAME", picked("name")),
+        Column("VALUE", picked("value"), right=True),
+        Column("EFFECTIVE", picked("effective"), rank=1, right=True),
+        Column("DEFAULT", picked("default"), rank=1, right=True),
+        Column("UNIT", picked("unit"), rank=2),
+        Column("LIMITS", limits, rank=2),
+    ),
+    key="name",
+)  # fmt: skip
+"""Values of the configuration by their names."""
 
 CONFIGS: Final = ResourceKind(
     "config-revisions", "config-revision", "/v1/config/revisions", CONFIG.columns, key="revision"

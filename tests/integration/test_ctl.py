@@ -200,6 +200,24 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert yaml.safe_load(orb("config", "get"))["worker"]["max_visits"] == 9
     assert "worker.max_visits=9" in orb("get", "config-revisions")
     assert "worker.max_visits" in orb("config", "set", "worker.max_visits=-9", code=Exit.USAGE)
+    orb("config", "set", "storage.low_watermark_ratio=0.5", "storage.high_watermark_ratio=0.6")
+    shown = orb("get", "config", "worker.max_visits", "storage.low_watermark_ratio", "log_level").splitlines()
+    assert [line.split()[:4] for line in shown[1:]] == [
+        ["worker.max_visits", "9", "9", "1024"],
+        ["storage.low_watermark_ratio", "0.5", "0.5", "0.9"],
+        ["log_level", "-", "-", "info"],
+    ]
+    assert "1 to 100000" in shown[1]
+    assert "ratio  over 0, to 1" in shown[2]
+    assert "debug,info,warning,error" in shown[3]
+    assert orb("get", "config", "worker.max_visits", "-o", "name") == "config/worker.max_visits\n"
+    assert "shards" in orb("describe", "config", "worker.max_visits")
+    unset = ("config", "unset", "worker.max_visits", "storage.low_watermark_ratio")
+    assert "storage.low_watermark_ratio" in orb(*unset, code=Exit.USAGE)
+    assert yaml.safe_load(orb("config", "get"))["worker"]["max_visits"] is None
+    assert orb("config", "unset", "storage.high_watermark_ratio") == "config/storage.high_watermark_ratio unset\n"
+    assert "did you mean worker.max_visits?" in orb("config", "unset", "max_visits", code=Exit.FAILED)
+    assert "did you mean worker.report_s?" in orb("get", "config", "worker.reports_s", code=Exit.FAILED)
     assert re.search(r"^m1 +active", orb("get", "masters"), re.M)
     block = ("hosts", "block", "a.test", "--reason", "by mail")
     assert orb(*block, "--for", "2h").startswith("host/a.test is blocked until 2")

@@ -253,7 +253,7 @@ def test_host_that_is_none_is_refused_by_the_plan(provider: Plugin) -> None:
         assert [each.path for each in failed.value.diagnostics] == ["host"]
 
 
-def test_configuration_is_set_as_a_whole(provider: Plugin, client: httpx.Client) -> None:
+def test_configuration_owns_the_values_that_it_names(provider: Plugin, client: httpx.Client) -> None:
     config = Resource(provider, "orb_config")
     config.apply(**CONFIG)
     assert client.get("/v1/config").json()["config"]["worker"]["max_visits"] == 512
@@ -270,14 +270,61 @@ def test_configuration_is_set_as_a_whole(provider: Plugin, client: httpx.Client)
     assert client.get("/v1/config").json()["config"]["log_level"] is None
 
 
-def test_configuration_of_others_is_not_overwritten_but_imported(provider: Plugin, client: httpx.Client) -> None:
-    client.put("/v1/config", json={"log_level": "debug"})
+def test_configuration_leaves_values_alone_that_it_does_not_name(provider: Plugin, client: httpx.Client) -> None:
+    def held() -> dict[str, Any]:
+        names = ("log_level", "worker.max_visits", "pools.eu.max_visits", "retention.audit_days")
+        return {name: client.get(f"/v1/config/{name}").json()["value"] for name in names}
+
+    client.put("/v1/config/retention.audit_days", json={"value": 30})
     config = Resource(provider, "orb_config")
-    assert "another configuration already" in refused(config, **CONFIG)[0][1]
-    config.import_("config")
+    config.apply(config=json.dumps({"worker": {"max_visits": 7}, "pools": {"eu": {"max_visits": 3}}}))
+    client.put("/v1/config/log_level", json={"value": "debug"})
+    client.put("/v1/config/retention.audit_days", json={"value": 31})
+    others = {"log_level": "debug", "retention.audit_days": 31}
+    same = json.dumps({"pools": {"eu": {"max_visits": 3}}, "worker": {"max_visits": 7}})
+    assert config.changes(config=same) == set(), "what others set is no drift"
+    config.apply(config=json.dumps({"worker": {"max_visits": 8}}))
+    assert held() == others | {"worker.max_visits": 8, "pools.eu.max_visits": None}
+    client.put("/v1/config/worker.max_visits", json={"value": 9})
+    assert {"config"} <= config.changes(config=json.dumps({"worker": {"max_visits": 8}}))
+    assert config.state is not None
+    assert config.state["config"] == '{"worker":{"max_visits":9}}', "drift shows what it names"
+    config.destroy()
+    assert held() == others | {"worker.max_visits": None, "pools.eu.max_visits": None}
+
+
+def test_two_configurations_share_the_cluster_by_their_values(provider: Plugin, client: httpx.Client) -> None:
+    """Two teams have a state each."""
+    workers, levels = Resource(provider, "orb_config"), Resource(provider, "orb_config")
+    workers.apply(config='{"worker":{"max_visits":5}}')
+    levels.apply(config='{"log_level":"error"}')
+    for resource, text in ((workers, '{"worker":{"max_visits":5}}'), (levels, '{"log_level":"error"}')):
+        assert resource.changes(config=text) == set()
+    workers.destroy()
+    assert client.get("/v1/config").json()["config"]["log_level"] == "error"
+
+
+def test_configuration_of_others_is_not_overwritten_but_imported(provider: Plugin, client: httpx.Client) -> None:
+    client.put("/v1/config", json={"log_level": "debug", "worker": {"report_s": 0.5}})
+    config = Resource(provider, "orb_config")
+    ((path, summary),) = refused(config, **CONFIG)
+    assert (path, summary) == (
+        "config",
+        '`log_level` is "debug" in the cluster already: another client changed it.',
+    )
+    assert client.get("/v1/config/worker.max_visits").json()["value"] is None
+    config.import_("log_level")
     assert {"config"} <= config.changes(**CONFIG)
-    with pytest.raises(Failed, match="There is no config"):
-        config.import_("other")
+    config.apply(**CONFIG)
+    assert client.get("/v1/config/worker.report_s").json()["value"] == 0.5
+    taken = json.dumps({"log_level": "info", "worker": {"max_visits": 512, "report_s": 9}})
+    ((path, summary),) = refused(config, config=taken)
+    assert (path, summary) == ("config", "`worker.report_s` is 0.5 in the cluster already: another client changed it.")
+    config.import_("config")
+    assert {"config"} <= config.changes(**CONFIG), "an import of the whole names all that is set"
+    for unknown in ("other", "log_level,master.grant_s"):
+        with pytest.raises(Failed, match="There is no config"):
+            config.import_(unknown)
 
 
 def test_twenty_imports_leave_no_difference(provider: Plugin, client: httpx.Client) -> None:

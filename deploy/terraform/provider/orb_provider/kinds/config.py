@@ -1,4 +1,4 @@
-"""`orb_config`: the whole hot configuration of a cluster."""
+"""`orb_config`: named values of the hot configuration of a cluster."""
 
 from typing import Any, Final
 
@@ -11,23 +11,29 @@ from orb_provider.lifecycle import Lifecycle, Plan
 _ID: Final = "config"
 _ATTEMPTS: Final = 5
 
+_Named = dict[tuple[str, ...], Any]
+"""Values of a configuration by their places in it."""
+
 
 class Config(Lifecycle):
-    """The hot configuration, of which a cluster has one. It exists always; deleting it restores all defaults."""
+    """The values of the hot configuration that the resource names. All others are left as they are.
+
+    The configuration exists always: to create the resource sets its values, to delete it gives them their defaults.
+    """
 
     COLLECTION = "config"
     KEY = "id"
     WHOLE = "config"
     SHAPE = Shape(
         "config",
-        "The whole hot configuration of the cluster, of which there is one. Deleting it gives every setting the value "
-        "that the members were started with.",
+        "Values of the hot configuration of the cluster. It has the values that `config` names, and leaves all others "
+        "as they are. Deleting it gives its values back: they are as the members were started.",
         (
             required(
                 "config",
                 FieldType.JSON,
-                "The configuration as JSON: use `jsonencode`. Settings that are left out have the values that each "
-                "member was started with.",
+                "The values as JSON: use `jsonencode`. Settings that are left out are not touched. One that is removed "
+                "has the value again that each member was started with.",
             ),
             computed("id", FieldType.TEXT, "Always `config`.", stable=True),
             computed("revision", FieldType.WHOLE, "The revision of the configuration."),
@@ -35,40 +41,68 @@ class Config(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Compare configurations without the settings that are null or empty."""
+        """Compare the values that `known` names, without settings that are null or empty."""
         return super().same(field, known, remote, values) or (
-            field.name == "config" and known is not None and _pruned(known) == _pruned(remote)
+            field.name == "config" and known is not None and _named(known) == _owned(remote, known)
         )
+
+    def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
+        """Return the values that `known` names as they are now. After an import, all that are imported."""
+        if field.name != "config" or known is None:
+            return super().drifted(field, known, remote, values)
+        return _text(_owned(remote, known))
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
         """Keep the text of the state if the new text sets the same."""
         text = config.get("config")
-        if prior is not None and is_known(text) and prior["config"] and _pruned(str(text)) == _pruned(prior["config"]):
+        if prior is not None and is_known(text) and prior["config"] and _named(str(text)) == _named(prior["config"]):
             config = config | {"config": prior["config"]}
         return super().plan(config, prior)
 
-    def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        body: dict[str, Any] = json_text.decode(values["config"])
-        return body
-
     def find(self, text: str) -> Answer | None:
-        """Return the configuration, by the id `config` only."""
-        return self._get(text) if text == _ID else None
+        """Return the configuration: all that is set by the id `config`, or the values with these names."""
+        answer = self._get(_ID)
+        if text == _ID:
+            return answer
+        present = _named(received_config(answer))
+        asked = [tuple(name.strip().split(".")) for name in text.split(",")]
+        if any(name not in present for name in asked):
+            return None
+        some = json_text.decode(_text({name: present[name] for name in asked}))
+        return Answer(answer.status, answer.body | {"config": some}, answer.etag, answer.unsure)
 
     def create(self, planned: Values) -> Values:
-        """Set the configuration, if nothing else set another one."""
-        present = self._get(_ID)
-        if _pruned(received_config(present)) not in ({}, _pruned(planned["config"])):
-            remedy = "Import it with `terraform import orb_config.NAME config`, so that a plan shows the difference."
-            raise Rejected(Finding("The cluster has another configuration already.", remedy))
-        return self.update({"id": _ID, "config": received_config(present), "revision": None}, planned | {"id": _ID})
+        """Set the values, unless another client has set one of them to something else."""
+        remedy = "Import it with `terraform import orb_config.NAME {0}`, or run `orb ctl config unset {0}`."
+        return self._applied(planned, self._set({}, _named(planned["config"]), remedy))
+
+    def update(self, prior: Values, planned: Values) -> Values:
+        """Change the values from `prior` to `planned`. Raise Rejected if one of them was changed since the plan."""
+        remedy = "Plan and apply again. A value that is new here: run `orb ctl config unset {0}` before."
+        return self._applied(planned, self._set(_named(prior["config"]), _named(planned["config"]), remedy))
 
     def delete(self, prior: Values) -> None:
-        """Set the empty configuration."""
+        """Give the values back, whatever they are now."""
+        self._set(_named(prior["config"]), {}, None)
+
+    def _set(self, before: _Named, after: _Named, remedy: str | None) -> Answer:
+        """Change the values that `before` or `after` names, in one request. Return the answer.
+
+        Raise Rejected with the remedy if a value is neither as before nor as wanted. Without one, change it all the
+        same.
+        """
+        wanted = {name: after.get(name) for name in (*before, *after)}
         for _ in range(_ATTEMPTS):
+            answer = self._get(_ID)
+            present = _named(received_config(answer))
+            left = {name: value for name, value in wanted.items() if present.get(name) != value}
+            if not left:  # they were so, or an earlier attempt whose answer was lost made them so
+                return answer
+            for name in left if remedy is not None else ():
+                if present.get(name) != before.get(name):
+                    raise Rejected(_foreign(name, present.get(name), str(remedy)))
             try:
-                self._put(prior | {"config": "{}"}, self._get(_ID).etag)
-                return
+                return self._put({"config": _text(present | left)}, answer.etag)
             except Refusal as refusal:
                 if refusal.status != 412:
                     raise
@@ -81,7 +115,8 @@ class Config(Lifecycle):
 
     def _put(self, planned: Values, etag: str | None) -> Answer:
         headers = {} if etag is None else {"If-Match": etag}
-        answer = self.client.send("PUT", self.COLLECTION, body=self.body(planned, creating=False), headers=headers)
+        body = json_text.decode(planned["config"])
+        answer = self.client.send("PUT", self.COLLECTION, body=body, headers=headers)
         return Answer(answer.status, answer.body | {"id": _ID}, answer.etag, answer.unsure)
 
 
@@ -90,12 +125,42 @@ def received_config(answer: Answer) -> str:
     return json_text.encode(answer.body["config"])
 
 
-def _pruned(text: str) -> Any:
-    """Return a configuration without what sets nothing. Return a text that is no JSON as it is."""
+def _foreign(name: tuple[str, ...], value: Any, remedy: str) -> Finding:
+    """Return the error for a value that another client has set or unset."""
+    now = "is not set any more" if value is None else f"is {json_text.encode(value)} in the cluster already"
+    dotted = ".".join(name)
+    return Finding(f"`{dotted}` {now}: another client changed it.", remedy.format(dotted), ("config",))
+
+
+def _named(text: str) -> Any:
+    """Return the values that a configuration sets, by their places. Return a text that is no JSON as it is."""
     try:
-        return _without_nulls(json_text.decode(text))
+        return _leaves(_without_nulls(json_text.decode(text)))
     except ValueError:
         return text
+
+
+def _owned(remote: str, known: str) -> Any:
+    """Return the values of `remote` that `known` names."""
+    named, present = _named(known), _named(remote)
+    return {name: present[name] for name in named if name in present} if isinstance(named, dict) else None
+
+
+def _text(values: _Named) -> str:
+    """Return the JSON of a configuration with these values. A value that is None is not set."""
+    whole: dict[str, Any] = {}
+    for name, value in values.items():
+        part = whole
+        for each in name[:-1]:
+            part = part.setdefault(each, {})
+        part[name[-1]] = value
+    return json_text.encode(_without_nulls(whole))
+
+
+def _leaves(value: Any, place: tuple[str, ...] = ()) -> _Named:
+    if not isinstance(value, dict):
+        return {place: value}
+    return {name: each for key, inner in value.items() for name, each in _leaves(inner, (*place, key)).items()}
 
 
 def _without_nulls(value: Any) -> Any:
