@@ -11,6 +11,8 @@ import structlog
 from api.crawls.reconcile import LoadCrawl, LoadedCrawl, LocalAction, SetDispatch, UnloadCrawl
 from api.frontier.capacity import BudgetReservation, spent_in
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls, spec_of
+from api.frontier.owner import Owner
+from api.frontier.writer import PartitionWriter
 from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_rules import refused_pattern
@@ -117,20 +119,42 @@ class ActiveCrawlSync:
     async def _read_spending_of_new(self) -> None:
         """Read the spending of new crawls; a crawl is not dispatched before that.
 
-        This is for the partitions claimed already. An owner that claims one later reads the spending itself.
+        An owner that loads its partition meanwhile or later reads the spending there itself. One that has leases of a
+        new crawl may apply outcomes at any moment, so its partition is read while it writes nothing.
         """
         if not self._unread:
             return
+        loaded = {owner.partition: owner.writer for owner in self._fleet if owner.writer is not None}
+        leased = {
+            partition: self._unread & {held.row.crawl_id for held in writer.own.leases}
+            for partition, writer in loaded.items()
+        }
         spent = await self._store.counters_by_partition(self._unread)
+        loading = {owner.partition for owner in self._fleet if not _same_writer(owner, loaded.get(owner.partition))}
         for crawl_id, parts in spent.items():
-            crawl = self._crawls.get(crawl_id)
-            if crawl is None:
-                continue
-            for partition, part in parts.items():
-                crawl.allowance.restore(partition, spent_in(part))
-            self._mark_queues_incomplete(crawl_id)
-            log.info("crawl.loaded", crawl=crawl_id, name=crawl.name, revision=crawl.revision, state=crawl.state)
+            if (crawl := self._crawls.get(crawl_id)) is not None:
+                for partition, part in parts.items():
+                    if partition not in loading and crawl_id not in leased.get(partition, ()):
+                        crawl.allowance.restore(partition, spent_in(part))
+        for partition, crawl_ids in leased.items():
+            if crawl_ids:
+                await self._read_spending_at(loaded[partition], crawl_ids)
+        for crawl_id in spent:
+            if (crawl := self._crawls.get(crawl_id)) is not None:
+                self._mark_queues_incomplete(crawl_id)
+                log.info("crawl.loaded", crawl=crawl_id, name=crawl.name, revision=crawl.revision, state=crawl.state)
         self._unread.clear()
+
+    async def _read_spending_at(self, writer: PartitionWriter, crawl_ids: Collection[CrawlId]) -> None:
+        """Read the spending of crawls in a partition of this master, while its owner writes nothing."""
+        partition = writer.own.partition
+        async with writer.paused():
+            spent = await self._store.counters_in(crawl_ids, [partition])
+            if writer.over:  # Its owner reads the spending again before it goes on.
+                return
+            for crawl_id, part in spent.items():
+                if (crawl := self._crawls.get(crawl_id)) is not None:
+                    crawl.allowance.restore(partition, spent_in(part))
 
     def _forget_queues(self, crawl_id: CrawlId) -> None:
         for owner in self._fleet:
@@ -141,6 +165,11 @@ class ActiveCrawlSync:
         for owner in self._fleet:
             if owner.ownership is not None:
                 owner.ownership.hosts.mark_incomplete(crawl_id)
+
+
+def _same_writer(owner: Owner, writer: PartitionWriter | None) -> bool:
+    """Return True if this owner has had this writer all the time, and goes on with it."""
+    return writer is not None and owner.writer is writer and not writer.over
 
 
 def _loaded(crawl: DispatchCrawl) -> LoadedCrawl:

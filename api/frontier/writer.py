@@ -70,6 +70,17 @@ class PartitionWriter:
             if self.fence is not fence:
                 self.stats.transactions[work].observe(self.clock.elapsed() - begun)
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Let no transaction run in the `with` block: what SQL has then is what the memory has."""
+        async with self._lock:
+            yield
+
+    @property
+    def over(self) -> bool:
+        """True if the ownership has ended, so that its owner stops or loads everything again."""
+        return self._ended.done()
+
     def committed(self, position: Position | None = None) -> None:
         """Record that the current transaction has committed: move on to the next fence and, if given, to `position`."""
         self.fence = self.fence.next()

@@ -1,9 +1,11 @@
 """What changes around an owner while it loads its partition: its keeper tells only the owners that have loaded."""
 
+import random
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from api.crawls.active_crawls import ActiveCrawlSync
+from api.crawls.reconcile import LoadCrawl
 from api.frontier.capacity import BudgetReservation
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.grants import GrantService
@@ -13,6 +15,7 @@ from shared.domain.ids import CrawlId, Partition
 from shared.wire.messages import Begin, Wait, decode_answer, encode
 from tests.support.simulation.cluster import SETTINGS, Cluster, SimOwner
 from tests.support.simulation.manual_worker import Start, shard_of
+from tests.support.simulation.store import store_of
 
 
 def test_crawl_taken_up_while_an_owner_loads_is_dispatched(start: Start) -> None:
@@ -59,6 +62,39 @@ def _loading(cluster: Cluster) -> tuple[SimOwner, DispatchCrawl]:
         cluster.world.gates.remove(gate)
         gate.opened.set_result(None)
     raise AssertionError("it never reads what was spent")
+
+
+def test_outcome_while_a_crawl_is_loaded_again_counts_once(start: Start) -> None:
+    """A master takes a crawl up again while outcomes of its leases arrive, in 100 drawn orders of all steps."""
+    for seed in range(100):
+        draw = random.Random(seed)
+        cluster, hand = start(3)
+        [sim] = cluster.owners
+        shard = shard_of(hand)
+        grant = hand.go(shard, 1, "first").grant
+        [row] = cluster.world.do(cluster.operator, cluster.store.crawl_rows([cluster.crawl_id]))
+        sim.crawls.remove(cluster.crawl_id)
+        for url, status in zip(shard.urls, (200, 404, 404), strict=True):
+            hand.report(shard, grant, {url.url: status}, apply=False)
+        control = cluster.world.process("control")
+        store = store_of(cluster.world, control, cluster.database)
+        sync = ActiveCrawlSync(sim.crawls, [sim.owner], store)  # type: ignore[arg-type]
+        loading = cluster.world.spawn(control, sync.apply([LoadCrawl(row)]), "load")
+        while not loading.done():
+            cluster.world.loop.pump()
+            if gates := cluster.world.gates:
+                others = [gate for gate in gates if gate.process is not control]
+                gate = draw.choice(others if others and draw.random() < 0.8 else gates)
+                gates.remove(gate)
+                gate.opened.set_result(None)
+        cluster.world.run_for(2.0)
+        crawl = sim.crawls.get(cluster.crawl_id)
+        assert crawl is not None
+        crawl.allowance.max_pages = 1_000
+        [spent] = cluster.database.spent(cluster.crawl_id).values()
+        assert (spent.pages, spent.leased) == (1, 0)
+        assert crawl.allowance.remaining(1_000) == 999, f"seed {seed}"
+        assert cluster.world.violations == []
 
 
 def test_question_that_waited_for_outcomes_of_an_earlier_grant_waits_again(start: Start) -> None:
