@@ -416,8 +416,10 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
+        """Move a crawl on, unless it changed since it was read. With `counted`, its run must be the same, too."""
+        change = None if counted is None else row.change
         moved = await self._store.advance_crawl(
-            row.crawl_id, row.revision, row.state, state, reason, self._clock.unix_ms(), counted
+            row.crawl_id, row.revision, row.state, state, reason, self._clock.unix_ms(), counted, change
         )
         if moved:
             log.info("crawl_state.changed", crawl=row.crawl_id, state=state, reason=reason)

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.schedules import SqlSchedules
@@ -16,6 +18,7 @@ from shared.domain.reads.declared import Actor, Declaration, DeclaredCrawl
 from shared.domain.schedules.firing import step_of
 from shared.domain.schedules.history import CrawlEffect
 from shared.domain.schedules.spec import ScheduleSpec
+from tests.support.database.running_crawls import Master
 from tests.support.database.store_tables import NOW_MS, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
@@ -53,11 +56,16 @@ class Stage:
 
     async def ended(self) -> None:
         """End the crawl's run, as the leader does."""
+        await self.seeded()
+        await self._advanced(CrawlState.RUNNING, CrawlState.FINISHED, REFRESHED)
+
+    async def seeded(self) -> None:
+        """End the seeding of the crawl, as the leader does."""
+        await self._advanced(CrawlState.SEEDING, CrawlState.RUNNING, None)
+
+    async def _advanced(self, before: CrawlState, after: CrawlState, reason: str | None) -> None:
         crawl = await self.catalog.crawl("news")
-        for before, after in ((CrawlState.SEEDING, CrawlState.RUNNING), (CrawlState.RUNNING, CrawlState.FINISHED)):
-            reason = REFRESHED if after is CrawlState.FINISHED else None
-            moved = await self.store.advance_crawl(crawl.crawl_id, Revision(1), before, after, reason, self.now_ms)
-            assert moved
+        assert await self.store.advance_crawl(crawl.crawl_id, Revision(1), before, after, reason, self.now_ms)
 
     async def fired(self, verb: Verb) -> CrawlEffect:
         """Fire a schedule with the verb. Return what it did to the crawl."""
@@ -161,5 +169,48 @@ def test_refused_refresh_has_its_reason_in_the_history(
             effect = await stage.fired(Verb.REFRESH)
             assert (effect.outcome, effect.detail) == ("refused", detail)
             assert await stage.catalog.crawl("news") == before
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("verb", [Verb.REFRESH, Verb.START])
+def test_end_of_a_run_does_not_end_the_next_one(new_tables: Opened, verb: Verb) -> None:
+    """A leader that stalls after its last check ends no run that began meanwhile, though all it compared is as then."""
+
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            crawl = await stage.put(AGAIN.replace("[]", '[{"url": "http://a.test/"}]'))
+            await stage.store.executor.write(
+                lambda c: c.execute(text("UPDATE partitions SET stream_created_ns = 1")).close()
+            )
+            master = Master(tables)
+            await stage.turn(verb)
+            await stage.seeded()
+            advance, stalls = tables.store.advance_crawl, True
+
+            async def stalled(*seen: Any) -> bool:
+                nonlocal stalls
+                if stalls and seen[3] is CrawlState.FINISHED:
+                    stalls = False
+                    for each in (Verb.CANCEL, verb):
+                        await stage.turn(each)
+                    await stage.seeded()
+                return await advance(*seen)
+
+            tables.store.advance_crawl = stalled  # type: ignore[method-assign, assignment]  # a leader that stalls there
+            for _ in range(3):
+                await master.look()
+                if not stalls:
+                    break
+            row = await tables.store.crawl(crawl.crawl_id)
+            assert row is not None
+            assert not stalls, "the leader did not try to end it"
+            assert (row.state, row.finished_reason) == (CrawlState.RUNNING, None)
+            for _ in range(3):
+                await master.look()
+            row = await tables.store.crawl(crawl.crawl_id)
+            assert row is not None
+            assert row.state is CrawlState.FINISHED, "the run that began meanwhile ends by its own check"
 
     asyncio.run(story())

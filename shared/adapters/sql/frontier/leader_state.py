@@ -57,6 +57,7 @@ def advance_crawl(
     reason: str | None,
     now_ms: int,
     counted: int | None = None,
+    change: int | None = None,
 ) -> bool:
     """Move a crawl from the state `before` to `after`. Return False, and write nothing, if it changed meanwhile.
 
@@ -71,6 +72,8 @@ def advance_crawl(
     if after not in USES_TIME:
         values |= STOP_TIME
     unchanged = (table.c.crawl_id == crawl_id) & (table.c.revision == revision) & (table.c.state == before)
+    if change is not None:
+        unchanged &= table.c.change == change
     if counted is not None:
         version = select(func.coalesce(func.sum(counters.c.version), 0)).where(counters.c.crawl_id == crawl_id)
         unchanged &= version.scalar_subquery() == counted
