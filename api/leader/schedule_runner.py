@@ -36,6 +36,9 @@ AT_ONCE: Final = 200
 BATCH: Final = 50
 """The schedules that fire in one transaction. It holds the leader's fence and the rows of their crawls."""
 
+PUBLISHING: Final = 16
+"""The commands that are published at a time."""
+
 _LOOK_S: Final = 0.5
 """The longest time between two rounds. A schedule that another master changed is seen after this."""
 
@@ -138,20 +141,28 @@ class ScheduleRunner:
     async def attempt_publish(self) -> None:
         """Publish the commands that wait if this master may act, and log an error of it."""
         try:
-            if self._term() is not None:
-                await self.publish_once()
+            while self._term() is not None and await self.publish_once():
+                continue
         except Transient as error:
             log.warning("schedules.delayed", error=str(error))
         except Permanent as error:
             log.error("schedules.refused", error=str(error))
 
-    async def publish_once(self) -> None:
-        """Publish the commands that wait, each to all partitions. Those that a partition refuses for now wait on."""
-        for command in await self._schedules.commands(AT_ONCE):
-            try:
-                await self._publish(command)
-            except Transient as error:
-                log.warning("schedules.delayed", error=str(error))
+    async def publish_once(self) -> bool:
+        """Publish the commands that wait, each to all partitions. Return True if more of them may wait.
+
+        PUBLISHING of them are published at a time. Those that a partition refuses for now wait on, and delay no other.
+        """
+        commands = await self._schedules.commands(AT_ONCE)
+        turns = asyncio.Semaphore(PUBLISHING)
+        # All are awaited, also after an error: none of them runs on while the next round publishes it again.
+        ended = await asyncio.gather(*(self._publish(each, turns) for each in commands), return_exceptions=True)
+        refused = [error for error in ended if error is not None]
+        for error in refused:
+            if not isinstance(error, Transient):
+                raise error
+            log.warning("schedules.delayed", error=str(error))
+        return len(commands) == AT_ONCE and not refused
 
     async def _fire(self, term: Term, batch: Sequence[StoredSchedule | UnreadableSchedule]) -> bool:
         """Carry out the next steps of schedules. Return False if none can be carried out."""
@@ -211,13 +222,14 @@ class ScheduleRunner:
         if any(each.outcome is FiringOutcome.FIRED for firing in fired.firings for each in firing.effects):
             self._changed()
 
-    async def _publish(self, command: WaitingCommand) -> None:
+    async def _publish(self, command: WaitingCommand, turns: asyncio.Semaphore) -> None:
         """Publish a command to all partitions. An owner applies its id once, so a repeat after a kill is harmless."""
-        message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
-        for number in range(self._partitions):
-            message_id = f"{command.command}.{number}"
-            await self._broker.publish_report(Partition(number), "outcome", message, message_id)
-        await self._schedules.commanded(command)
+        async with turns:
+            message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
+            for number in range(self._partitions):
+                message_id = f"{command.command}.{number}"
+                await self._broker.publish_report(Partition(number), "outcome", message, message_id)
+            await self._schedules.commanded(command)
 
 
 def _decided(stored: StoredSchedule | UnreadableSchedule, now_ms: int) -> Step | Permanent | None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from api.leader.schedule_runner import AT_ONCE, BATCH, LEAST_S, ScheduleRunner
+from api.leader.schedule_runner import AT_ONCE, BATCH, LEAST_S, PUBLISHING, ScheduleRunner
 from shared.domain.crawl.state import Verb
 from shared.domain.errors import OwnershipLost, Permanent, Refused
 from shared.domain.ids import CrawlId, Term
@@ -224,6 +224,44 @@ def test_command_that_a_partition_refuses_waits_and_delays_no_other() -> None:
         broker.full = ""
         await leads.publish_once()
         assert broker.ids[3:] == ["retry-1.0", "retry-1.1"]
+        assert table.waiting == []
+
+    asyncio.run(story())
+
+
+def test_commands_of_many_schedules_are_published_together() -> None:
+    """As many at a time as are allowed, all that wait, and none waits for one that its partition refuses."""
+
+    async def story() -> None:
+        clock = StoppedClock()
+        table = OneTable([])
+        wanted = AT_ONCE + 7
+        table.waiting = [WaitingCommand(n, 1, "docs", CrawlId(7), f"retry-{n}") for n in range(wanted)]
+        leads, broker, _ = runner(table, clock)
+        under_way, most = 0, 0
+
+        async def slow(partition: int, kind: str, data: bytes, message_id: str) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            under_way -= 1
+            broker.ids.append(message_id)
+
+        broker.publish_report = slow  # type: ignore[method-assign]  # a broker that takes its time
+        await leads.attempt_publish()
+        assert most == PUBLISHING
+        assert sorted(broker.ids) == sorted(f"retry-{n}.{partition}" for n in range(wanted) for partition in range(2))
+        assert table.waiting == []
+
+        table.waiting = [WaitingCommand(n, 2, "docs", CrawlId(7), f"again-{n}") for n in range(40)]
+        leads, broker, _ = runner(table, clock)
+        broker.full = "again-3.1"
+        await leads.attempt_publish()
+        assert [each.command for each in table.waiting] == ["again-3"]
+        broker.full = ""
+        await leads.attempt_publish()
         assert table.waiting == []
 
     asyncio.run(story())
