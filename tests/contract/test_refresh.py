@@ -11,7 +11,7 @@ from sqlalchemy import text
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.frontier.store import SqlStore
-from shared.domain.crawl.state import REFRESHED, DesiredRun, NoRecrawl, Verb
+from shared.domain.crawl.state import REFRESHED, DesiredRun, IllegalTransition, NoRecrawl, Verb
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision, Term
 from shared.domain.reads.declared import Actor, Declaration, DeclaredCrawl
@@ -112,6 +112,44 @@ def test_refresh_of_a_crawl_without_recrawl_changes_nothing(new_tables: Opened) 
             with pytest.raises(NoRecrawl):
                 await stage.turn(Verb.REFRESH)
             assert await stage.catalog.crawl("news") == before
+
+    asyncio.run(story())
+
+
+def test_refusal_of_a_refresh_says_how_to_begin_one(new_tables: Opened) -> None:
+    """A run that `start` began has no end, so to wait for it would be in vain."""
+
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            await stage.put(AGAIN)
+            await stage.turn(Verb.START)
+            with pytest.raises(
+                IllegalTransition, match=r"`start` began .* no end: cancel it before a refresh"
+            ) as refused:
+                await stage.turn(Verb.REFRESH)
+            assert Verb.CANCEL in refused.value.legal
+            await stage.turn(Verb.CANCEL)
+            await stage.turn(Verb.REFRESH)
+            with pytest.raises(IllegalTransition, match="a refresh of the crawl has begun already: wait for its end"):
+                await stage.turn(Verb.REFRESH)
+            await stage.turn(Verb.PAUSE)
+            with pytest.raises(IllegalTransition, match="resume it"):
+                await stage.turn(Verb.REFRESH)
+            await stage.turn(Verb.RESUME)
+            await stage.ended()
+            await stage.turn(Verb.REFRESH)
+            await stage.turn(Verb.CANCEL)
+            await stage.turn(Verb.START)
+            await stage.ended()
+            assert await stage.turn(Verb.REFRESH) == stage.now_ms, (
+                "a run that `start` began and that ended is no hindrance"
+            )
+            await stage.put(ONCE)
+            await stage.turn(Verb.CANCEL)
+            await stage.turn(Verb.START)
+            with pytest.raises(IllegalTransition, match="does not allow refresh"):
+                await stage.turn(Verb.REFRESH)
 
     asyncio.run(story())
 

@@ -217,7 +217,7 @@ def test_refresh_needs_recrawl_and_says_so(told: Callable[[Story], None]) -> Non
             assert (made.status_code, made.json()["crawl"]["state"]) == (200, "seeding")
             assert made.headers["etag"] != ""
             refused = problem(await client.post("/v1/crawls/docs/refresh"), 409, "illegal-transition")
-            assert refused["detail"] == "a crawl that is seeding does not allow refresh"
+            assert refused["detail"] == "a refresh of the crawl has begun already: wait for its end"
         async with served.as_role(Role.VIEWER) as viewer:
             problem(await viewer.post("/v1/crawls/docs/refresh"), 403, "forbidden")
 

@@ -64,6 +64,19 @@ class NoRecrawl(IllegalTransition):
         self.args = ("the crawl fetches each page once: set `recrawl` in its spec before a refresh",)
 
 
+class RunUnderWay(IllegalTransition):
+    """A run of the crawl has begun and is not over, so no refresh can begin. `refreshing`: that run is one."""
+
+    def __init__(self, state: CrawlState, *, refreshing: bool) -> None:
+        super().__init__(Verb.REFRESH, state)
+        ends = "resume it" if state is CrawlState.PAUSED else "wait for its end"
+        self.args = (
+            f"a refresh of the crawl has begun already: {ends}"
+            if refreshing
+            else "the run that `start` began fetches due pages by itself and has no end: cancel it before a refresh",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class CrawlStatus:
     """A crawl's state, its finish reason, and for a paused crawl the state that `resume` leads to."""

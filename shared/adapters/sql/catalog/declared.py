@@ -29,6 +29,7 @@ from shared.domain.crawl.state import (
     CrawlStatus,
     DesiredRun,
     NoRecrawl,
+    RunUnderWay,
     Verb,
     initial_state,
     refresh_after,
@@ -37,7 +38,7 @@ from shared.domain.crawl.state import (
     status_as_desired,
 )
 from shared.domain.frontier.commands import CommandKind, collection_of
-from shared.domain.frontier.states import USES_TIME, CrawlState
+from shared.domain.frontier.states import USES_TIME, WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.reads.declared import (
     Actor,
@@ -154,8 +155,11 @@ def turn_locked(
 
     Raise IllegalTransition, and write nothing, if its state does not allow the verb, or NoRecrawl if its spec does not.
     """
+    recrawls = verb is not Verb.REFRESH or summary_of(stored.spec).recrawl.used
+    if verb is Verb.REFRESH and recrawls and stored.state in WORKED_ON:
+        raise RunUnderWay(stored.state, refreshing=stored.refresh_ms > 0)
     status = status_after(verb, stored.status)
-    if verb is Verb.REFRESH and not summary_of(stored.spec).recrawl.used:
+    if not recrawls:
         raise NoRecrawl(stored.state)
     values = _status_columns(status, now_ms, stored) | {"version": stored.version + 1}
     values["refresh_ms"] = refresh_after(verb, stored.refresh_ms, now_ms)
