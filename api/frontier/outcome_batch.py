@@ -29,7 +29,7 @@ from api.frontier.outcome_facts import (
     host_change,
     reason_of,
     retry_after_s,
-    uncount_sitemap,
+    uncount,
 )
 from api.frontier.ownership import FrontierSettings
 from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, policy_for
@@ -245,7 +245,7 @@ class OutcomeBatch:
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
         if result.end == UrlEnd.DENIED:
             self.changes.tallies[crawl_id, "excluded", reason := result.reason or "denied"] += 1
-            uncount_sitemap(self.changes, crawl_id, url)
+            uncount(self.changes, (crawl_id, host_id, fingerprint), url)
             self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
             return
         decision = self._decide(held, crawl, url, result)

@@ -14,11 +14,18 @@ from shared.domain.frontier.failure import Decision, HostEffect
 from shared.domain.frontier.page_history import ChangeKind, change_of
 from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, judge_page, rate_before
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
-from shared.domain.frontier.recrawl_pages import SITEMAPS, AdaptiveSchedule, RecrawlPages, bucket_for, counted
+from shared.domain.frontier.recrawl_pages import (
+    SITEMAPS,
+    AdaptiveSchedule,
+    RecrawlPages,
+    bucket_for,
+    counted,
+    without_rate,
+)
 from shared.domain.frontier.revisits import RevisitRow, Superseded
 from shared.domain.frontier.signals import HostSignals, signals_of
 from shared.domain.frontier.sitemap_visits import is_sitemap, judge_sitemap
-from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, REVISIT, UrlEnd, UrlKind, kind_of
+from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, REVISIT, UrlEnd, UrlKind, UrlState, kind_of
 from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
 from shared.domain.web.fetch import FailureKind, Truncation
@@ -278,8 +285,9 @@ class RepeatedFetch:
         )
         finding, history = verdict.finding, verdict.history
         if history is not None:
+            history = without_rate(history) if verdict.state is UrlState.DONE else history
             before = None if url.last is None else url.last.history
-            for known, sign in ((before, -1), (history if finding is not Finding.GONE else None, 1)):
+            for known, sign in ((before, -1), (history, 1)):
                 for kind, bucket, n in counted(known):
                     changes.tallies[crawl_id, kind, str(bucket)] += sign * n
         if url.flags & COUNTED_AS_PAGE:
@@ -362,6 +370,15 @@ class RepeatedFetch:
         if after is not signals:
             changes.signals[crawl_id, host_id] = after.encoded()
         return after
+
+
+def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: LeasedUrl) -> None:
+    """Remove a stored page or sitemap, which is fetched no more, from the counts of those that are fetched again."""
+    if url.last is None or not url.last.history.rate:
+        return
+    for kind, bucket, n in counted(url.last.history, page=bool(url.flags & COUNTED_AS_PAGE)):
+        changes.tallies[place[0], kind, str(bucket)] -= n
+    changes.revisited.append(RevisitRow(*place, without_rate(url.last.history).encoded()))
 
 
 def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None:

@@ -187,7 +187,11 @@ class Ownership:
         """Store the counts of a crawl's pages by bucket of their rate of change, as SQL has them."""
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
-        self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
+        known = self.recrawls.get(crawl.crawl_id)
+        if known is not None and self._is_like(known, crawl):
+            known.recount(counts)
+        else:
+            self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
         """Return those of the crawls that fetch pages again, with the rules for signs of change of adaptive ones."""
@@ -200,12 +204,17 @@ class Ownership:
         return found
 
     def _is_read(self, crawl: DispatchCrawl) -> bool:
-        known, spec = self.recrawls.get(crawl.crawl_id), crawl.spec.recrawl
+        known = self.recrawls.get(crawl.crawl_id)
+        return known is not None and not known.outdated and self._is_like(known, crawl)
+
+    @staticmethod
+    def _is_like(known: RecrawlPages, crawl: DispatchCrawl) -> bool:
+        """Return True if the pages have the crawl's number of requests and bounds."""
+        spec = crawl.spec.recrawl
         bounds = (int(spec.min_s * 1000), int(spec.max_s * 1000))
-        return (
-            known is not None
-            and known.requests_per_day == spec.requests_per_day
-            and (known.interval.min_ms, known.interval.max_ms) == bounds
+        return known.requests_per_day == spec.requests_per_day and bounds == (
+            known.interval.min_ms,
+            known.interval.max_ms,
         )
 
     def allot_lease(self) -> LeaseId:
@@ -303,8 +312,11 @@ class Ownership:
         """Record that a chunk of a command was applied. `rest`: where the next one starts, None if it was the last.
 
         Queues that are not in memory are read soon after each chunk, and all queues of the crawl after the last one.
+        So are the counts of pages: a page that the command excludes does not count any more.
         """
         self.commands.advance(run, rest)
+        for crawl_id, pages in self.recrawls.items():
+            pages.outdated |= rest is None if run.kind == CommandKind.EXCLUDE else crawl_id == run.crawl_id
         if run.kind == CommandKind.EXCLUDE:
             for crawl in self.crawls if rest is None else ():
                 self.hosts.mark_stale(crawl.crawl_id)

@@ -6,7 +6,7 @@ from api.frontier.capacity import spent_in
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, decoded
-from shared.domain.frontier.recrawl_pages import RATES, RecrawlPages
+from shared.domain.frontier.recrawl_pages import RATES, SITEMAPS, RecrawlPages
 from shared.domain.frontier.revisits import LastFetch
 from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlEnd, UrlState
 from shared.domain.frontier.store_model import Changes
@@ -111,3 +111,59 @@ def test_outcome_after_recrawl_was_removed_keeps_the_versions_of_the_page() -> N
     assert rows[fingerprint(1, 0)] is None, "a page that is fetched once has no history"
     assert decoded(rows[fingerprint(1, 1)], 0).version == 2
     assert [each.fingerprint for each in changes.revisited] == [fingerprint(1, n) for n in (2, 3)]
+
+
+def denied(n: int) -> UrlOutcome:
+    return UrlOutcome(fingerprint(1, n), UrlEnd.DENIED, NOW_MS, reason="robots_denied")
+
+
+def moved_by(changes: Changes, kind: str = RATES) -> int:
+    return sum(n for (_, each, _), n in changes.tallies.items() if each == kind)
+
+
+def test_stored_page_that_is_denied_counts_no_more() -> None:
+    changes = settled(desk(), denied(0), denied(1), denied(2))
+    assert moved_by(changes) == -2, "the new URL did not count"
+    assert {each.fingerprint: decoded(each.recrawl, 0).rate for each in changes.revisited} == {
+        fingerprint(1, 1): 0,
+        fingerprint(1, 2): 0,
+    }
+    assert {(each.etag, each.last_modified) for each in changes.revisited} == {(None, None)}
+
+
+def test_denied_sitemap_counts_no_more() -> None:
+    made = desk()
+    held = made.leases.get(lease_id(1))
+    assert held is not None
+    held.row.urls[fingerprint(1, 1)].flags = REVISIT
+    changes = settled(made, denied(1))
+    assert (moved_by(changes), moved_by(changes, SITEMAPS)) == (0, -1)
+    assert [decoded(each.recrawl, 0).rate for each in changes.revisited] == [0]
+
+
+def test_page_that_comes_back_counts_once_from_its_next_fetch_on() -> None:
+    """It was excluded, and its rate was taken. Then it was found again."""
+    made = desk(policy="adaptive", min_s=60, requests_per_day=10)
+    held = made.leases.get(lease_id(1))
+    assert held is not None
+    url = held.row.urls[fingerprint(1, 1)]
+    assert url.last is not None
+    url.flags, url.last = COUNTED_AS_PAGE, replace(url.last, history=replace(url.last.history, rate=0))
+    recrawl = made.crawl.recrawl
+    assert recrawl is not None
+    pages = RecrawlPages(10, recrawl.of(""), {}, NOW_MS)
+    draft = replace(made.draft(), recrawls={CRAWL: pages})
+    draft.outcome(outcome(1, result(1, 200, OTHER), final=False))
+    assert moved_by(draft.changes) == 1
+
+
+def test_page_that_is_gone_counts_no_more_and_once_if_it_comes_back() -> None:
+    made = desk()
+    held = made.leases.get(lease_id(1))
+    assert held is not None
+    url = held.row.urls[fingerprint(1, 1)]
+    assert url.last is not None
+    url.last = replace(url.last, history=replace(url.last.history, misses=1))
+    changes = settled(made, result(1, 404, b""))
+    [gone] = changes.revisited
+    assert (moved_by(changes), decoded(gone.recrawl, 0).rate) == (-1, 0)

@@ -5,7 +5,7 @@ which they need the partition's share of the requests a day. The counts are in S
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shared.domain.crawl.recrawl_rules import PageInterval
@@ -59,13 +59,24 @@ class RecrawlPages:
         self.requests_per_day = requests_per_day
         self.interval = interval
         self._counts = {kind: _by_bucket(counts.get(kind, {})) for kind in COUNTED}
-        self.pages = self._counts[RATES]
         self._count = sum(self.pages)
+        self.outdated = False
         self._budget = RecrawlBudget.starting(requests_per_day, now_ms)
         self._schedule: RecrawlSchedule | None = None
         self._solved_ms = 0
         self._moved = 0
         self._reserved = 0
+
+    @property
+    def pages(self) -> list[int]:
+        """The number of pages in each bucket."""
+        return self._counts[RATES]
+
+    def recount(self, counts: PageCounts) -> None:
+        """Replace the counts by those of SQL, which a command has changed. They are no longer `outdated`."""
+        self._counts = {kind: _by_bucket(counts.get(kind, {})) for kind in COUNTED}
+        self._moved += abs(sum(self.pages) - self._count)
+        self._count, self.outdated = sum(self.pages), False
 
     def __repr__(self) -> str:
         return f"<RecrawlPages {self._count} pages, {self.requests_per_day} requests a day>"
@@ -175,12 +186,24 @@ class AdaptiveSchedule:
         return self.pages.first_rate(interval, self.part)
 
 
-def counted(history: PageHistory | None) -> Iterator[tuple[str, int, int]]:
-    """Yield as what a page counts: kind (of COUNTED), bucket and number. One without a rate does not count."""
-    if history is not None and history.rate:
+def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple[str, int, int]]:
+    """Yield as what a page counts: kind (of COUNTED), bucket and number. One without a rate does not count.
+
+    `page`: False for a sitemap or feed.
+    """
+    if history is None or not history.rate:
+        return
+    if not page:
+        yield SITEMAPS, bucket_for(history.rate), 1
+    else:
         yield RATES, waiting_bucket(history.rate, history.followed), 1
         if history.followed:
             yield SIGNALLED, signalled_bucket(history.rate), history.followed
+
+
+def without_rate(history: PageHistory) -> PageHistory:
+    """Return the history of a page that is not fetched again, and so does not count."""
+    return replace(history, rate=0, followed=0)
 
 
 def _by_bucket(numbers: Mapping[int, int]) -> list[int]:

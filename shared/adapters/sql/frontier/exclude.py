@@ -16,6 +16,7 @@ from shared.adapters.sql.engine.bulk import Bulk, updating
 from shared.adapters.sql.engine.chunks import BEHIND, Chunk
 from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.revisits import forget_rates
 from shared.adapters.sql.frontier.seed_deletion import TAKE_FROM_QUEUE
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER, Exclusions
@@ -110,7 +111,9 @@ def end_queued(
     deltas = {"queued": -n, "excluded": n, **{part: -count for part, count in parts.items()}}
     add_counters(connection, crawl_id, partition, deltas)
     reasons = Counter(reason for _, reason in ended)
-    add_tallies(connection, partition, {(crawl_id, "excluded", reason): n for reason, n in reasons.items()})
+    tallies = {(crawl_id, "excluded", reason): n for reason, n in reasons.items()}
+    stored = {bytes(row.fingerprint): int(row.flags) for row, _ in ended}
+    add_tallies(connection, partition, tallies | forget_rates(connection, crawl_id, host_id, stored))
 
 
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:

@@ -3,7 +3,8 @@
 Nothing here runs for a crawl that fetches each page once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from shared.adapters.sql.engine.bulk import AMONG, Bulk, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION
 from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.frontier.page_history import decoded, packed
-from shared.domain.frontier.recrawl_pages import COUNTED, PageCounts
+from shared.domain.frontier.recrawl_pages import COUNTED, PageCounts, counted, without_rate
 from shared.domain.frontier.revisits import LastFetch
 from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT
 from shared.domain.frontier.store_model import Changes, LeaseRequest, LeaseRow
@@ -46,7 +47,14 @@ _LAST: Final = text(
     f" WHERE {_OF_HOST} AND fingerprint IN :fingerprints AND (page OR recrawl IS NOT NULL)"
 ).bindparams(bindparam("fingerprints", expanding=True))
 
+_HISTORIES: Final = text(
+    f"SELECT fingerprint, at_ms, recrawl FROM fetches WHERE {_OF_HOST} AND fingerprint IN :fingerprints"
+    " AND recrawl IS NOT NULL"
+).bindparams(bindparam("fingerprints", expanding=True))
+_AT_ONCE: Final = 500
+
 _KEYS: Final = ("crawl_id", "host_id", "fingerprint")
+HISTORY: Final = updating(schema.fetches, _KEYS, ("recrawl",), "recrawl = {v}recrawl")
 _VERSION_COLUMNS: Final = (
     "at_ms", "status", "size", "mime", "digest", "title", "truncated", "segment", '"offset"', "length"
 )  # fmt: skip
@@ -93,6 +101,30 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
         counts[row.kind][int(row.key)] = int(row.n)
     return counts
+
+
+def forget_rates(
+    connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
+) -> dict[tuple[CrawlId, str, str], int]:
+    """Take the rates from pages and sitemaps of a host that are fetched no more. Return the tallies to add.
+
+    `ended`: their flags by fingerprint. Without a rate a page does not count. If it comes back, its next fetch counts
+    it, as that of a new page does.
+    """
+    tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
+    stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]
+    for start in range(0, len(stored), _AT_ONCE):
+        histories = []
+        keys = {"crawl_id": crawl_id, "host_id": host_id, "fingerprints": stored[start : start + _AT_ONCE]}
+        for row in connection.execute(_HISTORIES, keys):
+            fingerprint = bytes(row.fingerprint)
+            history = decoded(bytes(row.recrawl), row.at_ms)
+            for kind, bucket, n in counted(history, page=bool(ended[fingerprint] & COUNTED_AS_PAGE)):
+                tallies[crawl_id, kind, str(bucket)] -= n
+            if history.rate:
+                histories.append((without_rate(history).encoded(), crawl_id, host_id, fingerprint))
+        HISTORY.run(connection, histories)
+    return dict(tallies)
 
 
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:

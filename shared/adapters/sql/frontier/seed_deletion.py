@@ -15,11 +15,12 @@ from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 from shared.adapters.sql.engine.bulk import AMONG
 from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.revisits import forget_rates
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, deletes_by_host, place_of, places_of_chunk
 from shared.domain.frontier.commands import GREATEST, SEED_DELETED
-from shared.domain.frontier.states import COUNTED_AS_PAGE
+from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId
 
@@ -34,27 +35,34 @@ _FETCHED = f"flags & {COUNTED_AS_PAGE}"
 _BY_SEEDS = {"sqlite": "urls INDEXED BY urls_seeds", "postgresql": "urls"}
 
 
-def _statements(which: str) -> tuple[TextClause, TextClause]:
-    """Return two statements on the seeds that match `which`: one counts them by their new state, one ends them."""
-    return text(
-        f"SELECT state, {_FETCHED} AS fetched, {QUEUED_AS} AS part, count(*) AS n FROM urls WHERE {which}"
-        " GROUP BY 1, 2, 3"
-    ), text(
-        f"UPDATE urls SET state = CASE WHEN {_FETCHED} > 0 THEN 3 ELSE 5 END,"
-        f" reason = CASE WHEN {_FETCHED} > 0 THEN NULL ELSE '{SEED_DELETED}' END, rank = 0,"
-        f" flags = {NOT_QUEUED_AGAIN} WHERE {which}"
+def _statements(which: str) -> tuple[TextClause, TextClause, TextClause]:
+    """Return three statements on the seeds that match `which`.
+
+    The first counts them by their new state, the next reads those that are fetched again, and the last ends them.
+    """
+    return (
+        text(
+            f"SELECT state, {_FETCHED} AS fetched, {QUEUED_AS} AS part, count(*) AS n FROM urls WHERE {which}"
+            " GROUP BY 1, 2, 3"
+        ),
+        text(f"SELECT fingerprint, flags FROM urls WHERE {which} AND flags & {COUNTED_AS_PAGE | REVISIT} <> 0"),
+        text(
+            f"UPDATE urls SET state = CASE WHEN {_FETCHED} > 0 THEN 3 ELSE 5 END,"
+            f" reason = CASE WHEN {_FETCHED} > 0 THEN NULL ELSE '{SEED_DELETED}' END, rank = 0,"
+            f" flags = {NOT_QUEUED_AGAIN} WHERE {which}"
+        ),
     )
 
 
-def _others(dialect: str, kept: str) -> tuple[TextClause, TextClause]:
-    """Return the two statements of `_statements` on the open seeds that match `kept`, among a host's next seeds."""
+def _others(dialect: str, kept: str) -> tuple[TextClause, TextClause, TextClause]:
+    """Return the statements of `_statements` on the open seeds that match `kept`, among a host's next seeds."""
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
     return _statements(f"{_OPEN} AND {kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
 
 
 _LAST = {dialect: last_of(_SEEDS, table) for dialect, table in _BY_SEEDS.items()}
 _IN: BindParameter[bytes] = bindparam("places", expanding=True)
-_NAMED_COUNT, _NAMED_END = (each.bindparams(_IN) for each in _statements(f"{_OPEN} AND fingerprint IN :places"))
+_NAMED = tuple(each.bindparams(_IN) for each in _statements(f"{_OPEN} AND fingerprint IN :places"))
 # Any number of seeds may be kept, so they are one parameter. Each engine has its own form of it.
 _KEPT = {
     "sqlite": "hex(fingerprint) NOT IN (SELECT value FROM json_each(:places))",
@@ -86,7 +94,7 @@ def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
     for host, fingerprints in sorted(by_host.items()):
         host_id = connection.execute(_HOST, {"host": host, "partition": command.partition}).scalar()
         if host_id is not None:
-            _end(connection, command, host_id, (_NAMED_COUNT, _NAMED_END), {"places": fingerprints})
+            _end(connection, command, host_id, _NAMED, {"places": fingerprints})
     return rest if rest < len(places) else None
 
 
@@ -142,7 +150,7 @@ def _end(
     which: dict[str, Any],
 ) -> int:
     keys = {"crawl_id": command.crawl_id, "host_id": host_id, "number": command.number}
-    count, end = statements
+    count, again, end = statements
     states = {0: 0, 1: 0}
     ends = {"done": 0, "excluded": 0}
     parts: dict[str, int] = {}
@@ -154,10 +162,13 @@ def _end(
     total = sum(states.values())
     if not total:
         return 0
+    stored = {bytes(row.fingerprint): int(row.flags) for row in connection.execute(again, keys | which)}
     connection.execute(end, keys | which)
     connection.execute(TAKE_FROM_QUEUE, keys | {"queued": states[0], "waiting": states[1]})
     crawl_id = CrawlId(command.crawl_id)
     add_counters(connection, crawl_id, command.partition, {"queued": -total, **ends, **parts})
+    tallies = forget_rates(connection, crawl_id, host_id, stored)
     if ends["excluded"]:
-        add_tallies(connection, command.partition, {(crawl_id, "excluded", SEED_DELETED): ends["excluded"]})
+        tallies[crawl_id, "excluded", SEED_DELETED] = ends["excluded"]
+    add_tallies(connection, command.partition, tallies)
     return total

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, bindparam, text
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.frontier.apply import add_tallies
+from shared.adapters.sql.frontier.revisits import HISTORY
 from shared.domain.frontier.page_history import decoded
 from shared.domain.frontier.page_signs import PageSigns
 from shared.domain.frontier.recrawl_pages import counted
@@ -30,7 +31,6 @@ _PAGES: Final = text(
     f" AND u.flags & {COUNTED_AS_PAGE | REVISIT | RETRY} = {COUNTED_AS_PAGE | REVISIT} AND f.page"
 ).bindparams(bindparam("fingerprints", expanding=True))
 _KEYS: Final = ("crawl_id", "host_id", "fingerprint")
-_HISTORY: Final = updating(schema.fetches, _KEYS, ("recrawl",), "recrawl = {v}recrawl")
 _DUE: Final = updating(schema.urls, _KEYS, ("rank",), "rank = {v}rank")
 _NEXT: Final = text(
     "UPDATE queues SET next_due_ms = CASE WHEN next_due_ms = 0 OR next_due_ms > :due_ms THEN :due_ms"
@@ -104,7 +104,7 @@ def _apply_some(
         if signed.sooner:
             due.append((signed.due_ms, *key))
             result.listing.add((crawl_id, HostId(link.via_host)))
-    _HISTORY.run(connection, histories)
+    HISTORY.run(connection, histories)
     _DUE.run(connection, due)
     if due:
         first = min(each[0] for each in due)
