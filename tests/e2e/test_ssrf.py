@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 
+from tests.support.api.cluster_clients import asking
+from tests.support.processes.cluster import cluster
 from tests.support.processes.orb_command import export, orb
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -182,6 +185,14 @@ def ways(port: int) -> dict[str, tuple[Callable[[str], Answers], dict[str, Any]]
             lambda _: {"/": (200, HTML, f'<img src="{target}"><p>text</p>')},
             {"scope": {"mode": "host", "requisites": "all"}},
         ),
+        "sitemap that redirects": (
+            lambda _: {"/": page, "/sitemap.xml": (302, {"Location": target}, "")},
+            {"scope": {"mode": "any", "max_depth": 1}, "discover": {"sitemaps": "well-known"}},
+        ),
+        "requisite that redirects": (
+            lambda _: {"/": (200, HTML, '<img src="/i"><p>text</p>'), "/i": (302, {"Location": target}, "")},
+            {"scope": {"mode": "host", "requisites": "all"}},
+        ),
         "feed": (
             lambda _: {"/": (200, HTML, f'<link rel="alternate" type="application/rss+xml" href="{target}">')},
             {"scope": {"mode": "any", "max_depth": 1}, "discover": {"feeds": True}},
@@ -231,6 +242,44 @@ def test_a_spec_that_names_an_internal_address_is_refused(tmp_path: Path, inside
             rows = crawl(tmp_path, origin, code=1, fetch={"proxy": target})
     assert denied(rows) == set(rows)
     assert len(logged(tmp_path)) == 1
+    assert inside.connections == []
+
+
+def test_policy_of_an_internal_host_opens_nothing(tmp_path: Path, inside: Inside) -> None:
+    """Neither does an override of the spec for that host, nor the verb that ends a host's back-off."""
+    hosts = [*(f"{form}:{inside.port}" for form in FORMS), "169.254.169.254", f"localhost:{inside.port}"]
+    policy = {"delay_s": 0, "slots": 64}
+    override = {"hosts": [INSIDE], "delay_s": 0, "mode": "any"}
+    with site({"/": (200, HTML, "text")}) as origin, cluster(tmp_path) as made:
+        made.master("m1")
+        made.worker("w1", ORB_ALLOW_NET=f"{SITE}/32")
+        made.wait_working("w1")
+        with asking(made, "m1") as api:
+            put = [api.put(f"/v1/host-policies/{quote(host, safe='')}", json=policy) for host in hosts]
+            assert {answer.status_code for answer in put} <= {200, 201, 422}
+            declared = {each["host"] for each in api.get("/v1/host-policies").json()["items"]}
+            assert {f"{INSIDE}:{inside.port}", f"[::1]:{inside.port}", "169.254.169.254"} <= declared
+            for host in declared:
+                assert api.post(f"/v1/hosts/{quote(host, safe='')}/unblock").status_code == 202
+            seeds = [f"{origin}/", *(f"http://{host}/{n}" for n, host in enumerate(hosts))]
+            spec = {
+                "seeds": seeds, "scope": {"max_depth": 0}, "egress": {"allow": ["0.0.0.0/0", "::/0"]},
+                "politeness": {"delay_s": 0, "obey_robots": False}, "overrides": [override],
+                "retry": {"attempts": 1, "base_s": 1, "host_attempts": 1, "outage_s": 1},
+            }  # fmt: skip
+            answer = api.post("/v1/crawls", json={"name": "ssrf", "spec": spec})
+            assert answer.status_code == 201, answer.text
+            made.wait_until(lambda: api.get("/v1/crawls/ssrf").json()["state"] == "finished", "it is finished", 120)
+            rows = api.get("/v1/crawls/ssrf/urls?limit=500").json()["items"]
+            states = {row["url"]: row["state"] for row in rows}
+            ends = {url: api.get("/v1/crawls/ssrf/urls/lookup", params={"url": url}).json()["reason"] for url in states}
+        denials = {each["url"] for each in made.said("w1", "egress.denied")}
+    assert states.pop(f"{origin}/") == "done", "the site is open"
+    assert set(states.values()) == {"failed"}
+    named = {url for url in states if url.startswith("http://localhost")}
+    refused = {url for url, reason in ends.items() if reason == "egress_denied"}
+    assert refused | named == set(states), ends
+    assert hosts_of(refused) <= hosts_of(denials)
     assert inside.connections == []
 
 

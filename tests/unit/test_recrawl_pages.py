@@ -141,3 +141,15 @@ def test_plan_shows_what_a_section_needs_and_gives() -> None:
     assert adaptive.expected_freshness > fixed.expected_freshness
     assert recrawl_plan(Recrawl(), counts) is None
     assert recrawl_plan(Recrawl(policy=RecrawlPolicy.FIXED), {}) is None
+
+
+def test_counts_that_a_command_changed_replace_those_in_memory() -> None:
+    pages = RecrawlPages(10, BOUNDS, {RATES: {56: 3, 40: 2}, "sitemap_rates": {9: 4}}, NOW_MS)
+    before = pages.schedule(1.0, NOW_MS)
+    pages.outdated = True
+    pages.recount({RATES: {40: 1}})
+    assert (sum(pages.pages), pages.pages[40], pages.outdated) == (1, 1, False)
+    assert pages.schedule(1.0, NOW_MS + 60_000) != before, "the schedule follows"
+    pages.count(40, -1)
+    pages.count(40, -1)
+    assert sum(pages.pages) == 0
