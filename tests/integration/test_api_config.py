@@ -117,7 +117,7 @@ VALUE = "/v1/config/worker.max_visits"
 
 
 def test_one_value_is_put_shown_and_restored(tmp_path: Path) -> None:
-    async def story(_: Api, client: httpx.AsyncClient) -> None:
+    async def story(_api: Api, client: httpx.AsyncClient) -> None:
         await client.put("/v1/config", json=DOCUMENT)
         others = DOCUMENT | {"worker": {}}
         before = (await client.get("/v1/config/worker.report_s")).json()
