@@ -16,6 +16,7 @@ from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.outlinks import read_outlinks
 from shared.adapters.objects.tabular import ENCODERS, RowEncoder
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
+from shared.domain.explain.sentences import moment
 from shared.domain.ids import CrawlId
 from shared.domain.reads.exports import COLUMNS, Row, change_row, item_row, link_rows, page_row, url_row
 from shared.domain.reads.views import Page
@@ -45,8 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
         with written_whole(output) as out:
             rows = _rows(arguments.what, reader, row.crawl_id, folder)
             count = _write(rows, ENCODERS[form](COLUMNS[arguments.what]), out)
+        # Read after the rows, so that it names what was deleted meanwhile.
+        deleted_ms = reader.changes_deleted_ms(row.crawl_id) if arguments.what == "changes" else None
     finally:
         reader.close()
+    if deleted_ms is not None:
+        say(f"the changes up to {moment(deleted_ms)} are deleted (retention.changes_days)")
     if output is not None:
         say(f"{count:,} {arguments.what} in {output}")
     return Exit.OK

@@ -1,6 +1,7 @@
 """show, export and warc on a folder whose every row and record is known."""
 
 import argparse
+import asyncio
 import csv
 import io
 import json
@@ -22,8 +23,12 @@ from cli.local.finalize import is_finished, settle
 from cli.local.process_group import RunEnd, RunOutcome
 from cli.main import main
 from cli.terminal.exits import Exit
+from shared.adapters.sql.admin.retention import SqlRetained
 from shared.adapters.sql.catalog import crawl_reader as reading
+from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.frontier.page_history import ChangeKind, change_of, packed
+from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention
 from tests.support.archive import stored_crawl
 from tests.support.archive.crawl_folder import BODY, SEED, SPEC, TITLE, StoredCrawl, in_csv, made
 from tests.support.archive.exchanges import sha1
@@ -115,6 +120,37 @@ def test_every_format_says_the_same(crawl: StoredCrawl, orb: Orb, tmp_path: Path
         if row.get("fetched_at") is not None:
             row["fetched_at"] = row["fetched_at"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     assert read == plain
+
+
+def test_export_of_changes_says_up_to_when_they_are_deleted(crawl: StoredCrawl, tmp_path: Path) -> None:
+    """Retention deletes the older of two changes. The note is on standard error, and the rows stay as they are."""
+    database, file, now_ms = crawl.path / "crawl.db", tmp_path / "changes.jsonl", 1_800_000_000_000
+    with closing(sqlite3.connect(database)) as connection, connection:
+        crawl_id, host_id, key = connection.execute("SELECT crawl_id, host_id, fingerprint FROM fetches").fetchone()
+        entry = packed([change_of(ChangeKind.CHANGED, host_id, key, 2)])
+        connection.executemany(
+            "INSERT INTO page_changes (crawl_id, at_ms, partition, number, entries) VALUES (?, ?, 0, 1, ?)",
+            [(crawl_id, now_ms - age_ms, entry) for age_ms in (3 * DAY_MS, DAY_MS // 2)],
+        )
+
+    def exported() -> tuple[list[str], str]:
+        line = command_line("export", "changes", crawl.path, "-o", file)
+        ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+        return [row["at"] for row in rows(file.read_bytes())], ended.stderr
+
+    older, newer = "2027-01-12T08:00:00.000Z", "2027-01-14T20:00:00.000Z"
+    assert exported() == ([older, newer], f"orb: 2 changes in {file}\n")
+
+    async def forget() -> None:
+        store = await SqliteStore.open(database)
+        try:
+            await SqlRetained(store.executor).forget(RetainedKind.CHANGES, Retention(changes_days=1), now_ms, "")
+        finally:
+            await store.close()
+
+    asyncio.run(forget())
+    note = "orb: the changes up to 2027-01-12T08:00:00Z are deleted (retention.changes_days)\n"
+    assert exported() == ([newer], f"{note}orb: 1 changes in {file}\n")
 
 
 def test_a_listing_longer_than_a_piece_has_every_row_once(

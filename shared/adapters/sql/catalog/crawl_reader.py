@@ -100,6 +100,7 @@ _DEAD = Query("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND 
 _DEAD_COUNT = Query("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
 
 
+_CHANGES_DELETED = Query("SELECT changes_deleted_ms FROM crawls WHERE crawl_id = :crawl_id")
 _TABLES = Query("SELECT name FROM sqlite_master WHERE type = 'table'")
 _VERSION = Query("SELECT version_num FROM alembic_version")
 
@@ -191,6 +192,11 @@ class CrawlReader:
             read = partial(changes, crawl_id=crawl_id, after=after, kinds=tuple(ChangeKind), max_count=PIECE)
             some, after = self._read_composed(read)
             yield from some
+
+    def changes_deleted_ms(self, crawl_id: CrawlId) -> int | None:
+        """Return the time (Unix ms) of the newest change that retention has deleted. None: it deleted none."""
+        ms: int | None = self._rows(_CHANGES_DELETED, crawl_id=crawl_id)[0][0]
+        return ms
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
         """Return every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
