@@ -287,8 +287,10 @@ def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) ->
 def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Location], str | None]:
     """Return a function that judges pages at `depth` that `page` lists. It returns the reason to exclude one."""
 
+    in_scope, via_host = crawl.scope.judge, page.host
+
     def judge(location: Location) -> str | None:
-        rule = crawl.scope.judge(location.url, location.host, depth=depth, via_host=page.host)
+        rule = in_scope(location.url, location.host, depth=depth, via_host=via_host)
         return None if rule is None else rule.name
 
     return judge

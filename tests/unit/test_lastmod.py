@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.ids import CrawlId, Revision
-from shared.domain.web.sitemaps import MAX_DATE_CHARS, date_s
+from shared.domain.web.sitemaps import MAX_DATE_CHARS, date_s, general_date_s
 from shared.domain.web.url import locate
 from shared.wire.messages import decode_discoveries
 from tests.support.cpu_time import least_cpu_s
@@ -49,6 +49,30 @@ def test_dates_of_w3c_and_rfc_822_are_read_and_others_are_none(text: str, second
 @given(st.text(max_size=80) | st.from_regex(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", fullmatch=True))
 def test_date_of_any_text_is_read_without_an_exception(text: str) -> None:
     assert date_s(text) >= 0
+
+
+USUAL = st.from_regex(
+    r"[0-9]{4}-[01][0-9]-[0-3][0-9](T[0-2][0-9]:[0-6][0-9]:[0-6][0-9](Z|[+-][0-2][0-9]:[0-9]{2}))?", fullmatch=True
+)
+
+EXACT = st.datetimes(timezones=st.timezones()).map(lambda at: at.isoformat("T", "seconds"))
+
+
+@given(USUAL | EXACT | st.text(max_size=26))
+def test_usual_forms_of_date_are_read_as_by_the_general_form(text: str) -> None:
+    assert date_s(text) == general_date_s(text.strip())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2004-W52-4", "2004-12-23T24:00:00Z", "2004-12-23T18:00:60Z", "2004-12-23T18:00:15+99:99", "0000-12-23",
+        "2004-12-23T18:00:15-00:60", "2004-12-23t18:00:15Z", "0001-01-01T00:00:00+12:00", "9999-12-31T23:59:59-12:00",
+        "2004-02-30T18:00:15Z", "٢٠٠٤-12-23", "2004-12-2\n", "2004-12-23T18:00:15,0Z", "1969-12-31T23:59:59Z",
+    ],
+)  # fmt: skip
+def test_odd_dates_that_look_usual_are_read_as_by_the_general_form(text: str) -> None:
+    assert date_s(text) == general_date_s(text.strip())
 
 
 def crawl(policy: RecrawlPolicy = RecrawlPolicy.ADAPTIVE) -> Crawl:

@@ -9,6 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shared.domain.ids import MAX_PARTITIONS
+from shared.domain.web import url as urls
 from shared.domain.web.url import (
     MAX_URL_CHARS,
     Location,
@@ -163,6 +164,31 @@ def test_canonicalisation_is_idempotent(url: str) -> None:
     assert "#" not in canonical
     assert canonical.isascii()
     assert canonical.isprintable()
+
+
+PLAIN_PIECES = st.sampled_from([*"aZ09-._~!$&'()*+,;=:@/?", "..", "/.", "/..", "xn--", "xn--a", "//", "/~", "%41"])
+PLAIN = st.builds(
+    "{}://{}/{}".format,
+    st.sampled_from(["http", "https"]),
+    st.sampled_from(["a.example", "a-.example", "-a.b--c.example", "xn--a.example", "xn--bcher-kva.example", "a.xn--a"])
+    | st.sampled_from(["127.0.0.ab", "0x7f.abc", "0x7f.de", "1.example", "a..example", "a.example.", "a.example1"])
+    | st.sampled_from([f"{'a' * 63}.example", f"{'a' * 64}.example", ".".join(["abcdefg"] * 32)]),
+    st.lists(PLAIN_PIECES, max_size=10).map("".join),
+)
+
+
+@given(PLAIN)
+@example("http://a.example/'?'")
+@example("http://a.example/.?")
+@example("http://a.example/a/.")
+@example("https://a.example/a/.%2e/")
+@example("http://a.example/\n")
+@example("http://a.example/a|b")
+def test_urls_that_look_canonical_are_what_the_parser_makes_of_them(url: str) -> None:
+    made = canonicalize(url)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(urls, "_PLAIN", lambda _: None)
+        assert made == canonicalize(url)
 
 
 @given(PAGES)

@@ -173,12 +173,13 @@ class _ListingReading:
         if form in _FEEDS and self._kind not in (UrlKind.SITEMAP, UrlKind.HOST_SITEMAP):
             return in_scope
         same_site = form is Listing.INDEX or self._whole_host
+        folder, host = self._folder, page.host
 
         def judge(location: Location) -> str | None:
             reason = in_scope(location)
-            if reason is not None or location.url.startswith(self._folder):
+            if reason is not None or location.url.startswith(folder):
                 return reason
-            if same_site and location.host == page.host:
+            if same_site and location.host == host:
                 return None
             origin = origin_of(location.url)
             named = self._named.get(origin)

@@ -58,6 +58,13 @@ _ROOTS: Final = {
     "entry": Listing.ATOM,
 }
 _ITEMS: Final = {Listing.SITEMAP: "url", Listing.INDEX: "sitemap", Listing.RSS: "item", Listing.ATOM: "entry"}
+_FIELDS: Final = {
+    Listing.SITEMAP: ("loc", "lastmod"),
+    Listing.INDEX: ("loc", "lastmod"),
+    Listing.RSS: ("link", "pubDate"),
+    Listing.ATOM: ("link", "updated"),
+}
+"""The fields of an item that have its URL and its date."""
 
 
 class XmlListing:
@@ -68,14 +75,16 @@ class XmlListing:
     """
 
     def __init__(self, url: str, *, dates: bool) -> None:
-        self._dates = _DATES if dates else frozenset[str]()
+        self._with_dates = dates
+        self._plain = self._dates = frozenset[str]()
         self.form: Listing | None = None
         self.problem = ""
         self._entries: list[Entry] = []
         self._fed = 0
         self._depth = 0
         self._prefix = ""
-        self._item = ""
+        self._item = self._guid_name = ""
+        self._atom = False
         self._item_depth = 0  # 0 outside an item
         self._text: list[str] | None = None
         self._chars = 0
@@ -115,18 +124,22 @@ class XmlListing:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         depth = self._depth = self._depth + 1
+        item_depth = self._item_depth
+        if depth == item_depth + 1 and name in self._plain and item_depth:
+            self._capture()
+            return
         if depth > MAX_XML_DEPTH:
             raise _Stopped(f"its elements are nested more than {MAX_XML_DEPTH} deep")
         if depth == 1:
             self._root(name)
-        if self.form is Listing.ATOM:
+        if self._atom:
             self._bases.append(_base(attributes.get("xml:base"), self._bases[-1]))
-        if not self._item_depth:
+        if not item_depth:
             if name == self._item and depth <= 3:
                 self._item_depth = depth
                 self._link = self._guid = ""
                 self._lastmod = 0
-        elif depth == self._item_depth + 1:
+        elif depth == item_depth + 1:
             self._field(name, attributes)
 
     def _root(self, name: str) -> None:
@@ -137,27 +150,24 @@ class XmlListing:
         # In RSS 1.0 the root is of RDF, and the items are of RSS.
         self._prefix = "" if local == "RDF" else prefix + colon
         self._item = self._prefix + _ITEMS[self.form]
+        self._atom = self.form is Listing.ATOM
+        self._guid_name = f"{self._prefix}guid" if self.form is Listing.RSS else ""
+        link, date = _FIELDS[self.form]
+        self._dates = frozenset((self._prefix + date,)) if self._with_dates else frozenset[str]()
+        # The base of an Atom element must be noted before its text, so its fields take the longer way.
+        self._plain = frozenset[str]() if self._atom else self._dates | {self._prefix + link}
 
     def _field(self, name: str, attributes: dict[str, str]) -> None:
-        """Begin a field of an item."""
-        if not name.startswith(self._prefix):
-            return
-        local = name[len(self._prefix) :]
-        match self.form:
-            case Listing.ATOM:
-                if local == "link" and attributes.get("rel", "alternate").strip().lower() in _ALTERNATE:
-                    href = attributes.get("href", "").strip()
-                    if href and not self._link:
-                        self._link, self._base = href[: MAX_URL_CHARS + 1], self._bases[-1]
-                elif local == "updated" and self._dates:
-                    self._capture()
-            case Listing.RSS:
-                permanent = local == "guid" and attributes.get("isPermaLink", "true").lower() == "true"
-                if permanent or local == "link" or (local == "pubDate" and self._dates):
-                    self._capture()
-            case _:
-                if local == "loc" or (local == "lastmod" and self._dates):
-                    self._capture()
+        """Begin a field of an item that is not in `_plain`."""
+        if self._atom:
+            if name in self._dates:
+                self._capture()
+            elif name == f"{self._prefix}link" and attributes.get("rel", "alternate").strip().lower() in _ALTERNATE:
+                href = attributes.get("href", "").strip()
+                if href and not self._link:
+                    self._link, self._base = href[: MAX_URL_CHARS + 1], self._bases[-1]
+        elif name == self._guid_name and attributes.get("isPermaLink", "true").lower() == "true":
+            self._capture()
 
     def _capture(self) -> None:
         self._text, self._chars = [], 0
@@ -170,15 +180,15 @@ class XmlListing:
 
     def _end(self, name: str) -> None:
         depth, self._depth = self._depth, self._depth - 1
-        if self.form is Listing.ATOM:
+        if self._atom:
             self._bases.pop()
         if self._text is not None and depth == self._item_depth + 1:
             value = "".join(self._text).strip()
             self._text = None
             self._parser.CharacterDataHandler = None
-            if self._dates and name[len(self._prefix) :] in self._dates:
+            if name in self._dates:
                 self._lastmod = date_s(value)
-            elif name == self._prefix + "guid":
+            elif name == self._guid_name:
                 # Most identifiers that are not URLs do not say so.
                 self._guid = self._guid or (value if "://" in value else "")
             else:
@@ -190,7 +200,6 @@ class XmlListing:
                 self._entries.append(Entry(reference, base, self._lastmod))
 
 
-_DATES: Final = frozenset(("lastmod", "updated", "pubDate"))
 _ALTERNATE: Final = frozenset(("", "alternate", "http://www.iana.org/assignments/relation/alternate"))
 
 

@@ -317,10 +317,19 @@ class CompiledScope:
     def _judge_alone(self, url: str, seed_like: bool) -> ScopeRule | None:
         if self.problem is not None:
             raise PatternRefused(self.problem)
+        if self._admits(url, seed_like):
+            return None
         for name, why in self._alone_rules(url, seed_like):
             if why is not None:
                 return ScopeRule(name, why)
         return None
+
+    def _admits(self, url: str, seed_like: bool) -> bool:
+        """Return True if no rule of `_alone_rules` refuses the URL, as for most. With patterns it may return False."""
+        scope = self._scope
+        if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:
+            return False
+        return seed_like or trap(url, scope.traps) is None
 
     def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
         """Yield the rules that judge a URL by itself, each with the reason why it refuses, or None."""

@@ -20,6 +20,8 @@ def repeated_segment(path: str, max_count: int) -> str | None:
 
     An empty segment (`//`) counts as a segment, too.
     """
+    if path.count("/") <= max_count:
+        return None
     segments = path.split("/")
     if len(segments) - len(set(segments)) < max_count:
         return None

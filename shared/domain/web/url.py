@@ -52,6 +52,13 @@ _LABEL: Final = r"[a-z0-9_-]{1,63}"
 _CANONICAL: Final = re.compile(
     rf"https?://((?:(?:{_LABEL}\.)*{_LABEL}\.?|\[[0-9a-f:]+\])(?::[1-9][0-9]{{0,4}})?)/[^#]*"
 ).fullmatch
+_PLAIN: Final = re.compile(
+    r"https?://((?:(?!xn--)[a-z0-9-]{1,63}\.)+[a-z]{2,63})(?:/(?!\.)[A-Za-z0-9_.~!$&'()*+,;=:@-]*)+"
+    r"(?:\?[A-Za-z0-9_.~!$&()*+,;=:@/?-]*)?"
+).fullmatch
+"""Matches URLs that are canonical as they are, as most links of most sites: an ordinary name without a port, no escape,
+no fragment, and no segment that begins with a dot."""
+
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
 _STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})").search
 _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -87,6 +94,8 @@ def _parse(url: str, base: str | None) -> tuple[str, str] | None:
     """Return the canonical URL and its authority as written there."""
     if len(url) > MAX_URL_CHARS:
         return None
+    if (plain := _PLAIN(url)) is not None and len(plain[1]) <= _MAX_NAME:
+        return url, plain[1]
     try:
         href = normalize_url(url) if base is None else join_url(base, url)
     except ValueError:
