@@ -1,6 +1,7 @@
 """When pages are fetched again: intervals within their bounds, and prices that keep the budget."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from shared.domain.frontier.change_rate import CODES, FASTEST, SLOWEST, ChangeRate
 from shared.domain.frontier.recrawl import (
     BUCKETS,
+    RecrawlSchedule,
     SignalTrust,
     advanced_s,
     bucket_of,
@@ -113,6 +115,27 @@ def test_signalled_changes_are_paid_from_the_budget() -> None:
     signalled[medium] = 500
     among = solved(pages, 150, DAY, YEAR, signalled=signalled)
     assert among.requests_per_day(pages, DAY, YEAR) == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.8, 0.97])
+def test_followed_pages_spend_the_budget_and_no_more(part: float) -> None:
+    """A fetch for a sign starts the wait of its page anew. So waits and signs together need less than both alone."""
+    medium = bucket_of(ChangeRate(1 / (10 * DAY)).code)
+    rate = bucket_rate(medium)
+    waiting = bucket_of(ChangeRate(rate * (1 - part)).code)
+    pages, signalled, followed = [0] * BUCKETS, [0.0] * BUCKETS, [0] * BUCKETS
+    pages[waiting], signalled[medium], followed[medium] = 1_000, 1_000 * part, 1_000
+    budget = 1_000 * (part * rate + 1 / (40 * DAY)) * DAY
+
+    def spent(schedule: RecrawlSchedule) -> float:
+        wait, drawn = schedule.interval_s(waiting << 17, 60.0, YEAR), random.Random(1)
+        cycles = [min(drawn.expovariate(part * rate), wait) for _ in range(100_000)]
+        return 1_000 * DAY * len(cycles) / sum(cycles)
+
+    known = solved(pages, budget, 60.0, YEAR, signalled=signalled, followed=followed)
+    added = solved(pages, budget, 60.0, YEAR, signalled=signalled)
+    assert spent(known) == pytest.approx(budget, rel=0.05)
+    assert spent(added) < 0.95 * budget
 
 
 def test_price_is_the_same_for_two_owners_with_the_same_mix() -> None:

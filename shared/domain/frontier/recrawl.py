@@ -96,21 +96,28 @@ def solved(
     max_s: float,
     *,
     signalled: Sequence[float] = (),
+    followed: Sequence[int] = (),
 ) -> RecrawlSchedule:
     """Return the schedule with the least price at which `pages` (counted by bucket) need at most `requests_per_day`.
 
-    `signalled`: the pages by bucket whose changes are signalled. Each such change needs a request besides, if it is
-    worth the price. A page of which only a part of the changes is signalled counts as that part.
+    `signalled`: the pages by bucket whose changes are signalled. Each such change needs a request, if it is worth the
+    price. A page of which only a part of the changes is signalled counts as that part. `followed`: how many pages these
+    are, by the same bucket. After a request for a sign a page waits anew. So it needs fewer requests than its waits and
+    its signs would alone. Without `followed` both are added.
 
     Even the greatest price leaves each page a request every `max_s`. If that is over the budget, pages are fetched
     late.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
-    signs = [(count, bucket_rate(bucket)) for bucket, count in enumerate(signalled) if count > 0]
+    signs = [
+        _Signs(bucket_rate(bucket), count, followed[bucket] if followed else 0, min_s, max_s)
+        for bucket, count in enumerate(signalled)
+        if count > 0
+    ]
 
     def needed(price_s: float) -> float:
         asked = sum(count / within(wait_s(rate, price_s), min_s, max_s) for count, rate in rates)
-        shown = sum(count * rate for count, rate in signs if price_s * rate < _SIGN_WORTH)
+        shown = sum(each.requests(price_s) for each in signs if price_s * each.rate < _SIGN_WORTH)
         return DAY_S * (asked + shown)
 
     low, high = _PRICES
@@ -131,6 +138,28 @@ def solved(
             long = 1 / (part / within(short, min_s, max_s) + (1 - part) / within(long, min_s, max_s))
         waits.append(long)
     return RecrawlSchedule(2.0**high, tuple(waits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """The pages of a bucket that are fetched when their changes are signalled. `signalled`: the sum of their parts."""
+
+    rate: float
+    signalled: float
+    pages: int
+    min_s: float
+    max_s: float
+
+    def requests(self, price_s: float) -> float:
+        """Return the requests a second that signs cause, less those for waits that never end because of a sign."""
+        signs = self.signalled * self.rate
+        if not self.pages:
+            return signs
+        part = min(self.signalled / self.pages, 1.0)
+        wait = within(wait_s(self.rate * (1 - part), price_s), self.min_s, self.max_s)
+        # A page waits until its next sign, but at most for `wait`.
+        one = part * self.rate
+        return self.pages * (one / -expm1(-one * wait) - 1 / wait)
 
 
 def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: float, max_s: float) -> float:

@@ -40,10 +40,13 @@ RATES: Final = "rates"
 SIGNALLED: Final = "signalled"
 """The kind of tally that sums the followed parts of pages (`PageHistory.followed`) by the bucket of all changes."""
 
+FOLLOWED_PAGES: Final = "followed"
+"""The kind of tally that counts the pages of which SIGNALLED has a part, by the same bucket."""
+
 SITEMAPS: Final = "sitemap_rates"
 """The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
 
-COUNTED: Final = (RATES, SIGNALLED, SITEMAPS)
+COUNTED: Final = (RATES, SIGNALLED, FOLLOWED_PAGES, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
 """The counts of a crawl's pages in a partition: number by bucket, for each kind of COUNTED that has some."""
 
@@ -100,7 +103,9 @@ class RecrawlPages:
             budget = max(budget - requests_per_day(self._counts[SITEMAPS]), budget / 2)
             bounds = (self.interval.min_ms / 1000, self.interval.max_ms / 1000)
             signalled = [n / FOLLOWED for n in self._counts[SIGNALLED]]
-            self._schedule = solved(self.pages, budget, *bounds, signalled=signalled)
+            self._schedule = solved(
+                self.pages, budget, *bounds, signalled=signalled, followed=self._counts[FOLLOWED_PAGES]
+            )
             self._solved_ms, self._moved = now_ms, 0
         return self._schedule
 
@@ -199,6 +204,7 @@ def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple
         yield RATES, waiting_bucket(history.rate, history.followed), 1
         if history.followed:
             yield SIGNALLED, signalled_bucket(history.rate), history.followed
+            yield FOLLOWED_PAGES, signalled_bucket(history.rate), 1
 
 
 def without_rate(history: PageHistory) -> PageHistory:

@@ -19,6 +19,7 @@ from shared.domain.frontier.recrawl import (
 )
 from shared.domain.frontier.recrawl_pages import (
     COUNTED,
+    FOLLOWED_PAGES,
     RATES,
     SIGNALLED,
     SITEMAPS,
@@ -194,6 +195,7 @@ class Adaptive(Fixed):
                 count = counts[self._partition[page.host.name]]
                 count[RATES][waiting_bucket(record.code, record.followed)] += 1
                 count[SIGNALLED][signalled_bucket(record.code)] += record.followed
+                count[FOLLOWED_PAGES][signalled_bucket(record.code)] += record.followed > 0
         self._pages = [RecrawlPages(self._rpd, BOUNDS, each, 0) for each in counts]
         self._signals = {name: signals_of(each.encoded()) for name, each in self._signals.items()}
 
@@ -202,8 +204,10 @@ class Adaptive(Fixed):
         if record.code:
             owner.count(waiting_bucket(record.code, record.followed), -1)
             owner.count(signalled_bucket(record.code), -record.followed, SIGNALLED)
+            owner.count(signalled_bucket(record.code), -(record.followed > 0), FOLLOWED_PAGES)
         owner.count(waiting_bucket(code, followed), 1)
         owner.count(signalled_bucket(code), followed, SIGNALLED)
+        owner.count(signalled_bucket(code), followed > 0, FOLLOWED_PAGES)
         record.code, record.followed = code, followed
 
 
