@@ -6,7 +6,8 @@
 Each policy crawls a web of its own with the same seed and the same requests a day: one for `--pages-per-request` pages.
 The second half of the time is measured. The web is tests/support/simulation/changing_web.py; its rates and seeds were
 fixed before the policies were tuned, on other seeds (`TUNING_SEEDS`). At the middle of the measured time every owner is
-restarted from what is stored.
+restarted from what is stored. The row `bound` is no policy: no policy that does not know the future exceeds that
+freshness. It is computed from the rates of the web (tests/support/simulation/freshness_bound.py).
 """
 
 import argparse
@@ -17,20 +18,31 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Final
 
 from tests.support.simulation.changing_web import DAY_S, SECOND_SEEDS, TABLE_SEEDS, ChangingWeb, Study
+from tests.support.simulation.freshness_bound import freshness_bound
 from tests.support.simulation.recrawl_policies import POLICIES
 from tests.support.simulation.recrawl_run import Run, impolite
 
+BOUND: Final = "bound"
+"""The row of the freshness that no policy exceeds."""
+
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a policy did with one web. `requests` and `unchanged` are per day; `spent`: requests to the budget."""
+class Row:
+    """The freshness of one web under a policy, or its bound."""
 
     policy: str
     seed: int
     pages: int
     freshness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Row):
+    """What a policy did with one web. `requests` and `unchanged` are per day; `spent`: requests to the budget."""
+
     unchanged: float
     requests: float
     spent: float
@@ -41,12 +53,26 @@ class Measured:
     impolite: int
 
 
+def row_of(name: str, seed: int, *, hosts: int, days: int, pages_per_request: float, study: Study = Study.CHO) -> Row:
+    """Return what the policy `name` does with the web of a seed, or the bound of that web."""
+    if name != BOUND:
+        return measured(name, seed, hosts=hosts, days=days, pages_per_request=pages_per_request, study=study)
+    web = ChangingWeb(seed, hosts, days, study)
+    freshness = freshness_bound(web, _budget(web, pages_per_request), days // 2 * DAY_S)
+    return Row(BOUND, seed, len(web.pages), freshness)
+
+
+def _budget(web: ChangingWeb, pages_per_request: float) -> int:
+    """Return the requests a day that a policy may send."""
+    return max(1, int(len(web.pages) / pages_per_request))
+
+
 def measured(
     name: str, seed: int, *, hosts: int, days: int, pages_per_request: float, study: Study = Study.CHO
 ) -> Measured:
     """Return what the policy `name` does with the web of a seed."""
     web = ChangingWeb(seed, hosts, days, study)
-    budget = max(1, int(len(web.pages) / pages_per_request))
+    budget = _budget(web, pages_per_request)
     half_s, middle_s, end_s = days // 2 * DAY_S, days * 3 // 4 * DAY_S, days * DAY_S
     run = Run(web, POLICIES[name](web, budget), budget, half_s)
     run.until(middle_s)
@@ -70,8 +96,11 @@ def measured(
     )
 
 
-def table(rows: Sequence[Measured]) -> str:
-    """Return the rows as a table, the means of the seeds, with ratios to the fixed interval."""
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as a table, the means of the seeds, with ratios to the fixed interval.
+
+    A row has no number, `-`, where it has not been measured.
+    """
     lines = [
         "| policy | freshness | to fixed | useless a day | to fixed | requests a day | of budget | busiest day "
         "| sitemaps a day | yield | impolite |",
@@ -81,25 +110,27 @@ def table(rows: Sequence[Measured]) -> str:
     for name in dict.fromkeys(row.policy for row in rows):
         own = [row for row in rows if row.policy == name]
 
-        def mean(field: str, own: list[Measured] = own) -> float:
-            return float(statistics.mean(getattr(row, field) for row in own))
+        def mean(field: str, form: str, own: list[Row] = own) -> str:
+            known = [getattr(row, field) for row in own if hasattr(row, field)]
+            return format(statistics.mean(known), form) if known else "-"
 
-        def ratio(field: str, own: list[Measured] = own) -> str:
-            known = [getattr(row, field) / getattr(fixed[row.seed], field) for row in own if row.seed in fixed]
+        def ratio(field: str, own: list[Row] = own) -> str:
+            compared = [row for row in own if hasattr(row, field) and row.seed in fixed]
+            known = [getattr(row, field) / getattr(fixed[row.seed], field) for row in compared]
             return f"{statistics.mean(known):.2f}" if known else "-"
 
         cells = (
             name,
-            f"{mean('freshness'):.3f}",
+            mean("freshness", ".3f"),
             ratio("freshness"),
-            f"{mean('unchanged'):,.0f}",
+            mean("unchanged", ",.0f"),
             ratio("unchanged"),
-            f"{mean('requests'):,.0f}",
-            f"{mean('spent'):.3f}",
-            f"{mean('busiest_day'):.3f}",
-            f"{mean('sitemaps'):,.0f}",
-            f"{mean('yielded'):.2f}",
-            str(sum(row.impolite for row in own)),
+            mean("requests", ",.0f"),
+            mean("spent", ".3f"),
+            mean("busiest_day", ".3f"),
+            mean("sitemaps", ",.0f"),
+            mean("yielded", ".2f"),
+            str(sum(row.impolite for row in own if isinstance(row, Measured))) if name != BOUND else "-",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -107,16 +138,17 @@ def table(rows: Sequence[Measured]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="orb bench simulated", description="Compare recrawl policies.")
+    names = [*POLICIES, BOUND]
     parser.add_argument("--hosts", type=int, default=1_000)
     parser.add_argument("--days", type=int, default=360)
     parser.add_argument("--pages-per-request", type=float, default=30.0, help="pages for each request a day")
     parser.add_argument("--study", choices=[study.value for study in Study], default=Study.CHO.value)
     parser.add_argument("--seeds", type=int, nargs="+", help="by default those of the study's table")
-    parser.add_argument("--only", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--json", action="store_true", help="every run as JSON instead of the table")
     asked = parser.parse_args()
     study = Study(asked.study)
-    one = partial(measured, hosts=asked.hosts, days=asked.days, pages_per_request=asked.pages_per_request, study=study)
+    one = partial(row_of, hosts=asked.hosts, days=asked.days, pages_per_request=asked.pages_per_request, study=study)
     seeds = asked.seeds or (TABLE_SEEDS if study is Study.CHO else SECOND_SEEDS)
     runs = [(name, seed) for name in asked.only for seed in seeds]
     with ProcessPoolExecutor(max_workers=2) as processes:

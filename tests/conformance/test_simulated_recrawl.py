@@ -6,8 +6,9 @@ chance.
 
 import pytest
 
-from tests.benchmarks.simulated import Measured, measured
-from tests.support.simulation.changing_web import DAY_S, TUNING_SEEDS, ChangingWeb
+from tests.benchmarks.simulated import BOUND, Measured, measured, row_of
+from tests.support.simulation.changing_web import DAY_S, TABLE_SEEDS, TUNING_SEEDS, ChangingWeb
+from tests.support.simulation.freshness_bound import fixed_freshness
 from tests.support.simulation.recrawl_policies import POLICIES
 from tests.support.simulation.recrawl_run import Run
 
@@ -32,9 +33,26 @@ def test_policy_with_sitemaps_is_fresher_with_fewer_useless_fetches(name: str, r
     assert 0 < rows[name].sitemaps < 0.2 * rows[name].requests, "they count within the budget"
 
 
-def test_target_of_freshness_is_beyond_the_bound_of_this_web(rows: dict[str, Measured]) -> None:
-    """With all rates and the changes in right sitemaps known at once and for free, 1.3 is not reached."""
-    assert rows["adaptive"].freshness < rows["signs known"].freshness < 1.3 * rows["fixed"].freshness
+def test_no_policy_without_clairvoyance_exceeds_the_bound(rows: dict[str, Measured]) -> None:
+    """The bound is an expectation, and no policy comes near enough to be above it by the chance of 1,600 pages."""
+    bound = row_of(BOUND, TUNING_SEEDS[0], hosts=HOSTS, days=DAYS, pages_per_request=PAGES_PER_REQUEST)
+    exceeding = [name for name, each in rows.items() if name != "oracle" and each.freshness > bound.freshness]
+    assert exceeding == []
+    assert rows["adaptive"].freshness < rows["signs known"].freshness < bound.freshness < 1.5 * rows["fixed"].freshness
+
+
+def test_fixed_interval_is_as_fresh_as_expected(rows: dict[str, Measured]) -> None:
+    web = ChangingWeb(TUNING_SEEDS[0], HOSTS, DAYS)
+    expected = fixed_freshness(web, PAGES_PER_REQUEST * DAY_S, DAYS // 2 * DAY_S)
+    assert rows["fixed"].freshness == pytest.approx(expected, abs=0.015)
+
+
+@pytest.mark.parametrize("seed", TABLE_SEEDS)
+def test_target_of_freshness_is_beyond_the_bound_of_the_table(seed: int) -> None:
+    """The target is 1.3 times the freshness of the fixed interval. So no policy can reach it on these webs."""
+    bound = row_of(BOUND, seed, hosts=1_000, days=360, pages_per_request=PAGES_PER_REQUEST)
+    fixed = fixed_freshness(ChangingWeb(seed, 1_000, 360), PAGES_PER_REQUEST * DAY_S, 180 * DAY_S)
+    assert 1.25 * fixed < bound.freshness < 1.3 * fixed
 
 
 def test_no_policy_is_fresher_than_the_oracle(rows: dict[str, Measured]) -> None:
@@ -46,7 +64,7 @@ def test_policies_keep_the_budget_and_spend_it(rows: dict[str, Measured]) -> Non
     for row in rows.values():
         budget = row.requests / row.spent
         assert row.busiest_day <= 1.01 + 1 / budget, row.policy
-        assert row.spent > 0.85, row.policy
+        assert row.spent > (0.93 if row.policy == "adaptive" else 0.85), row.policy
 
 
 def test_no_request_comes_sooner_than_a_host_permits(rows: dict[str, Measured]) -> None:

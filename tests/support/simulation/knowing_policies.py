@@ -17,7 +17,7 @@ class SignsKnown(Fixed):
 
     def __init__(self, web: ChangingWeb, requests_per_day: int) -> None:
         super().__init__(web, requests_per_day)
-        rates = [(page.true_rate(0.0), _is_listed(page)) for page in web.pages]
+        rates = [(page.true_rate(0.0), is_listed(page)) for page in web.pages]
         low, high = 1.0, 2.0**40
         while high / low > 1.0001:
             price_s = sqrt(low * high)
@@ -28,13 +28,13 @@ class SignsKnown(Fixed):
     def first(self, page: Page, now: float) -> Record:
         record = Record(now, now)
         self.compared(page, record, changed=False, now=now)
-        if not _is_listed(page):
+        if not is_listed(page):
             record.due_s = now + part_of(page) * (record.due_s - now)
         return record
 
     def compared(self, page: Page, record: Record, *, changed: bool, now: float) -> None:
         record.checked_s, rate = now, page.true_rate(now)
-        if not _is_listed(page):
+        if not is_listed(page):
             record.due_s = now + within(wait_s(rate, self._price_s), MIN_S, MAX_S)
         else:
             record.due_s = page.next_change if rate * self._price_s < 1 else now + MAX_S
@@ -43,7 +43,7 @@ class SignsKnown(Fixed):
         self.compared(page, record, changed=False, now=now)
 
 
-def _is_listed(page: Page) -> bool:
+def is_listed(page: Page) -> bool:
     """Return True if a sitemap lists the page with the time at which it changed."""
     return page.listed and page.host.sitemap in (Sitemap.RIGHT, Sitemap.PARTLY)
 
