@@ -56,7 +56,7 @@ _PLAIN: Final = re.compile(
     r"https?://((?:(?!xn--)[a-z0-9-]{1,63}\.)+[a-z]{2,63})(?:/(?!\.)[A-Za-z0-9_.~!$&'()*+,;=:@-]*)+"
     r"(?:\?[A-Za-z0-9_.~!$&()*+,;=:@/?-]*)?"
 ).fullmatch
-"""Matches URLs that are canonical as they are, as most links of most sites: an ordinary name without a port, no escape,
+"""Matches URLs that are canonical as they are, as most links are. Each has an ordinary name without a port, no escape,
 no fragment, and no segment that begins with a dot."""
 
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
