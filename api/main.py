@@ -20,7 +20,7 @@ from shared.adapters.local.resources import memory_of_process
 from shared.adapters.local.specs import LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats.broker import NatsBroker
-from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.settings import StreamSettings, login_of
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.page_archive import ServedPages
 from shared.adapters.sql.catalog.items import SqlItems
@@ -91,7 +91,7 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
             "nats",
             lambda: NatsBroker.connect(
                 [settings.nats_url],
-                token=settings.nats_token,
+                login=login_of(settings),
                 name="orb-master",
                 settings=StreamSettings(ack_wait_s=settings.ack_wait_s),
             ),

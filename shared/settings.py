@@ -28,7 +28,7 @@ Span = Annotated[float, Meta(ge=0.0, le=3600.0)]
 Patience = Annotated[float, Meta(ge=1.0, le=3600.0)]
 MemberId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 
-_HIDDEN: Final = frozenset({"nats_token", "etcd_password"})
+_HIDDEN: Final = frozenset({"nats_password", "nats_token", "etcd_password"})
 _SECRETS: Final = _HIDDEN | {"database"}
 _MASK: Final = "********"
 _USER: Final = re.compile(r"(?<=://)[^/@\s,]*@")
@@ -40,7 +40,7 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of every process.
 
     - `dir`: the folder of the crawl (crawl.db, archive/, nats/).
-    - `nats_url`, `nats_token`: the broker.
+    - `nats_url`: the broker. `nats_user` and `nats_password`, or `nats_token`: what it knows the process by.
     - `ack_wait_s`: after this the broker delivers a silent shard again.
     - `memory_bytes`: the memory at which the process takes on no new work. 0 means a share of the available memory
       (shared.adapters.local.resources).
@@ -48,6 +48,8 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
 
     dir: Path
     nats_url: str
+    nats_user: str | None = None
+    nats_password: str | None = None
     nats_token: str | None = None
     ack_wait_s: Patience = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -152,6 +154,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     etcd_ca: Path | None = None
     etcd_cert: Path | None = None
     etcd_key: Path | None = None
+    nats_user: str | None = None
+    nats_password: str | None = None
     nats_token: str | None = None
     nats_ca: Path | None = None
     nats_cert: Path | None = None

@@ -19,12 +19,14 @@ LAST_REPORTS_S: Final = 10.0
 
 SILENT_S: Final = 5.0
 """A broker is silent if it has answered nothing for so long, and none of the last `_UNANSWERED` requests. The reply
-that it stores no reports counts as no answer. A silent broker is not waited for: its shards come again."""
+that it stores nothing counts as no answer. A silent broker is not waited for: its shards come again."""
 
 _UNANSWERED: Final = 2
 """A loaded server may take as long as SILENT_S for one request, so one request without an answer is not enough."""
 
 _ASK_S: Final = 0.5
+_PROBE: Final = "probe"
+"""A key of the robots bucket that has no record. The bucket is all that a worker may read in the broker."""
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:
@@ -52,7 +54,7 @@ async def listen(broker: Broker, clock: Clock, silent: asyncio.Event) -> None:
     answered_at, unanswered = clock.elapsed(), 0
     while True:
         try:
-            await broker.reports_state()
+            await broker.get_robots(_PROBE)
         except (Transient, Permanent, Unusable):
             unanswered += 1
             if unanswered >= _UNANSWERED and clock.elapsed() - answered_at >= SILENT_S:

@@ -26,7 +26,7 @@ from shared.adapters.local.private_folder import closing, make_private
 from shared.adapters.local.specs import LOOK_S, LocalSpecs
 from shared.adapters.local.suffixes import use_snapshot
 from shared.adapters.nats import NatsBroker, StreamSettings
-from shared.adapters.nats.settings import nats_tls_of
+from shared.adapters.nats.settings import login_of, nats_tls_of
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.errors import Transient, Unusable, single
 from shared.domain.ops.config import MemberRole, WorkerTuning, worker_tuning
@@ -243,7 +243,7 @@ async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
     streams = StreamSettings(ack_wait_s=settings.ack_wait_s)
     broker = await NatsBroker.connect(
         listed(settings.nats_url),
-        token=settings.nats_token,
+        login=login_of(settings),
         name=settings.id,
         settings=streams,
         tls=nats_tls_of(settings),

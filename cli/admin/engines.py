@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from cli.local.cluster_folder import ClusterFolder, database_of
 from cli.local.member import flags_of
 from cli.terminal.exits import Environment, Usage
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from shared.adapters.sql.engine.executor import Executor
 
 _DATABASE: Final = ("database",)
-_NATS: Final = ("nats_url", "nats_ca", "nats_cert", "nats_key", "nats_replicas", "pools")
+_NATS: Final = ("nats_url", "nats_user", "nats_ca", "nats_cert", "nats_key", "nats_replicas", "pools")
 _ETCD: Final = ("etcd", "etcd_user", "etcd_ca", "etcd_cert", "etcd_key", "cluster")
 _OPTIONAL: Final = {
     "id": SettingValue("operator", SettingOrigin.DEFAULT, ""),
@@ -99,6 +97,7 @@ def _gathered(
 ) -> Mapping[str, SettingValue]:
     values = gathered("master", flags_of("master"), arguments, environment)
     if arguments.up is not None:
+        values = {name: value for name, value in values.items() if name != "nats_token"}
         values |= in_folder(ClusterFolder(arguments.up), values.get("database"))
     for name in needed:
         if name not in values:
@@ -112,6 +111,8 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
 
     `database` must be given if it is on PostgreSQL, because the folder keeps no password.
     """
+    from shared.adapters.nats.server import master_login
+
     remembered = folder.remembered()
     if remembered is None:
         raise Usage(f"{folder.path} is not the folder of a cluster.")
@@ -123,11 +124,12 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
         "nats_url": f"nats://127.0.0.1:{remembered.nats}",
     }
     try:
-        here["nats_token"] = msgspec.json.decode((folder.nats / "nats.conf").read_bytes())["authorization"]["token"]
-    except (OSError, msgspec.DecodeError, LookupError, TypeError) as error:
+        login = master_login(folder.nats / "nats.conf")
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise Environment(
             f"cannot read {folder.nats / 'nats.conf'}: {error}; start the cluster with `orb up`."
         ) from error
+    here |= {"nats_user": login.user or "", "nats_password": login.password or ""}
     values = {name: SettingValue(text, SettingOrigin.FLAG, "--dir") for name, text in here.items()}
     return values if given is None else {**values, "database": given}
 

@@ -106,8 +106,14 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
             server = EmbeddedServer(folder.nats, inherit=(lock,))
             endpoint = await server.start()
             try:
+                login = endpoint.master
                 here = ClusterMasterSettings(
-                    id="operator", etcd="", nats_url=endpoint.url, nats_token=endpoint.token, database=url
+                    id="operator",
+                    etcd="",
+                    nats_url=endpoint.url,
+                    nats_user=login.user,
+                    nats_password=login.password,
+                    database=url,
                 )
                 await restore(backup, here)
             finally:

@@ -27,7 +27,7 @@ from cli.local.supervisor import Engine, RoleProcess
 from cli.terminal.progress import Watch
 from shared.adapters.etcd import EmbeddedEtcd, EtcdCoordinator, EtcdSettings
 from shared.adapters.local.clock import SystemClock
-from shared.adapters.nats import EmbeddedServer, Endpoint, ServerSettings
+from shared.adapters.nats import EmbeddedServer, Endpoint, NatsUser, ServerSettings
 from shared.domain.errors import Transient
 from shared.ports.coordinator import Coordinator
 from shared.runtime.retry import until_answered
@@ -35,6 +35,7 @@ from shared.runtime.supervise import Tasks
 from shared.wire.keys import Keys
 
 CLUSTER: Final = "orb"
+POOL: Final = "default"
 ETCD: Final = "etcd"
 BROKER: Final = "NATS"
 ELSEWHERE: Final = frozenset(
@@ -45,6 +46,7 @@ ELSEWHERE: Final = frozenset(
         "ETCD_CA",
         "ETCD_CERT",
         "ETCD_KEY",
+        "NATS_TOKEN",
         "NATS_CA",
         "NATS_CERT",
         "NATS_KEY",
@@ -116,7 +118,11 @@ class LocalCluster:
         self._ready = ready
         self._family = ProcessGroup(watch)
         self._etcd = EmbeddedEtcd(folder.etcd, inherit=(lock,))
-        self._broker = EmbeddedServer(folder.nats, ServerSettings(port=plan.nats_port), inherit=(lock,))
+        self._broker = EmbeddedServer(
+            folder.nats,
+            ServerSettings(port=plan.nats_port, workers=[NatsUser(name, POOL, name) for name in plan.workers]),
+            inherit=(lock,),
+        )
         self._broker_child = Engine(BROKER, self._broker)
 
     async def run(self) -> RunOutcome:
@@ -157,17 +163,17 @@ class LocalCluster:
 
     async def _start_members(self, engines: Engines) -> bool:
         shared = ["--cluster", CLUSTER, "--etcd", engines.etcd, "--nats", engines.nats.url]
-        secrets = {"ORB_NATS_TOKEN": engines.nats.token}
+        settings = {**engines.nats.master.environment, "ORB_DATABASE": self._plan.database}
         for name, place in self._plan.masters.items():
             flags = ["--id", name, *shared, "--archive", os.fspath(self._folder.archive)]
             flags += ["--nats-store", os.fspath(self._folder.nats)]
             flags += ["--http", str(place), "--address", str(place.reached_at)]
-            if not await self._start(name, ["master", *flags], {**secrets, "ORB_DATABASE": self._plan.database}):
+            if not await self._start(name, ["master", *flags], settings):
                 return False
         for name, place in self._plan.workers.items():
             flags = ["--id", name, *shared, "--dir", os.fspath(self._folder.path), "--metrics", str(place)]
             flags += [part for network in self._plan.allow_net for part in ("--allow-net", network)]
-            if not await self._start(name, ["worker", *flags], secrets):
+            if not await self._start(name, ["worker", *flags], engines.nats.logins[name].environment):
                 return False
         return True
 

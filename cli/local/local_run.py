@@ -21,7 +21,7 @@ from cli.local.nats_restart import NatsRestart
 from cli.local.process_group import ProcessGroup, RunEnd, RunOutcome
 from cli.local.supervisor import Child, Engine, RoleProcess
 from cli.terminal.progress import Watch
-from shared.adapters.nats import EmbeddedServer, Endpoint, NatsBroker, StreamSettings
+from shared.adapters.nats import EmbeddedServer, Endpoint, NatsBroker, NatsUser, ServerSettings, StreamSettings
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.errors import Transient, Unusable
 from shared.domain.frontier.states import CrawlState
@@ -71,9 +71,10 @@ class LocalRun:
         self._renewed = renewed
         self._refresh_ms = refresh_ms
         self._family = ProcessGroup(watch)
-        self._server = EmbeddedServer(folder.nats, inherit=(lock,))
-        self._broker = Engine("NATS", self._server)
         self._workers = [f"worker-{number}" for number in range(1, workers + 1)]
+        users = [NatsUser(name, spec.pool, name) for name in self._workers]
+        self._server = EmbeddedServer(folder.nats, ServerSettings(workers=users), inherit=(lock,))
+        self._broker = Engine("NATS", self._server)
         self._names = ["master", *self._workers]
         self._answered = False
         self._at_first = {"ORB_ALONE": "true"} | ({"ORB_UNBLOCK": "true"} if unblock else {})
@@ -102,7 +103,6 @@ class LocalRun:
         shared = {
             "ORB_DIR": os.fspath(self._folder.path.resolve()),
             "ORB_NATS_URL": endpoint.url,
-            "ORB_NATS_TOKEN": endpoint.token,
             "ORB_POOL": self._spec.pool,
         }
         if self._folder.authorities.is_file():
@@ -110,17 +110,19 @@ class LocalRun:
         for name in self._names:
             path = self._folder.logs / f"{name}.log"
             begin_log(path)
-            role = partial(RoleProcess, inherit=(self._lock,), forks=self._forks)
+            role = partial(RoleProcess, without={"ORB_NATS_TOKEN"}, inherit=(self._lock,), forks=self._forks)
             if name == "master":
                 settings = {
                     **shared,
+                    **endpoint.master.environment,
                     "ORB_RETRY_ID": self._retry_id,
                     "ORB_RENEWED": str(self._renewed).lower(),
                     "ORB_REFRESH_MS": str(self._refresh_ms),
                 }
                 child = role(name, ["_master"], path, settings, at_first=self._at_first)
             else:
-                child = role(name, ["_worker"], path, {**shared, "ORB_ID": name})
+                settings = {**shared, **endpoint.logins[name].environment, "ORB_ID": name}
+                child = role(name, ["_worker"], path, settings)
             if not await self._family.start(child, ended=self._ended):
                 return
 
@@ -134,7 +136,7 @@ class LocalRun:
     async def _follow(self, endpoint: Endpoint) -> None:
         """Show the master's progress. A message may be lost, so `_look_after` checks the database for the end, too."""
         connect = partial(
-            NatsBroker.connect, [endpoint.url], token=endpoint.token, name="orb", settings=StreamSettings()
+            NatsBroker.connect, [endpoint.url], login=endpoint.master, name="orb", settings=StreamSettings()
         )
         try:
             broker = await _patiently(connect)

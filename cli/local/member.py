@@ -20,6 +20,7 @@ _SHARED: Final = {
     "etcd_cert": ("FILE", "its own certificate for etcd"),
     "etcd_key": ("FILE", "the key of that certificate"),
     "nats_url": ("URL[,URL]", "NATS's endpoints: nats://, or tls:// to be encrypted"),
+    "nats_user": ("NAME", "user name for NATS"),
     "nats_ca": ("FILE", "the CA that has signed NATS's certificates"),
     "nats_cert": ("FILE", "its own certificate for NATS"),
     "nats_key": ("FILE", "the key of that certificate"),
@@ -95,8 +96,8 @@ def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
     """Declare the flags of `orb master` or `orb worker`; `role` is `master` or `worker`."""
     parser.epilog = (
         f"Each is also a variable ({PREFIX}* and the setting's name: see docs/configuration.md) and a key of FILE. "
-        f"Flags override variables, which override FILE. Passwords and tokens have no flags: {PREFIX}NATS_TOKEN, "
-        f"{PREFIX}ETCD_PASSWORD. `orb config show {role}` prints the effective settings."
+        f"Flags override variables, which override FILE. Passwords and tokens have no flags: {PREFIX}NATS_PASSWORD, "
+        f"{PREFIX}NATS_TOKEN, {PREFIX}ETCD_PASSWORD. `orb config show {role}` prints the effective settings."
     )
     parser.add_argument("--config", metavar="FILE", help=f"settings as YAML (or {CONFIG})")
     for name, (metavar, text) in _ROLES[role].items():

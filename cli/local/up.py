@@ -196,7 +196,7 @@ class _Up:
             "key_shown_at": self._remembered.key_shown_at,
             "etcd": engines.etcd,
             "nats": engines.nats.url,
-            "nats_token_in": os.fspath(self._folder.nats / "nats.conf"),
+            "nats_passwords_in": os.fspath(self._folder.nats / "nats.conf"),
             "database": self._remembered.database,
             "dir": os.fspath(self._folder.path),
             "archive": os.fspath(self._folder.archive),

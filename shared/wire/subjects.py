@@ -1,7 +1,13 @@
 """The names of streams, subjects and buckets in NATS."""
 
+import re
+from typing import Final
+
 from shared.domain.ids import HostId, Partition
 from shared.ports.broker import QueuedVisit, ReportKind, VisitOrigin
+
+INBOX: Final = "_INBOX"
+_NOT_IN_TOKEN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 REPORTS = "REPORTS"
 REPORT_SUBJECTS = ("reports.*.outcome", "reports.*.discovery")
@@ -12,6 +18,7 @@ STATUS_WANTED = "status.wanted"
 """A master that begins to listen publishes here. Each worker then sends its status and retries a failed pull."""
 
 PROGRESS = "status.progress"
+EVERY_OWNER: Final = "owner.*"
 
 
 def visits_stream(pool: str) -> str:
@@ -64,3 +71,11 @@ def reported(subject: str) -> tuple[Partition, ReportKind]:
 def owner(partition: Partition) -> str:
     """Return the subject on which a partition's owner answers workers' questions (Begin and Extend)."""
     return f"owner.{partition}"
+
+
+def inbox(name: str) -> str:
+    """Return the first part of the subjects on which the process with this name receives answers.
+
+    Names differ in it, also those with a dot. A worker's name is its id.
+    """
+    return f"{INBOX}.{_NOT_IN_TOKEN.sub(lambda found: f'~{ord(found[0]):02x}', name)}"

@@ -41,10 +41,10 @@ async def run(seconds: float, size: int, folder: Path) -> None:
     server = EmbeddedServer(folder)
     endpoint = await server.start()
     settings = StreamSettings(reports_per_subject=1 << 30)
-    broker = await NatsBroker.connect([endpoint.url], token=endpoint.token, name="bench", settings=settings)
+    broker = await NatsBroker.connect([endpoint.url], login=endpoint.master, name="bench", settings=settings)
     await broker.declare(["default"])
     body = b"x" * size
-    client = await nats.connect(endpoint.url, token=endpoint.token)
+    client = await nats.connect(endpoint.url, user=endpoint.master.user, password=endpoint.master.password)
     js = client.jetstream()
 
     async def publish(number: int) -> int:

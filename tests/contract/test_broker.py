@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.nats import NatsBroker, NatsLogin, StreamSettings
 from shared.adapters.nats import requests as talk
 from shared.domain.errors import OwnershipLost, Permanent, Refused, TooLarge, Transient, Unusable
 from shared.domain.ids import Partition
@@ -27,16 +27,16 @@ def test_connecting_to_nobody_is_transient_within_its_bound(unused_port: int) ->
 
     async def run() -> None:
         with pytest.raises(Transient, match=f"no broker at .*{unused_port}"):
-            await NatsBroker.connect([f"nats://127.0.0.1:{unused_port}"], token=None, name="t", settings=settings)
+            await NatsBroker.connect([f"nats://127.0.0.1:{unused_port}"], name="t", settings=settings)
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_a_wrong_token_is_unusable_and_not_retried_until_the_bound(server: BrokerServer) -> None:
     async def run() -> None:
-        with pytest.raises(Unusable, match="check the token"):
+        with pytest.raises(Unusable, match="check nats_user and nats_password, or nats_token"):
             await NatsBroker.connect(
-                [server.endpoint.url], token="wrong", name="t", settings=StreamSettings(connect_s=3600)
+                [server.endpoint.url], login=NatsLogin(token="wrong"), name="t", settings=StreamSettings(connect_s=3600)
             )
 
     asyncio.run(asyncio.wait_for(run(), 30))

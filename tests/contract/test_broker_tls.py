@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from shared.adapters.nats import NatsBroker, StreamSettings
+from shared.adapters.nats import NatsBroker, NatsLogin, StreamSettings
 from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import demand
 from shared.domain.errors import Transient, Unusable
@@ -39,7 +39,7 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
 @asynccontextmanager
 async def broker(nats: NatsCluster, tls: TlsSettings | None = None, replicas: int = 3) -> AsyncIterator[NatsBroker]:
     settings = StreamSettings(replicas=replicas, reconnect_s=0.05, answer_s=10.0, connect_s=30.0)
-    opened = await NatsBroker.connect(nats.urls, token=None, name="test", settings=settings, tls=tls or nats.tls)
+    opened = await NatsBroker.connect(nats.urls, name="test", settings=settings, tls=tls or nats.tls)
     try:
         yield opened
     finally:
@@ -53,7 +53,7 @@ async def declare(broker: NatsBroker) -> None:
 
 async def look(nats: NatsCluster, stream: str) -> dict[str, Any]:
     """What the servers say of a stream, as soon as one leads it."""
-    connection = await NatsConnection.open(nats.urls, token=None, name="look", settings=StreamSettings(), tls=nats.tls)
+    connection = await NatsConnection.open(nats.urls, name="look", settings=StreamSettings(), tls=nats.tls)
     try:
         return await persist(lambda: demand(connection, f"STREAM.INFO.{stream}", None, 10.0))
     finally:
@@ -70,7 +70,7 @@ async def refused(urls: Sequence[str], tls: TlsSettings | None) -> str:
     for connect_s in (1.0, 10.0):
         hasty = replace(HASTY, connect_s=connect_s)
         with pytest.raises(Transient) as caught:
-            await NatsBroker.connect(urls, token="secret", name="test", settings=hasty, tls=tls)
+            await NatsBroker.connect(urls, login=NatsLogin(token="secret"), name="test", settings=hasty, tls=tls)
         if not str(caught.value).endswith("no answer"):
             break
     return str(caught.value)
@@ -213,6 +213,6 @@ def test_settings_that_would_speak_in_the_clear_or_cannot_work_are_refused(
 ) -> None:
     async def run() -> None:
         with pytest.raises(Unusable, match=says):
-            await NatsBroker.connect(urls, token=None, name="test", settings=HASTY, tls=tls)
+            await NatsBroker.connect(urls, name="test", settings=HASTY, tls=tls)
 
     asyncio.run(run())

@@ -42,8 +42,8 @@ async def declare(server: BrokerServer, by: int, per_subject: int, ack_wait_s: f
         ) as broker:
             await broker.declare([POOL])
             await broker.events.declare()
-    url, token = server.endpoint.url, server.endpoint.token
-    connection = await NatsConnection.open([url], token=token, name="look", settings=StreamSettings())
+    url, login = server.endpoint.url, server.endpoint.master
+    connection = await NatsConnection.open([url], login=login, name="look", settings=StreamSettings())
     try:
         reports = (await demand(connection, f"STREAM.INFO.{REPORTS}", None, 5.0))["config"]
         kept = (await demand(connection, f"STREAM.INFO.{EVENTS}", None, 5.0))["config"]

@@ -26,13 +26,13 @@ def test_it_works_in_any_folder_keeps_its_port_and_what_it_stored(tmp_path: Path
     async def run() -> None:
         endpoint = await server.start()
         broker = await NatsBroker.connect(
-            [endpoint.url], token=endpoint.token, name="t", settings=StreamSettings(reconnect_s=0.05)
+            [endpoint.url], login=endpoint.master, name="t", settings=StreamSettings(reconnect_s=0.05)
         )
         await broker.declare(["default"])
         await broker.publish_report(Partition(1), "outcome", b"x", "a")
         assert await server.restart() == endpoint
         await broker.close()
-        broker = await NatsBroker.connect([endpoint.url], token=endpoint.token, name="t", settings=StreamSettings())
+        broker = await NatsBroker.connect([endpoint.url], login=endpoint.master, name="t", settings=StreamSettings())
         assert await broker.pending_reports() == 1
         await broker.close()
         await server.stop()
@@ -42,7 +42,7 @@ def test_it_works_in_any_folder_keeps_its_port_and_what_it_stored(tmp_path: Path
     assert (folder / "store").is_dir()
 
 
-def test_it_listens_on_loopback_only_and_its_token_is_ours_alone(tmp_path: Path) -> None:
+def test_it_listens_on_loopback_only_and_its_passwords_are_ours_alone(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path)
 
     async def run() -> None:
@@ -55,12 +55,14 @@ def test_it_listens_on_loopback_only_and_its_token_is_ours_alone(tmp_path: Path)
         }
         assert listening == {("127.0.0.1", endpoint.port)}
         config = tmp_path / "nats.conf"
-        assert endpoint.token in config.read_text()
+        password = endpoint.master.password
+        assert password is not None
+        assert password in config.read_text()
         assert stat.S_IMODE(config.stat().st_mode) == 0o600
         for file in tmp_path.rglob("*"):
             if file.is_file() and file != config:
-                assert endpoint.token.encode() not in file.read_bytes()
-        assert endpoint.token not in " ".join(psutil.Process(server.pid).cmdline())
+                assert password.encode() not in file.read_bytes()
+        assert password not in " ".join(psutil.Process(server.pid).cmdline())
         await server.stop()
 
     before = os.umask(0o022)
@@ -70,16 +72,16 @@ def test_it_listens_on_loopback_only_and_its_token_is_ours_alone(tmp_path: Path)
         os.umask(before)
 
 
-def test_a_token_left_by_an_earlier_run_is_replaced(tmp_path: Path) -> None:
+def test_a_password_left_by_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "nats.conf").write_text("old")
 
     async def run() -> None:
-        tokens = set()
+        passwords = set()
         for _ in range(2):
             server = EmbeddedServer(tmp_path)
-            tokens.add((await server.start()).token)
+            passwords.add((await server.start()).master.password)
             await server.stop()
-        assert len(tokens) == 2
+        assert len(passwords) == 2
 
     asyncio.run(run())
 

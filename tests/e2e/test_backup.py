@@ -32,7 +32,7 @@ def orb_on(cluster: Cluster, command: str, *arguments: str | Path, code: int = 0
     told = {
         "ORB_DATABASE": cluster.url or str(cluster.database),
         "ORB_NATS_URL": cluster.broker.endpoint.url,
-        "ORB_NATS_TOKEN": cluster.broker.endpoint.token,
+        **cluster.broker.login("master").environment,
         "ORB_ETCD": cluster.etcd.endpoint,
         "ORB_CLUSTER": KEYS.cluster,
     }

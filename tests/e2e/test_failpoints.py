@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from shared.adapters.nats.server import master_login
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.runtime.supervise import FAILPOINT, dying_with
 from tests.support.archive.stored_crawl import check_crawl
@@ -37,7 +38,7 @@ def doomed_worker(run: Running, step: str, count: int) -> subprocess.Popen[bytes
         "ORB_ID": f"doomed-{step}",
         "ORB_DIR": str(run.out),
         "ORB_NATS_URL": ports["nats"][0],
-        "ORB_NATS_TOKEN": json.loads((nats / "nats.conf").read_text())["authorization"]["token"],
+        **master_login(nats / "nats.conf").environment,
         "ORB_ACK_WAIT_S": GRANT_S,
         FAILPOINT: f"{step}:{count}",
     }

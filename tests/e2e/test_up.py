@@ -87,9 +87,11 @@ def test_a_first_start_shows_all_there_is_to_know_and_the_next_one_goes_on(web: 
 
 
 def no_secret_is_seen(up: UpProcess) -> None:
-    """Neither the broker's token nor the admin's key is on a command line or in a log."""
+    """Neither a password of the broker nor the admin's key is on a command line or in a log."""
     assert up.key is not None
-    token = json.loads(Path(up.facts["nats_token_in"]).read_text())["authorization"]["token"]
+    accounts = json.loads(Path(up.facts["nats_passwords_in"]).read_text())["accounts"]
+    passwords = [user["password"] for account in accounts.values() for user in account["users"]]
+    assert len(passwords) == 3
     lines = []
     for child in up.family():
         with suppress(psutil.NoSuchProcess):  # it has just ended
@@ -97,7 +99,7 @@ def no_secret_is_seen(up: UpProcess) -> None:
     assert len(lines) >= 6
     logs = [path.read_text() for path in up.folder.rglob("*.log")]
     assert len(logs) >= 6
-    for secret in (token, up.key):
+    for secret in (*passwords, up.key):
         assert [text for text in (*lines, *logs, up.errors()) if secret in text] == []
 
 

@@ -103,8 +103,8 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
         stop = asyncio.Event()
         running = tasks.start("master", master.run(stop, grace_s=0))
         settings = ClusterMasterSettings(
-            id="t", etcd="", nats_url=server.endpoint.url, nats_token=server.endpoint.token,
-            database=str(folder / "cluster.db"),
+            id="t", etcd="", nats_url=server.endpoint.url, nats_user="master",
+            nats_password=server.login("master").password, database=str(folder / "cluster.db"),
         )  # fmt: skip
         try:
             us = AtWork(store, broker, settings)
@@ -121,7 +121,10 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
 def elsewhere(settings: ClusterMasterSettings, folder: Path, server: BrokerServer) -> ClusterMasterSettings:
     """A fresh cluster's."""
     return msgspec.structs.replace(
-        settings, nats_url=server.endpoint.url, nats_token=server.endpoint.token, database=str(folder / "b.db")
+        settings,
+        nats_url=server.endpoint.url,
+        nats_password=server.login("master").password,
+        database=str(folder / "b.db"),
     )
 
 

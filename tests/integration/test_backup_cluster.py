@@ -53,7 +53,7 @@ THREE = StreamSettings(replicas=3)
 
 @asynccontextmanager
 async def connected(nats: NatsCluster) -> AsyncIterator[NatsBroker]:
-    broker = await NatsBroker.connect(nats.urls, token=None, name="test", settings=THREE, tls=nats.tls)
+    broker = await NatsBroker.connect(nats.urls, name="test", settings=THREE, tls=nats.tls)
     try:
         yield broker
     finally:
@@ -132,7 +132,7 @@ class Finders:
 
 async def looked_at(nats: NatsCluster, stream: str) -> dict[str, Any]:
     """The stream, as its leader tells of it."""
-    connection = await NatsConnection.open(nats.urls, token=None, name="look", settings=THREE, tls=nats.tls)
+    connection = await NatsConnection.open(nats.urls, name="look", settings=THREE, tls=nats.tls)
     try:
         return await demand(connection, f"STREAM.INFO.{stream}", None, 10.0)
     finally:

@@ -69,7 +69,7 @@ class Server:
             assert not left, "a client that was closed is connected"
 
     async def client(self) -> NatsConnection:
-        return await NatsConnection.open([self.url], token=None, name="t", settings=SETTINGS)
+        return await NatsConnection.open([self.url], name="t", settings=SETTINGS)
 
 
 async def turns(count: int) -> None:

@@ -55,7 +55,7 @@ def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path) -> None:
         async with server(greets) as port:
             files = TlsSettings(ca.cert, client.cert, client.key)
             with pytest.raises(Transient, match="no broker at"):
-                await NatsConnection.open([f"tls://127.0.0.1:{port}"], token=None, name="t", settings=HASTY, tls=files)
+                await NatsConnection.open([f"tls://127.0.0.1:{port}"], name="t", settings=HASTY, tls=files)
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -70,7 +70,7 @@ def test_a_connection_whose_server_reads_no_more_is_closed() -> None:
 
     async def run() -> None:
         async with server(reads_the_greetings) as port:
-            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
+            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], name="t", settings=PATIENT)
             for _ in range(64):  # far more than the sockets hold
                 await connection.send("x", bytes(1 << 20))
             await connection.close()
@@ -91,7 +91,7 @@ def test_a_subscription_that_ended_has_ended_at_the_server() -> None:
 
     async def run() -> None:
         async with server(obliging) as port:
-            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
+            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], name="t", settings=PATIENT)
 
             async def ignore(_: object) -> None: ...
 
@@ -128,7 +128,7 @@ def test_an_answer_that_comes_after_it_was_given_up_ends_no_connection() -> None
                         writer.write(b"MSG %s %s %s\r\n%s" % (subject, ours, size, text))
 
         async with server(late) as port:
-            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=PATIENT)
+            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], name="t", settings=PATIENT)
 
             async def ignore(_: object) -> None: ...
 
@@ -158,7 +158,7 @@ def test_call_on_an_ended_connection_is_transient(run: Callable[..., None]) -> N
     async def session() -> None:
         failed = 0
         async with server(_obliging) as port:
-            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], name="t", settings=HASTY)
             for _ in range(5):
                 while not connection._client.is_connected:  # noqa: ASYNC110  the client reconnects by itself
                     await asyncio.sleep(0.01)
@@ -178,7 +178,7 @@ def test_call_on_an_ended_connection_is_transient(run: Callable[..., None]) -> N
 def test_client_whose_connection_ends_before_close_is_closed() -> None:
     async def session() -> None:
         async with server(_obliging) as port:
-            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], token=None, name="t", settings=HASTY)
+            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], name="t", settings=HASTY)
             await connection.send("x", b"")
             _cut(connection)
             await connection.close()

@@ -59,7 +59,12 @@ def test_a_worker_that_waits_for_the_coordinator_ends_when_it_is_told_to(
 
     monkeypatch.setattr("workers.membership.until_answered", noticed)
     settings = ClusterWorkerSettings(
-        id="w1", dir=tmp_path, nats_url=server.endpoint.url, nats_token=server.endpoint.token, etcd=f"http://{nobody}"
+        id="w1",
+        dir=tmp_path,
+        nats_url=server.endpoint.url,
+        nats_user="worker",
+        nats_password=server.login("worker").password,
+        etcd=f"http://{nobody}",
     )
 
     async def story() -> None:

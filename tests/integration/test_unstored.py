@@ -20,8 +20,8 @@ def test_a_broker_that_answers_and_stores_nothing(tmp_path: Path, monkeypatch: p
         server = EmbeddedServer(tmp_path)
         place = await server.start()
         settings = StreamSettings(answer_s=2.0)
-        quick = await NatsBroker.connect([place.url], token=place.token, name="quick", settings=settings)
-        patient = await NatsBroker.connect([place.url], token=place.token, name="patient", settings=StreamSettings())
+        quick = await NatsBroker.connect([place.url], login=place.master, name="quick", settings=settings)
+        patient = await NatsBroker.connect([place.url], login=place.master, name="patient", settings=StreamSettings())
         async with quick.listen("reports.>"):
             assert await quick.storage() is None
             assert not quick.stores_nothing()

@@ -59,7 +59,8 @@ def test_a_shard_on_a_subject_that_names_no_place_is_let_go(server: BrokerServer
     async def main() -> None:
         async with owner_of(server, tmp_path, spec_for("http://a.test/")) as owner:
             stream = f"visits.{POOL}.nowhere.{HOST}.0"
-            client = await nats.connect(server.endpoint.url, token=server.endpoint.token)
+            login = server.login("master")
+            client = await nats.connect(server.endpoint.url, user=login.user, password=login.password)
             await client.jetstream().publish(stream, b"noise")
             async with worker(server, tmp_path):
                 while (await client.jetstream().stream_info(f"VISITS_{POOL}")).state.messages:  # noqa: ASYNC110  no event

@@ -37,7 +37,7 @@ class Silent:
         self.asked = 0
         self.answers = False
 
-    async def reports_state(self) -> None:
+    async def get_robots(self, key: str) -> None:
         self.asked += 1
         if not self.answers:
             self._clock.now += SILENT_S
@@ -105,9 +105,9 @@ def test_a_broker_that_takes_long_over_one_question_is_not_silent(monkeypatch: p
     class Loaded(Silent):
         """Every other question takes as long as its adapter waits, and longer."""
 
-        async def reports_state(self) -> None:
+        async def get_robots(self, key: str) -> None:
             self.answers = self.asked % 2 == 1
-            await super().reports_state()
+            await super().get_robots(key)
 
     async def story() -> None:
         clock, silent = Hand(), asyncio.Event()

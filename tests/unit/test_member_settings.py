@@ -20,7 +20,12 @@ from shared.tls import TlsSettings
 
 TOLD = {"ORB_ID": "m1", "ORB_ETCD": "http://a:1, http://b:2,", "ORB_NATS_URL": "nats://a", "ORB_DATABASE": "x.db"}
 
-SECRETS = {"ORB_NATS_TOKEN": "hush", "ORB_ETCD_PASSWORD": "hush", "ORB_DATABASE": "postgresql://me:hush@db/orb"}
+SECRETS = {
+    "ORB_NATS_TOKEN": "hush",
+    "ORB_NATS_PASSWORD": "hush",
+    "ORB_ETCD_PASSWORD": "hush",
+    "ORB_DATABASE": "postgresql://me:hush@db/orb",
+}
 
 
 def parsed(role: str, *flags: str) -> argparse.Namespace:
@@ -57,7 +62,7 @@ def test_flags_override_variables_then_file_then_defaults(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("role", ["master", "worker"])
 def test_every_setting_but_the_secrets_has_a_flag(role: str) -> None:
-    secrets = {"nats_token", "etcd_password"}
+    secrets = {"nats_password", "nats_token", "etcd_password"}
     assert set(member.flags_of(role)) == set(KINDS[role].__struct_fields__) - secrets
 
 
@@ -146,6 +151,7 @@ def test_secrets_are_not_shown(kind: type[ClusterMasterSettings] | type[ClusterW
     ("name", "text", "shown"),
     [
         ("nats_token", "hush", "********"),
+        ("nats_password", "hush", "********"),
         ("etcd_password", "hush", "********"),
         ("database", "postgresql://me:hush@db/orb", "postgresql://me:********@db/orb"),
         ("database", "postgresql://me@db/orb?password=hush&sslmode=require",

@@ -4,6 +4,7 @@
 library leaves this package. Its modules:
 
 - `connection`: one reconnecting connection and its requests; `client`: the client library, with fixes.
+- `accounts`: what masters and workers may do in NATS.
 - `jetstream`: API calls and errors.
 - `streams`: the declarations of streams and consumers.
 - `reader`: a stream read in order; `events`: the stream of events.
@@ -11,8 +12,9 @@ library leaves this package. Its modules:
 - `requests`: messages that are not stored; `storage`: how full the broker is, and whether it stores at all.
 """
 
+from shared.adapters.nats.accounts import NatsUser
 from shared.adapters.nats.broker import NatsBroker
 from shared.adapters.nats.server import EmbeddedServer, Endpoint, ServerSettings
-from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.settings import NatsLogin, StreamSettings
 
-__all__ = ["EmbeddedServer", "Endpoint", "NatsBroker", "ServerSettings", "StreamSettings"]
+__all__ = ["EmbeddedServer", "Endpoint", "NatsBroker", "NatsLogin", "NatsUser", "ServerSettings", "StreamSettings"]

@@ -13,7 +13,7 @@ from shared.adapters.nats.events import NatsEvents
 from shared.adapters.nats.jetstream import API, NO_MESSAGE, SECOND_NS, ApiError, call, demand, failure, store, unix_ns
 from shared.adapters.nats.queued_visits import listed_visits, stored_visit, waits
 from shared.adapters.nats.reader import StreamReader, continues, stream_state
-from shared.adapters.nats.settings import StreamSettings, nats_tls_of, streams_of
+from shared.adapters.nats.settings import NatsLogin, StreamSettings, login_of, nats_tls_of, streams_of
 from shared.adapters.nats.storage import StorageHealth, fullest
 from shared.adapters.nats.visits import NatsVisit, VisitQueue
 from shared.domain.errors import Transient
@@ -52,7 +52,7 @@ class NatsBroker:
         """Connect to the NATS of a cluster, by the settings of a master. `name` is this process's (see `connect`)."""
         return await cls.connect(
             listed(settings.nats_url),
-            token=settings.nats_token,
+            login=login_of(settings),
             name=name,
             settings=streams_of(settings),
             tls=nats_tls_of(settings),
@@ -63,17 +63,18 @@ class NatsBroker:
         cls,
         urls: Sequence[str],
         *,
-        token: str | None,
+        login: NatsLogin | None = None,
         name: str,
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsBroker":
         """Connect to one of the brokers at `urls` within `settings.connect_s`.
 
+        `login` proves who this process is, and `name` is the name by which it receives answers (`subjects.inbox`).
         Later the connection reconnects for ever. If `tls` is given or a URL is `tls://`, nothing is sent in clear text.
         Raise Transient if no broker answers, Unusable if it refuses the credentials.
         """
-        connection = await NatsConnection.open(urls, token=token, name=name, settings=settings, tls=tls)
+        connection = await NatsConnection.open(urls, login=login, name=name, settings=settings, tls=tls)
         return cls(connection, settings)
 
     async def declare(self, pools: Sequence[str]) -> None:

@@ -224,6 +224,13 @@ class PlainClient(Client):
             await self._process_op_err(error)
             return None
 
+    async def ping(self, answered: asyncio.Future[Any]) -> None:
+        """Send a PING after all earlier messages. `answered` gets a result with the server's PONG.
+
+        It gets none if the connection breaks.
+        """
+        await self._send_ping(answered)
+
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         """Send a PING after all earlier messages.
 

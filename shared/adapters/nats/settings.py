@@ -1,11 +1,43 @@
 """The settings of the NATS adapter: bounds of the streams and time limits of the connection."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, WorkerSettings
+from shared.domain.errors import Unusable
+from shared.settings import PREFIX, ClusterMasterSettings, ClusterWorkerSettings, MasterSettings, WorkerSettings
 from shared.tls import TlsSettings, tls_files
 
 MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NatsLogin:
+    """What a process proves its identity by: a user and password, or a token.
+
+    Without either, it is a client certificate, or what the URL contains.
+    """
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a master or worker gets this login."""
+        values = {"NATS_USER": self.user, "NATS_PASSWORD": self.password, "NATS_TOKEN": self.token}
+        return {f"{PREFIX}{name}": value for name, value in values.items() if value is not None}
+
+
+def login_of(settings: ClusterMasterSettings | MasterSettings | WorkerSettings) -> NatsLogin:
+    """Return the user and password, or the token, in the settings of a master or worker.
+
+    Raise Unusable if a user has no password, a password has no user, or there is a token, too.
+    """
+    user, password = settings.nats_user, settings.nats_password
+    if (user is None) != (password is None):
+        raise Unusable("nats_user and nats_password belong together: set both or neither")
+    if user is not None and settings.nats_token is not None:
+        raise Unusable("nats_user and nats_token exclude each other: set one of them")
+    return NatsLogin(user, password, settings.nats_token)
 
 
 @dataclass(frozen=True, slots=True)

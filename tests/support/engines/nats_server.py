@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from shared.adapters.nats import EmbeddedServer, NatsBroker, ServerSettings, StreamSettings
+from shared.adapters.nats import EmbeddedServer, NatsBroker, NatsLogin, NatsUser, ServerSettings, StreamSettings
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
 from shared.ports.broker import Delivered, ReportKind, ReportReader
@@ -28,16 +28,20 @@ class BrokerServer:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """`settings` are ServerSettings fields."""
-        ours = {"port": free_ports(1)[0], "max_payload": 1 << 20, "start_s": 30}
+        ours = {"port": free_ports(1)[0], "max_payload": 1 << 20, "start_s": 30, "workers": [NatsUser("worker", POOL)]}
         self.embedded = EmbeddedServer(folder, ServerSettings(**{**ours, **settings}))
         self.endpoint = asyncio.run(self.embedded.start())
+
+    def login(self, role: str) -> NatsLogin:
+        """The login of masters, or of all workers: `role` is `master` or `worker`."""
+        return self.endpoint.logins[role]
 
     @asynccontextmanager
     async def broker(self, *, declare: bool = True, **settings: Any) -> AsyncIterator[NatsBroker]:
         """A connected broker; its settings are StreamSettings fields, impatient unless told otherwise."""
         patience = {"reconnect_s": 0.05, "answer_s": 10.0}
         chosen = StreamSettings(**{**patience, **settings})
-        broker = await NatsBroker.connect([self.endpoint.url], token=self.endpoint.token, name="test", settings=chosen)
+        broker = await NatsBroker.connect([self.endpoint.url], login=self.endpoint.master, name="test", settings=chosen)
         try:
             if declare:
                 await persist(lambda: broker.declare([POOL]))

@@ -106,7 +106,8 @@ class MessageListener:
         client = PlainClient()  # whose flush waits for what was said before it; that of the library's own does not
         await client.connect(
             self._endpoint.url,
-            token=self._endpoint.token,
+            user=self._endpoint.master.user,
+            password=self._endpoint.master.password,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
             error_cb=silent,

@@ -111,7 +111,7 @@ class Cluster:
             "ORB_CLUSTER": KEYS.cluster,
             "ORB_ETCD": ",".join(self.endpoints),
             "ORB_NATS_URL": self.broker.endpoint.url,
-            "ORB_NATS_TOKEN": self.broker.endpoint.token,
+            **self.broker.login(role).environment,
             "ORB_MEMBER_TTL_S": str(TTL_S),
             "ORB_GRANT_S": "3",
             "ORB_ACK_WAIT_S": "3",
