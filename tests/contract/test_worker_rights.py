@@ -180,9 +180,13 @@ def test_worker_does_all_that_it_needs(server: BrokerServer) -> None:
 
             async with owner.answer(P, grant):
                 assert await worker.ask(P, b"begin", 5.0) == b"go begin"
-            async with owner.listen(subjects.WORKER_STATUS) as heard:
+            async with (
+                connected(server, "master", "master-2") as second,
+                owner.listen(subjects.WORKER_STATUS) as one,
+                second.listen(subjects.WORKER_STATUS) as two,
+            ):
                 await worker.tell(subjects.WORKER_STATUS, b"status")
-                assert await anext(heard) == b"status"
+                assert [await anext(one), await anext(two)] == [b"status", b"status"], "every master hears it"
             async with worker.listen(subjects.STATUS_WANTED) as wanted:
                 await owner.tell(subjects.STATUS_WANTED, b"wanted")
                 assert await anext(wanted) == b"wanted"

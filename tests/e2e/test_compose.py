@@ -44,7 +44,7 @@ def first_key(cluster: Composed) -> str:
 async def keeper(cluster: Composed) -> tuple[str, int]:
     """The NATS server that leads the stream of reports, and on how many it is kept."""
     urls = [f"tls://127.0.0.1:{cluster.port(f'nats-{number}', 4222)}" for number in (1, 2, 3)]
-    tls = cluster.files("operator")
+    tls = cluster.files("master-1")
     connection = await NatsConnection.open(urls, name="look", settings=StreamSettings(), tls=tls)
     try:
         info = await demand(connection, f"STREAM.INFO.{REPORTS}", None, 10.0)

@@ -117,7 +117,7 @@ def nats_cluster(folder: Path, ca: Certificate | None = None, *, told: int = SER
     """Run a cluster for the block, with certificates of `ca` or its own CA. Each has addresses of the first `told`."""
     folder.mkdir(exist_ok=True)
     ca = ca or authority(folder)
-    client = signed(folder, ca, "client")
+    client = signed(folder, ca, "client", "DNS:master-1")
     for last in (False,) * (_TRIES - 1) + (True,):
         made = NatsCluster(_servers(folder, ca, told), ca, client)
         try:
