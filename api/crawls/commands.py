@@ -1,4 +1,4 @@
-"""Publish commands to the owners of partitions, on the subjects of outcomes: durable, in order, applied once."""
+"""Publish commands to the owners of partitions, on subjects of their own: durable, in order, applied once."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -40,5 +40,5 @@ async def publish_command(
     await catalog.ask(command_id, crawl_id, kind, recorded_args, len(args_by_partition), actor=actor, now_ms=now_ms)
     for partition, each in args_by_partition.items():
         message = encode(Command(id=command_id, crawl=crawl_id, kind=kind, args=dict(each)))
-        publish = partial(broker.publish_report, partition, "outcome", message, f"{command_id}.{partition}")
+        publish = partial(broker.publish_command, partition, message, f"{command_id}.{partition}")
         await until_answered(publish)

@@ -76,4 +76,4 @@ class GarbageCollector:
     async def _publish(self, crawl_id: CrawlId, partition: Partition) -> None:
         command_id = collection_of(crawl_id)
         data = encode(Command(command_id, crawl_id, CommandKind.DELETE))
-        await self._broker.publish_report(partition, "outcome", data, f"{command_id}.{partition}")
+        await self._broker.publish_command(partition, data, f"{command_id}.{partition}")

@@ -90,7 +90,7 @@ async def find_again(broker: Broker, crawl_id: CrawlId, revision: Revision, part
 async def _command_all(broker: Broker, command: Command, partitions: int) -> None:
     data = encode(command)
     for partition in map(Partition, range(partitions)):
-        await until_answered(partial(broker.publish_report, partition, "outcome", data, f"{command.id}.{partition}"))
+        await until_answered(partial(broker.publish_command, partition, data, f"{command.id}.{partition}"))
 
 
 async def publish_seeds(

@@ -35,7 +35,7 @@ from shared.ports.archive import PageArchive
 from shared.ports.broker import Broker, ReportKind
 from shared.runtime.retry import until_resource_available
 from shared.wire.items import crawl_of
-from shared.wire.messages import Command, Malformed, decode_discoveries, encode
+from shared.wire.messages import Command, Malformed, decode_discoveries, decode_report, encode
 
 log = structlog.get_logger("orb.frontier")
 
@@ -324,7 +324,17 @@ class CommandRunner:
         elif letter.kind != "shard":
             kind: ReportKind = "discovery" if letter.kind == "discovery" else "outcome"
             data = _renamed(letter.payload, message_id) if kind == "discovery" else letter.payload
-            await self._broker.publish_report(self._own.partition, kind, data, message_id)
+            if kind == "outcome" and _is_command(data):
+                await self._broker.publish_command(self._own.partition, data, message_id)
+            else:
+                await self._broker.publish_report(self._own.partition, kind, data, message_id)
+
+
+def _is_command(data: bytes) -> bool:
+    try:
+        return isinstance(decode_report(data), Command)
+    except Malformed:
+        return False
 
 
 def _renamed(data: bytes, producer: str) -> bytes:

@@ -9,6 +9,7 @@ import asyncio
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Final, assert_never
@@ -28,6 +29,7 @@ from shared.domain.ids import CrawlId
 from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
 from shared.runtime.retry import until_resource_available
 from shared.wire.messages import Command, Malformed, Outcome, ShardUnreadable, decode_report
+from shared.wire.subjects import command
 
 _Outcome = tuple[Delivered, Outcome | ShardUnreadable | Malformed]
 
@@ -188,7 +190,11 @@ class Ingest:
             except Malformed as error:
                 run.append((report, error))
                 continue
-            if isinstance(message, Command):
+            if isinstance(message, Command) and report.subject != command(self._own.partition):
+                # Workers may publish on the subject of outcomes. Without its payload the letter cannot be replayed.
+                forged = Malformed(f"command {message.id} ({message.kind}) is not on the subject of commands")
+                run.append((replace(report, data=b""), forged))
+            elif isinstance(message, Command):
                 await self._outcome_run(run)
                 run = []
                 await self._command(report, message)

@@ -83,6 +83,6 @@ class ExclusionPublisher:
         message = encode(Command(stored.command_id, CrawlId(0), CommandKind.EXCLUDE, args))
         for partition in partitions_with(read_target(stored.target), self._partitions):
             message_id = f"{stored.command_id}.{partition}"
-            await until_answered(partial(self._broker.publish_report, partition, "outcome", message, message_id))
+            await until_answered(partial(self._broker.publish_command, partition, message, message_id))
         await until_answered(partial(self._desired.exclusion_commanded, stored.exclusion_id, stored.revision))
         log.info("exclusion.commanded", target=stored.target, command=stored.command_id)

@@ -73,6 +73,6 @@ class HostPolicyPublisher:
     async def _publish(self, command: HostPolicyCommand) -> None:
         command_id = command_id_of(command.revision)
         message = encode(Command(command_id, CrawlId(0), CommandKind.HOST_POLICY, {"host": command.host}))
-        await self._broker.publish_report(Partition(command.partition), "outcome", message, command_id)
+        await self._broker.publish_command(Partition(command.partition), message, command_id)
         await self._desired.host_policy_commanded(command.revision)
         log.info("host_policy.commanded", host=command.host, command=command_id)

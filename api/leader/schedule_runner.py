@@ -228,7 +228,7 @@ class ScheduleRunner:
             message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
             for number in range(self._partitions):
                 message_id = f"{command.command}.{number}"
-                await self._broker.publish_report(Partition(number), "outcome", message, message_id)
+                await self._broker.publish_command(Partition(number), message, message_id)
             await self._schedules.commanded(command)
 
 

@@ -81,8 +81,8 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
             positions = await taken.read(control.positions)
             with new.part(REPORTS) as part:
                 for stretch in await unread(broker, positions):
-                    async for batch in read_stretch(broker, stretch):
-                        part.add((stretch.partition, stretch.kind, batch), len(batch))
+                    async for kind, batch in read_stretch(broker, stretch):
+                        part.add((stretch.partition, kind, batch), len(batch))
                 hold.check()
                 reports = part.end()
         position = await taken.read(items.position)

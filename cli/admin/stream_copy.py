@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeVar
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import Position, same_stream
@@ -20,6 +20,7 @@ from shared.ports.events import Events
 from shared.wire.events import EVERY_EVENT, decode_event, event_subject
 from shared.wire.items import crawl_of
 from shared.wire.messages import Malformed
+from shared.wire.subjects import command
 
 if TYPE_CHECKING:
     from shared.adapters.nats.broker import NatsBroker
@@ -32,6 +33,9 @@ PATIENCE_S: Final = 20.0
 """How long a step retries after its first failure; shorter than a hold lasts (`cli.admin.purge_hold`)."""
 
 T = TypeVar("T")
+
+CopiedKind: TypeAlias = ReportKind | Literal["command"]
+"""The kind of a report in a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,18 @@ async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bo
     return not sequence or await patiently(partial(broker.continues, sequence, position.at_ns(kind)))
 
 
-async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[list[bytes]]:
-    """Yield the reports of a stretch in order, in batches. Raise Transient if the broker does not return them all."""
+async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[tuple[CopiedKind, list[bytes]]]:
+    """Yield the reports of a stretch in order, in batches with their kind. Commands are apart from outcomes.
+
+    Raise Transient if the broker does not return them all.
+    """
+    commands = command(stretch.partition)
     reader = await patiently(partial(broker.read_reports, stretch.partition, stretch.kind, stretch.after))
     name = f"reports of partition {stretch.partition}"
     try:
         async for batch in _through(reader, stretch.last, name):
-            yield [report.data for report in batch]
+            for of_command, some in groupby(batch, key=lambda report: report.subject == commands):
+                yield "command" if of_command else stretch.kind, [report.data for report in some]
     finally:
         await reader.close()
 
@@ -145,7 +154,7 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
     )
 
 
-async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, ReportKind, list[bytes]]]) -> int:
+async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]) -> int:
     """Publish all reports, each subject in order. Return their number. `name` is unique for this restore."""
     numbers: Counter[str] = Counter()
 
@@ -155,7 +164,10 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
             for data in batch:
                 numbers[subject] += 1
                 message_id = f"{subject}.{numbers[subject]}"
-                yield partial(broker.publish_report, Partition(partition), kind, data, message_id)
+                if kind == "command":
+                    yield partial(broker.publish_command, Partition(partition), data, message_id)
+                else:
+                    yield partial(broker.publish_report, Partition(partition), kind, data, message_id)
 
     return await _each(calls())
 

@@ -31,18 +31,19 @@ class Backlog(Protocol):
 
 
 ReportKind = Literal["outcome", "discovery"]
-"""The two subjects of a partition; outcomes are read first."""
+"""The two kinds of a partition's reports; outcomes are read first, and commands with them."""
 
 KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A message read from a stream: its sequence, the broker's time of storing it (Unix nanoseconds), and its bytes."""
+    """A message read from a stream: its sequence, the broker's time of storing it (Unix ns), its bytes and subject."""
 
     sequence: int
     at_ns: int
     data: bytes
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,12 @@ class Broker(Protocol):
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
         """Store a report durably. Return its sequence. A repeat with the same id within two minutes is dropped."""
 
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
+        """Store a command to the partition's owner durably, in order with the outcomes. Workers have no right to this.
+
+        Return its sequence. A repeat with the same id within two minutes is dropped.
+        """
+
     async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
         """Return up to `max_count` URL shards of a pool. Wait up to `wait_s` seconds for the first only.
 
@@ -175,7 +182,7 @@ class Broker(Protocol):
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
         """Return the sequence of the newest report of this kind for the partition, or 0 if there is none.
 
-        Purged reports count too, as far as the broker still has the number.
+        Commands count as outcomes. Purged reports count too, as far as the broker still has the number.
         """
 
     async def continues(self, sequence: int, at_ns: int) -> bool:

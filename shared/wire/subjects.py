@@ -11,6 +11,8 @@ _NOT_IN_TOKEN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 REPORTS = "REPORTS"
 REPORT_SUBJECTS = ("reports.*.outcome", "reports.*.discovery")
+COMMANDS: Final = "reports.*.command"
+"""The subjects of commands, in the stream of the reports. Workers may not publish on them."""
 ROBOTS_BUCKET = "robots"
 WORKER_STATUS = "status.worker"
 MASTER_STATUS = "status.master"
@@ -62,10 +64,20 @@ def report(partition: Partition, kind: ReportKind) -> str:
     return f"reports.{partition}.{kind}"
 
 
+def command(partition: Partition) -> str:
+    """Return the subject of commands to a partition's owner. It reads them with the outcomes, in their order."""
+    return f"reports.{partition}.command"
+
+
+def reports(partition: Partition, kind: ReportKind) -> tuple[str, ...]:
+    """Return the subjects that an owner reads as reports of one kind: the commands belong to the outcomes."""
+    return (report(partition, kind), command(partition)) if kind == "outcome" else (report(partition, kind),)
+
+
 def reported(subject: str) -> tuple[Partition, ReportKind]:
-    """Return the partition and the kind that a report's subject names."""
+    """Return the partition that a report's subject names, and the kind as which it is read."""
     _, partition, kind = subject.split(".")
-    return Partition(int(partition)), "outcome" if kind == "outcome" else "discovery"
+    return Partition(int(partition)), "discovery" if kind == "discovery" else "outcome"
 
 
 def owner(partition: Partition) -> str:

@@ -45,6 +45,7 @@ from shared.domain.ids import CrawlId, Partition, Revision, Term
 from shared.domain.web.url import fingerprint
 from shared.ports.broker import Broker, Delivered
 from shared.wire.messages import Begin, Command, Outcome, UrlOutcome, UrlShard, WorkerStatus, encode
+from shared.wire.subjects import command
 from tests.benchmarks.frontier_scale import database_of, opened
 from tests.support.api.standby_master import SPEC, SinkBroker, Turned
 from tests.support.database.owner_cost import Step
@@ -160,7 +161,8 @@ class _Partition:
             reports: list[Delivered] = []
             for _, message in some:
                 sequence = own.position.outcome_seq + len(reports) + 1
-                reports.append(Delivered(sequence, self._clock.unix_ms() * 1_000_000, encode(message)))
+                of = command(own.partition) if isinstance(message, Command) else ""
+                reports.append(Delivered(sequence, self._clock.unix_ms() * 1_000_000, encode(message), of))
             await self._ingest.outcomes(reports)
             now = time.perf_counter()
             waits.each_ms += [(now - due) * 1000 for due, message in some if isinstance(message, Outcome)]

@@ -54,7 +54,7 @@ _VERBS: Final = {
 class AtOnce:
     """A broker that acknowledges each message at once."""
 
-    async def publish_report(self, partition: int, kind: str, data: bytes, message_id: str) -> None:
+    async def publish_command(self, partition: int, data: bytes, message_id: str) -> None:
         """Acknowledge the message."""
 
 

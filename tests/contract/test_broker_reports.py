@@ -116,6 +116,29 @@ def test_a_batch_is_bounded_in_bytes_and_nothing_is_skipped_at_the_bound(server:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_commands_are_read_and_purged_with_outcomes_in_order(server: BrokerServer) -> None:
+    async def run() -> None:
+        async with server.broker() as broker:
+            for number in range(0, 6, 2):
+                await broker.publish_report(P, "outcome", b"%d" % number, f"o{number}")
+                assert await broker.last_report(P, "outcome") == number + 1
+                await broker.publish_command(P, b"%d" % (number + 1), f"c{number}")
+                assert await broker.last_report(P, "outcome") == number + 2
+            await broker.publish_command(Partition(30), b"-1", "elsewhere")
+            assert await broker.last_report(P, "discovery") == 0
+            reader = await broker.read_reports(P, "outcome", 1)
+            reports = await read_all(reader, 5)
+            assert numbers(reports) == [1, 2, 3, 4, 5]
+            assert [report.subject == "reports.3.command" for report in reports] == [True, False, True, False, True]
+            assert await reader.purge(4)
+            assert await broker.pending_reports() == 3
+            await reader.close()
+            await broker.purge_reports(P, "outcome", 6)
+            assert await broker.pending_reports() == 1
+
+    asyncio.run(run())
+
+
 def test_a_reader_sees_its_subject_alone_and_starts_behind_its_position(server: BrokerServer) -> None:
     async def run() -> None:
         async with server.broker() as broker:

@@ -123,6 +123,46 @@ def test_who_has_no_certificate_of_the_authority_is_not_let_in(nats: NatsCluster
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_certificate_of_no_user_is_unusable(nats: NatsCluster, tmp_path: Path) -> None:
+    """As that of Prometheus or an operator, which the same authority has signed."""
+    stranger = signed(tmp_path, nats.ca, "prometheus", "DNS:prometheus,DNS:localhost")
+
+    async def run() -> None:
+        with pytest.raises(Unusable, match="check nats_user and nats_password, or nats_token"):
+            async with broker(nats, TlsSettings(nats.ca.cert, stranger.cert, stranger.key)):
+                pass
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_certificate_of_worker_has_rights_of_worker_alone(nats: NatsCluster, tmp_path: Path) -> None:
+    """Over any of three servers, as in compose.yaml, and for no other worker."""
+    own = signed(tmp_path, nats.ca, "w", "DNS:worker-1,DNS:localhost,IP:127.0.0.1")
+    files = TlsSettings(nats.ca.cert, own.cert, own.key)
+
+    async def run() -> None:
+        async with broker(nats) as master:
+            await declare(master)
+            for number, url in enumerate(nats.urls):
+                worker = await NatsBroker.connect([url], name="worker-1", settings=StreamSettings(), tls=files)
+                await persist(partial(master.publish_shard, POOL, P, number, 0, b"shard"))
+                (visit,) = await worker.pull_visits(POOL, 1, 30.0)
+                await visit.ack()
+                await worker.put_robots("x", b"1")
+                assert await worker.get_robots("x") == b"1"
+                with pytest.raises(
+                    Transient, match=r"does not permit this process to publish on \$JS\.API\.STREAM\.INFO"
+                ):
+                    await worker.reports_state()
+                await worker.close()
+                other = await NatsBroker.connect([url], name="worker-2", settings=StreamSettings(), tls=files)
+                with pytest.raises(Unusable, match="permits no answers to worker-2"):
+                    await other.get_robots("x")
+                await other.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_server_of_another_authority_or_name_is_not_spoken_to(nats: NatsCluster, tmp_path: Path) -> None:
     other = authority(tmp_path)
 

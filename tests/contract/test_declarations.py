@@ -22,7 +22,7 @@ from tests.support.engines.nats_server import server as server
 POOL = "default"
 Declared = tuple[int, int, int, set[str]]
 
-OF = {1: "63f682f374130ca5"}
+OF = {1: "63f682f374130ca5", 2: "ab4cfc6347128398"}
 """What each declaration declares where nobody says otherwise, in a digest."""
 
 

@@ -20,6 +20,7 @@ from shared.adapters.nats.jetstream import demand
 from shared.adapters.nats.server import find_executable
 from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import CrawlId, Partition
+from shared.ports.broker import KINDS
 from shared.wire import subjects
 from tests.support.engines.nats_server import POOL, BrokerServer
 from tests.support.engines.ports import free_ports
@@ -148,7 +149,7 @@ async def state(broker: NatsBroker) -> dict[str, tuple[int, int, int]]:
     return {
         stream["config"]["name"]: tuple(stream["state"][key] for key in ("messages", "last_seq", "consumer_count"))
         for stream in listed
-    }  # type: ignore[return-value]  # three of them
+    }
 
 
 def run(story: Callable[[], Any]) -> None:
@@ -165,9 +166,9 @@ def test_worker_does_all_that_it_needs(server: BrokerServer) -> None:
             assert visit.delivery == 2
             await visit.ack()
             assert not await worker.pull_visits(POOL, 5, 0.2)
-            for kind in ("outcome", "discovery"):
-                sequence = await worker.publish_report(P, kind, b"r", f"id-{kind}")  # type: ignore[arg-type]  # both kinds
-                assert await worker.publish_report(P, kind, b"r", f"id-{kind}") == sequence  # type: ignore[arg-type]  # the same
+            for kind in KINDS:
+                sequence = await worker.publish_report(P, kind, b"r", f"id-{kind}")
+                assert await worker.publish_report(P, kind, b"r", f"id-{kind}") == sequence
             assert await worker.publish_items(CrawlId(1), b"i", "id") > 0
             await worker.put_robots("https://a.test:443", b"robots")
             assert await worker.get_robots("https://a.test:443") == b"robots"

@@ -241,7 +241,7 @@ def test_command_that_the_broker_refuses_waits_and_holds_up_no_other(tmp_path: P
             self.refused = partition_of("a.test", PARTITIONS)
             self.published: list[str] = []
 
-        async def publish_report(self, partition: Partition, kind: str, data: bytes, message_id: str) -> None:
+        async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> None:
             if partition == self.refused:
                 raise Transient("full")
             self.published.append(message_id)

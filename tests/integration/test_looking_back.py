@@ -38,7 +38,7 @@ DOCS = "/v1/crawls/docs"
 class AwayBroker:
     """A broker that takes no report."""
 
-    async def publish_report(self, partition: Partition, kind: str, data: bytes, message_id: str) -> int:
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
         raise Transient("away", retry_in=0.01)
 
 
@@ -48,7 +48,7 @@ class NotingBroker:
     def __init__(self) -> None:
         self.told: list[Partition] = []
 
-    async def publish_report(self, partition: Partition, kind: str, data: bytes, message_id: str) -> int:
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
         self.told.append(partition)
         return len(self.told)
 

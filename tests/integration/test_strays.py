@@ -66,7 +66,7 @@ def test_a_deleted_crawl_leaves_no_shard_in_a_pool_whose_workers_are_gone(tmp_pa
             assert (await store.counters(crawl_id)).leased == len(SEEDS)
             await store.set_state(crawl_id, CrawlState.DELETED, None, 0)
             command = Command(collection_of(crawl_id), crawl_id, CommandKind.DELETE)
-            await broker.publish_report(PARTITION, "outcome", encode(command), command.id)
+            await broker.publish_command(PARTITION, encode(command), command.id)
             await _until(emptied)
             # Its state says nothing: this master, which nobody told, may have found by now that nothing is left to do.
             assert (await store.counters(crawl_id)).discovered == 0

@@ -104,7 +104,7 @@ class Reports:
         self.ids: list[str] = []
         self.full = ""
 
-    async def publish_report(self, partition: int, kind: str, data: bytes, message_id: str) -> None:
+    async def publish_command(self, partition: int, data: bytes, message_id: str) -> None:
         if message_id == self.full:
             raise Refused("the subject is full")
         self.ids.append(message_id)

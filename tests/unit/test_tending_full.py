@@ -54,7 +54,7 @@ class Small:
         self._asked("remove")
         return False
 
-    async def publish_report(self, partition: Partition, kind: str, data: bytes, message_id: str) -> int:
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
         self._asked("tell")
         return 1
 

@@ -143,10 +143,17 @@ class NatsBroker:
             raise failure(stored, f"cannot store a report on {subject}")
         return stored
 
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
+        subject = subjects.command(partition)
+        stored = await self._store(subject, data, {"Nats-Msg-Id": message_id})
+        if isinstance(stored, ApiError):
+            raise failure(stored, f"cannot store a command on {subject}")
+        return stored
+
     async def read_reports(
         self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
     ) -> StreamReader:
-        which = [subjects.report(partition, kind)]
+        which = subjects.reports(partition, kind)
         reader = StreamReader(self._connection, subjects.REPORTS, which, after, self._settings, at_ns=at_ns)
         await reader.open()
         return reader
@@ -155,8 +162,9 @@ class NatsBroker:
         return await stream_state(self._connection, subjects.REPORTS, self._settings.answer_s)
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        report = await self._report({"last_by_subj": subjects.report(partition, kind)})
-        return 0 if report is None else int(report["seq"])
+        which = subjects.reports(partition, kind)
+        found = await asyncio.gather(*(self._report({"last_by_subj": subject}) for subject in which))
+        return max((int(report["seq"]) for report in found if report is not None), default=0)
 
     async def report_at(self, sequence: int) -> int | None:
         report = await self._report({"seq": sequence}) if sequence > 0 else None
@@ -167,7 +175,8 @@ class NatsBroker:
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
         if through > 0:
-            await self._purge(subjects.REPORTS, {"filter": subjects.report(partition, kind), "seq": through + 1})
+            for subject in subjects.reports(partition, kind):
+                await self._purge(subjects.REPORTS, {"filter": subject, "seq": through + 1})
 
     async def pending_reports(self) -> int:
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", None, self._settings.answer_s)

@@ -330,9 +330,7 @@ class NatsConnection:
     def _denied(self, operation: str, subject: str) -> None:
         """Fail the requests on the subject, which is in lower case, and log the denial at most once a minute."""
         if operation == "subscription" and subject == f"{self._prefix}*".lower():
-            self._unusable = (
-                f"the broker permits no answers to {self._name}: is nats_user that of another process?"
-            )
+            self._unusable = f"the broker permits no answers to {self._name}: is nats_user that of another process?"
         for question in self._questions.values():
             if self._unusable and not question.answer.done():
                 question.answer.set_exception(Unusable(self._unusable))

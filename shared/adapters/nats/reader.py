@@ -311,7 +311,7 @@ class StreamReader:
         self._position = origin.sequence
         if self._at_ns is not None:
             self._at_ns = origin.at_ns
-        self._kept.append(Delivered(origin.sequence, origin.at_ns, message.data))
+        self._kept.append(Delivered(origin.sequence, origin.at_ns, message.data, message.subject))
         self._changed.set()
 
     def _on_status(self, status: str, text: str) -> None:

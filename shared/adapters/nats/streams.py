@@ -30,7 +30,7 @@ VISITS_CONSUMER: Final = "visits"
 ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
 ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
 REPEAT_WINDOW_S: Final = 120
-DECLARATION: Final = 1
+DECLARATION: Final = 2
 """The number in all declarations of this release. It is increased with every release whose declarations differ from the
 one before, apart from settings."""
 
@@ -82,7 +82,7 @@ def reports_stream(settings: StreamSettings) -> dict[str, Any]:
     """
     return {
         "name": subjects.REPORTS,
-        "subjects": list(subjects.REPORT_SUBJECTS),
+        "subjects": [*subjects.REPORT_SUBJECTS, subjects.COMMANDS],
         "retention": "limits",
         "storage": "file",
         "max_msgs_per_subject": settings.reports_per_subject,

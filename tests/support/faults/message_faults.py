@@ -21,7 +21,7 @@ from shared.adapters.nats.client import PlainClient
 from shared.adapters.nats.server import Endpoint
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
-from shared.wire.subjects import REPORT_SUBJECTS, report, visits_filter
+from shared.wire.subjects import COMMANDS, REPORT_SUBJECTS, report, visits_filter
 from tests.support.engines.nats_server import POOL, persist
 from tests.support.processes.cluster import PARTITIONS
 
@@ -112,7 +112,7 @@ class MessageListener:
             reconnect_time_wait=0.1,
             error_cb=silent,
         )
-        for subject in (*REPORT_SUBJECTS, visits_filter(POOL)):
+        for subject in (*REPORT_SUBJECTS, COMMANDS, visits_filter(POOL)):
             await client.subscribe(subject, cb=self._heard)
         await client.flush()  # the server answers once it has the subscriptions: what is published from here on comes
         return client

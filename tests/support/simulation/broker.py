@@ -6,9 +6,10 @@ purge by subject. Questions go to every owner that listens, and the first answer
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from shared.domain.errors import StreamReplaced, TooLarge, Transient
@@ -87,16 +88,16 @@ class SimBroker:
         self.sequence += 1
         self._ids[message_id] = (self.sequence, now)
         at_ns = _CREATED_NS + int(now * 1e9) + self.sequence
-        self.reports.append(Stored(subject, Delivered(self.sequence, at_ns, data)))
+        self.reports.append(Stored(subject, Delivered(self.sequence, at_ns, data, subject)))
         self.history.append((subject, data))
         self.news()
         return self.sequence
 
-    def last(self, subject: str) -> int:
-        return max((stored.report.sequence for stored in self.reports if stored.subject == subject), default=0)
+    def last(self, which: Collection[str]) -> int:
+        return max((stored.report.sequence for stored in self.reports if stored.subject in which), default=0)
 
-    def purge(self, subject: str, through: int) -> None:
-        self.reports = [each for each in self.reports if each.subject != subject or each.report.sequence > through]
+    def purge(self, which: Collection[str], through: int) -> None:
+        self.reports = [each for each in self.reports if each.subject not in which or each.report.sequence > through]
 
     def wipe(self) -> None:
         """The broker lost its disk: streams are made anew, and count from 1."""
@@ -190,9 +191,9 @@ class _Visit:
 
 
 class _Reader:
-    def __init__(self, client: "_Client", subject: str, after: int, at_ns: int | None) -> None:
+    def __init__(self, client: "_Client", which: Collection[str], after: int, at_ns: int | None) -> None:
         self._client = client
-        self._subject = subject
+        self._which = which
         self._position = after
         self._at_ns = at_ns
         self._created_ns = client.server.created_ns
@@ -209,8 +210,7 @@ class _Reader:
             raise StreamReplaced("the stream is another one, or shorter", retry_in=0.1)
 
     async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        server = self._client.server
-        until = server.world.now + wait_s
+        server, until = self._client.server, self._client.server.world.now + wait_s
         while True:
             found = await self._client.io("reports.read", lambda: self._take(max_count))
             if found:
@@ -227,7 +227,7 @@ class _Reader:
         return [
             stored.report
             for stored in self._client.server.reports
-            if stored.subject == self._subject and stored.report.sequence > self._position
+            if stored.subject in self._which and stored.report.sequence > self._position
         ][:max_count]
 
     def _take(self, max_count: int) -> list[Delivered]:
@@ -242,7 +242,7 @@ class _Reader:
         def purge() -> bool:
             if (self._created_ns, incarnation) != (server.created_ns, server.incarnation):
                 return False  # it was asked over a connection that is gone
-            server.purge(self._subject, through)
+            server.purge(self._which, through)
             return True
 
         return await self._client.io("reports.purge", purge)
@@ -283,14 +283,15 @@ class _Client:
         return await self.io("visit.publish", publish, may_be_late=True)
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
-        subject = subjects.report(partition, kind)
-        return await self.io(
-            f"publish.{kind}", lambda: self.server.publish(subject, data, message_id), may_be_late=True
-        )
+        publish = partial(self.server.publish, subjects.report(partition, kind), data, message_id)
+        return await self.io(f"publish.{kind}", publish, may_be_late=True)
+
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
+        publish = partial(self.server.publish, subjects.command(partition), data, message_id)
+        return await self.io("publish.command", publish, may_be_late=True)
 
     async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
-        server = self.server
-        until = server.world.now + wait_s
+        server, until = self.server, self.server.world.now + wait_s
 
         def mine() -> list[Visit]:
             return [visit for visit in server.visits.values() if visit.subject.startswith(f"visits.{pool}.")]
@@ -315,20 +316,19 @@ class _Client:
     async def read_reports(
         self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
     ) -> ReportReader:
-        return await self.io("reports.open", lambda: _Reader(self, subjects.report(partition, kind), after, at_ns))
+        return await self.io("reports.open", lambda: _Reader(self, subjects.reports(partition, kind), after, at_ns))
 
     async def reports_state(self) -> StreamState:
         return await self.io("reports.state", lambda: StreamState(self.server.created_ns, self.server.sequence))
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        return await self.io("reports.last", lambda: self.server.last(subjects.report(partition, kind)))
+        return await self.io("reports.last", lambda: self.server.last(subjects.reports(partition, kind)))
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
         return await self.io("reports.at", lambda: self.server.continues(sequence, at_ns))
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
-        subject = subjects.report(partition, kind)
-        await self.io("reports.purge", lambda: self.server.purge(subject, through))
+        await self.io("reports.purge", lambda: self.server.purge(subjects.reports(partition, kind), through))
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
         """Stored at once: the steps before and after it are those at which the world may turn."""

@@ -29,7 +29,7 @@ from shared.domain.reads.declared import Actor
 from shared.domain.web.url import fingerprint, host_of
 from shared.ports.store import Store
 from shared.wire.messages import Command, Malformed, ShardUnreadable, WorkerStatus, decode_shard, encode
-from shared.wire.subjects import queued_visit, report
+from shared.wire.subjects import command, queued_visit, report
 from tests.support.simulation.archive import SimArchive
 from tests.support.simulation.broker import ACK_WAIT_S, NOISE, SimBroker, Visit
 from tests.support.simulation.invariants import Judge
@@ -278,7 +278,7 @@ class Cluster:
         self._commands += 1
         name = f"command{self._commands}"
         data = encode(Command(name, self.crawl_id if crawl_id is None else crawl_id, kind, dict(args)))
-        self.broker.publish(report(PARTITION, "outcome"), data, name)
+        self.broker.publish(command(PARTITION), data, name)
         return name
 
     def put_policy(
@@ -303,9 +303,9 @@ class Cluster:
                 host_policies.commands(connection, 0),
             )
         )[1]
-        for command in waiting:
-            self.command(CommandKind.HOST_POLICY, CrawlId(0), host=command.host)
-            self.database.write(partial(host_policies.commanded, revision=command.revision))
+        for each in waiting:
+            self.command(CommandKind.HOST_POLICY, CrawlId(0), host=each.host)
+            self.database.write(partial(host_policies.commanded, revision=each.revision))
 
     def ask_finished(self, choice: int = -1) -> None:
         """Begin the finished check with one of the owners; its verdict is judged when it comes."""
@@ -370,7 +370,7 @@ class Cluster:
 
     def wipe_broker(self) -> None:
         """The broker loses what it stored; what was not applied is lost with it."""
-        self.lossy = self.lossy or self.broker.last(report(PARTITION, "discovery")) > self.judge.position()[1]
+        self.lossy = self.lossy or self.broker.last([report(PARTITION, "discovery")]) > self.judge.position()[1]
         self.broker.wipe()
         # A message of a late publish may now be new again, and a producer's number skip one.
         self.lossy = True

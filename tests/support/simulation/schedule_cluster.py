@@ -166,7 +166,7 @@ class Reports:
         self._steps = steps
         self._published = published
 
-    async def publish_report(self, partition: int, kind: str, data: bytes, message_id: str) -> None:
+    async def publish_command(self, partition: int, data: bytes, message_id: str) -> None:
         await self._steps.between()
         self._published[message_id] = self._published.get(message_id, 0) + 1
         await self._steps.between(committed=True)
