@@ -215,7 +215,7 @@ def test_next_connection_shows_certificate_currently_in_files(nats: NatsCluster,
             nats.wait_until_healthy()
             with pytest.raises(TimeoutError):
                 await persist(lambda: held.publish_report(P, "outcome", b"2", "broken"), patience_s=0.5)
-            renew(signed(tmp_path, nats.ca, "renewed"))
+            renew(signed(tmp_path, nats.ca, "renewed", "DNS:master-1"))
             await persist(lambda: held.publish_report(P, "outcome", b"3", "renewed"))
 
     asyncio.run(asyncio.wait_for(run(), 90))

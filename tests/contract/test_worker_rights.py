@@ -1,7 +1,7 @@
 """What a worker's user may do in NATS: all that a worker needs, and nothing else, whatever the worker sends."""
 
 import asyncio
-import json
+import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,8 +22,9 @@ from shared.domain.errors import Transient, Unusable
 from shared.domain.ids import CrawlId, Partition
 from shared.ports.broker import KINDS
 from shared.wire import subjects
-from tests.support.engines.nats_server import POOL, BrokerServer
+from tests.support.engines.nats_server import POOL, BrokerServer, persist
 from tests.support.engines.ports import free_ports
+from tests.support.nats_accounts import BY_PASSWORD, rendered
 
 P = Partition(3)
 OTHER = "eu"
@@ -316,9 +317,9 @@ def test_login_of_another_worker_is_unusable_in_one_sentence(server: BrokerServe
 @pytest.mark.parametrize("login", [NatsLogin("worker-1", "wrong"), NatsLogin("none", "x"), NatsLogin(token="x"), None])
 def test_wrong_login_is_unusable_and_names_the_settings(server: BrokerServer, login: NatsLogin | None) -> None:
     async def story() -> None:
-        patient = StreamSettings(connect_s=3600)
+        long = StreamSettings(connect_s=3600)
         with pytest.raises(Unusable, match="check nats_user and nats_password, or nats_token"):
-            await NatsBroker.connect([server.endpoint.url], login=login, name="worker-1", settings=patient)
+            await NatsBroker.connect([server.endpoint.url], login=login, name="worker-1", settings=long)
 
     run(story)
 
@@ -351,34 +352,48 @@ def test_denied_request_fails_at_once_and_is_logged_once_a_minute(server: Broker
 
 
 @contextmanager
-def plain_server(folder: Path) -> Iterator[NatsLogin]:
-    """A nats-server without accounts, as operators may run it: one token for all. It listens on `folder`/port."""
-    port, token = free_ports(1)[0], "t0ken"
-    (folder / "port").write_text(str(port))
-    config = folder / "plain.conf"
-    store = {"store_dir": str(folder / "store")}
-    config.write_text(
-        json.dumps({"host": "127.0.0.1", "port": port, "authorization": {"token": token}, "jetstream": store})
+def plain_server(folder: Path, more: str, **environment: str) -> Iterator[str]:
+    """A nats-server as operators run it, with `more` in its configuration. Its URL."""
+    port, config = free_ports(1)[0], folder / "plain.conf"
+    config.write_text(f'host: 127.0.0.1, port: {port}, jetstream: {{store_dir: "{folder}/store"}}\n{more}')
+    process = subprocess.Popen(
+        [find_executable(), "--config", config], env={**os.environ, **environment}, stderr=subprocess.DEVNULL
     )
-    process = subprocess.Popen([find_executable(), "--config", config], stderr=subprocess.DEVNULL)
     try:
-        yield NatsLogin(token=token)
+        yield f"nats://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait(30)
 
 
+async def patient(url: str, login: NatsLogin, name: str) -> NatsBroker:
+    """A connection to a server that is about to start."""
+    return await persist(lambda: NatsBroker.connect([url], login=login, name=name, settings=SETTINGS))
+
+
+def test_accounts_in_the_documentation_are_enough_for_masters_and_workers(tmp_path: Path) -> None:
+    async def story(url: str) -> None:
+        master = await patient(url, NatsLogin("master", "m"), "master-1")
+        await master.declare([POOL])
+        await master.publish_shard(POOL, P, 1, 0, b"s")
+        worker = await patient(url, NatsLogin("worker", "w"), "any.worker")
+        (visit,) = await worker.pull_visits(POOL, 1, 5.0)
+        await visit.ack()
+        await worker.publish_report(P, "outcome", b"r", "a")
+        with pytest.raises(Transient, match="does not permit"):
+            await worker.reports_state()
+        await worker.close()
+        await master.close()
+
+    with plain_server(tmp_path, rendered(BY_PASSWORD), MASTER_PASSWORD="m", WORKER_PASSWORD="w") as url:
+        asyncio.run(asyncio.wait_for(story(url), 60))
+
+
 def test_token_alone_works_and_its_streams_are_adopted_by_the_masters(tmp_path: Path) -> None:
     """So `orb up` and `orb crawl` go on in a folder from before there were accounts."""
 
-    async def fill(url: str, login: NatsLogin) -> None:
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    broker = await NatsBroker.connect([url], login=login, name="w1", settings=SETTINGS)
-                except Transient:
-                    continue
-                break
+    async def fill(url: str) -> None:
+        broker = await patient(url, NatsLogin(token="t0ken"), "w1")
         await broker.declare([POOL])
         await broker.publish_report(P, "outcome", b"kept", "a")
         await broker.publish_shard(POOL, P, 1, 0, b"s")
@@ -403,8 +418,8 @@ def test_token_alone_works_and_its_streams_are_adopted_by_the_masters(tmp_path: 
         finally:
             await embedded.stop()
 
-    with plain_server(tmp_path) as login:
-        asyncio.run(fill(f"nats://127.0.0.1:{(tmp_path / 'port').read_text()}", login))
+    with plain_server(tmp_path, "authorization: {token: t0ken}") as url:
+        asyncio.run(fill(url))
     asyncio.run(asyncio.wait_for(resume(), 60))
 
 

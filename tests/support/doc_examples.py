@@ -165,6 +165,7 @@ LISTED: Final = {
     ("docs/benchmarks.md", "orb bench"): MINUTES,
     ("docs/cluster.md", "orb up [--masters"): SYNOPSIS,
     ("docs/cluster.md", "orb master --id"): "names servers of other machines; tests/e2e/test_cluster.py runs members",
+    ("docs/cluster.md", "accounts: {"): "tests/contract/test_worker_rights.py runs a server with it",
     ("docs/cluster.md", "deploy/certificates"): DOCKER,
     ("docs/cluster.md", "./orb ctl login"): DOCKER,
     ("docs/command.md", "orb crawl URL..."): SYNOPSIS,
