@@ -1,9 +1,10 @@
 """What masters and workers may do in NATS: the accounts and users in the configuration of a server.
 
 The streams are in the masters' account. The workers of each pool have an account of their own. From there they reach
-the masters' account only by the subjects of `_services` and `_messages`. The permissions of users alone would not be
-enough: JetStream sends its answer to any subject that a request names, so a worker could delete a stream by the subject
-of a reply. An account imports the answers only for its own subjects.
+the masters' account only by the subjects of `_exclusive` and `_shared`.
+
+The permissions of users alone would not be enough. JetStream sends its answer to any subject that a request names as
+its reply. So a worker could delete a stream by the subject of a reply. An account gets answers on its own subjects.
 """
 
 from collections.abc import Mapping, Sequence
