@@ -123,6 +123,7 @@ def test_cancelled_in_the_middle_no_page_gets_the_items_of_another() -> None:
 
 def test_the_process_has_none_of_the_workers_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORB_NATS_TOKEN", "secret")
+    monkeypatch.setenv("ORB_NATS_PASSWORD", "secret")
 
     async def story() -> None:
         async with extracting() as extractor:
