@@ -240,7 +240,7 @@ def test_commands_of_many_schedules_are_published_together() -> None:
         leads, broker, _ = runner(table, clock)
         under_way, most = 0, 0
 
-        async def slow(partition: int, kind: str, data: bytes, message_id: str) -> None:
+        async def slow(partition: int, data: bytes, message_id: str) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -249,7 +249,7 @@ def test_commands_of_many_schedules_are_published_together() -> None:
             under_way -= 1
             broker.ids.append(message_id)
 
-        broker.publish_report = slow  # type: ignore[method-assign]  # a broker that takes its time
+        broker.publish_command = slow  # type: ignore[method-assign]  # a broker that takes its time
         await leads.attempt_publish()
         assert most == PUBLISHING
         assert sorted(broker.ids) == sorted(f"retry-{n}.{partition}" for n in range(wanted) for partition in range(2))
