@@ -1,4 +1,4 @@
-"""Adds ends, networks and certificates of API keys, declared keys, and the secret that masters share."""
+"""Adds ends, networks and certificates of API keys, and the secret that masters share."""
 
 from alembic import op
 
@@ -23,10 +23,6 @@ ALTER TABLE api_keys ADD COLUMN certificate TEXT;
 ALTER TABLE api_keys ADD COLUMN spec TEXT;
 ALTER TABLE api_keys ADD COLUMN version BIGINT DEFAULT '1' NOT NULL;
 ALTER TABLE api_keys ADD COLUMN last_used_at_ms BIGINT;
-CREATE TABLE declared_keys (
-    name VARCHAR(63) NOT NULL, key_id VARCHAR(16) NOT NULL, certificate TEXT, PRIMARY KEY (name),
-    CONSTRAINT declared_keys_key_id UNIQUE (key_id), CONSTRAINT declared_keys_certificate UNIQUE (certificate)
-);
 CREATE TABLE cluster_secrets (
     name VARCHAR(32) NOT NULL, secret {binary} NOT NULL, PRIMARY KEY (name)
 );

@@ -30,6 +30,10 @@ log = structlog.get_logger("orb.api")
 _CACHED_S: Final = 1.0
 _CACHED: Final = 1024
 _SEND: Final = "send the header `Authorization: Bearer <API key>`"
+_NO_PROOF: Final = (
+    "no key has the client certificate as its `certificate` with `kind: certificate`, and the request has no API key"
+)
+_PROOF: Final = "an admin can declare one by PUT /v1/api-keys/{name}"
 _KEYS: Final = (
     "a key is shown once, when it is made: the first at the cluster's first start, others by `orb ctl keys create` or "
     "POST /v1/api-keys; `orb key create` replaces a lost admin key, on the cluster's database itself"
@@ -165,6 +169,8 @@ class Authentication:
         if scheme.lower() == "basic":
             key = _password_of(key)
         if scheme.lower() not in ("bearer", "basic") or not key:
+            if peer.certificate is not None and not given:
+                raise _unauthenticated(_NO_PROOF, f"{_PROOF}, or {_SEND}")
             raise _unauthenticated("the request has no API key", f"{_SEND}; {_KEYS}")
         key = key.strip()
         if not self._keyring.has_seen(key):  # a right key that is in use is never shut out by wrong ones beside it
@@ -237,4 +243,4 @@ def _password_of(credentials: str) -> str:
 def first_key(now_ms: int) -> tuple[ApiKey, str]:
     """Return a new admin key for a cluster without keys: the record to store, and the key to show."""
     key_id, key = new_key()
-    return ApiKey(key_id, "first admin", Role.ADMIN, digest_of(key), now_ms, "first start"), key
+    return ApiKey(key_id, "first-admin", Role.ADMIN, digest_of(key), now_ms, "first start"), key

@@ -82,7 +82,6 @@ _PARAMETER_EXAMPLES: Final[dict[str, Any]] = {
     "crawl": "docs",
     "page": "4099-8a5edab282632443219e051e4ade2d1d",
     "item": "259b8e05857a7c0c0d60c4d4d9d40bd7",
-    "key_id": "5f3c0a2b9d1e4f67",
     "key_name": "terraform",
     "actor": "terraform",
     "action": "crawl.pause",

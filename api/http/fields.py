@@ -12,7 +12,7 @@ import msgspec
 from pydantic import BaseModel
 
 from api.schemas.items import ITEM_ID
-from api.schemas.model import ANYTHING, KEY_ID, MEMBER_ID, MOMENT, ONE_LINE, RULE_NAME, VISIBLE
+from api.schemas.model import ANYTHING, MEMBER_ID, MOMENT, ONE_LINE, RULE_NAME, VISIBLE
 from api.schemas.pages import PAGE_ID, SEGMENT_NAME, TIME_DIGITS
 from api.schemas.schedules import CLOCK
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
@@ -26,7 +26,6 @@ FORMS: Final[Mapping[str, str]] = {
     VISIBLE: "printable ASCII characters without spaces",
     RULE_NAME: "lower-case letters, digits and hyphens",
     MEMBER_ID: "letters, digits and inner dots, hyphens and underscores, at most 64",
-    KEY_ID: "a key's id: 16 of 0 to 9 and a to f, and not the key itself",
     PAGE_ID: "a page's id, as lists of pages show it",
     SEGMENT_NAME: "the name of a WARC file, which ends with .warc.gz",
     TIME_DIGITS: "up to 14 digits of a time, such as 20300101",

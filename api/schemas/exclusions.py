@@ -59,7 +59,7 @@ class Exclusion(Model):
     withdraw: bool = field("True if what is stored of it is withdrawn, too.")
     active: bool = field("False after `until`.")
     created_at: datetime = field("When it was created.", "2029-01-01T08:00:00Z")
-    created_by: str = field("The name and id of the API key that created it.", "first admin (76f4e1d9b2a0c3f5)")
+    created_by: str = field("The name and id of the API key that created it.", "first-admin (76f4e1d9b2a0c3f5)")
     command: str = field(
         "The id of the command that applies it to what is queued and stored: see /v1/commands/{id}. Once "
         "the command is applied, no worker sends a request that the exclusion covers.",

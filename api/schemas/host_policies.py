@@ -93,9 +93,9 @@ class HostPolicySummary(Model):
     slots: int | None = field("The most URL shards of the host at a time. Null if it is not set.", 1)
     effective: EffectiveHostPolicy = field("What the policy sets now.")
     created_at: datetime = field("When it was created.", "2029-01-01T08:00:00Z")
-    created_by: str = field("The name and id of the API key that created it.", "first admin (76f4e1d9b2a0c3f5)")
+    created_by: str = field("The name and id of the API key that created it.", "first-admin (76f4e1d9b2a0c3f5)")
     changed_at: datetime = field("When it was last changed.", "2029-01-01T08:00:00Z")
-    changed_by: str = field("The name and id of the API key that last changed it.", "first admin (76f4e1d9b2a0c3f5)")
+    changed_by: str = field("The name and id of the API key that last changed it.", "first-admin (76f4e1d9b2a0c3f5)")
     command: str = field(
         "The id of the command that applies it: see /v1/commands/{id}. Once the command is applied, the "
         "host's owner keeps to the policy.",

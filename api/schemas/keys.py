@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, Strict, StringConstraints
 
-from api.schemas.model import ONE_LINE, Model, Moment, RequestModel, field, ms_of, when
+from api.schemas.model import Model, Moment, RequestModel, field, ms_of, when
+from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
 from shared.domain.ops.identities import MAX_NETWORKS, certificate_name, network_of
 
@@ -37,9 +38,11 @@ def _with_zone(moment: datetime) -> datetime:
     return moment
 
 
-class _Bounds(RequestModel):
-    """When and from where an identity is accepted."""
+class KeySpec(RequestModel):
+    """What a key is to be: its role, and when and from where it is accepted."""
 
+    role: Annotated[Role, Strict(False)] = field(_ROLE)
+    kind: Annotated[IdentityKind, Strict(False)] = Field(IdentityKind.KEY, description=_KIND)
     expires_at: Annotated[Moment, AfterValidator(_with_zone)] | None = Field(
         None, description=_EXPIRES, examples=["2030-06-01T00:00:00Z"]
     )
@@ -55,37 +58,16 @@ class _Bounds(RequestModel):
         }
 
 
-class KeyInput(_Bounds):
+class KeyInput(KeySpec):
     """An API key to create."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=ONE_LINE)] = field(
-        "A name for the user of the key. It appears in the audit log.", "terraform"
+    name: Annotated[str, StringConstraints(pattern=LABEL)] = field(
+        f"The name of the key: {LABEL_WORDS}. It appears in the audit log.", "terraform"
     )
-    role: Annotated[Role, Strict(False)] = field(_ROLE)
-
-
-class KeySpec(_Bounds):
-    """The declaration of an identity."""
-
-    role: Annotated[Role, Strict(False)] = field(_ROLE)
-    kind: Annotated[IdentityKind, Strict(False)] = Field(IdentityKind.KEY, description=_KIND)
-
-
-class IssuedKey(Model):
-    """A new API key. It is shown only once."""
-
-    id: str = field("The key's id.", "5f3c0a2b9d1e4f67")
-    name: str = field("The name of the key's user.", "terraform")
-    role: Role = field("What the key may do.")
-    key: str = field(
-        "The key itself. Send it as `Authorization: Bearer <key>`. It is shown only once.",
-        "orb_5f3c0a2b9d1e4f67_kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk",
-    )
-    created_at: datetime = field("When the key was created.", "2030-01-01T08:00:00Z")
 
 
 class KeyBounds(Model):
-    """When and from where an identity is accepted, in canonical form, with all defaults."""
+    """The declaration of a key in canonical form, with all defaults."""
 
     role: Role = field("What it may do.")
     kind: IdentityKind = field(_KIND)
@@ -94,45 +76,28 @@ class KeyBounds(Model):
     certificate: str | None = field(_BOUND, "dns:terraform.example.org")
 
 
-class KeyView(KeyBounds):
-    """An API key, without the key itself."""
+class KeyView(Model):
+    """An API key, or a client certificate that needs none."""
 
-    id: str = field("The key's id.", "5f3c0a2b9d1e4f67")
-    name: str = field("The name of the key's user.", "terraform")
-    declared: bool = field("True if it is declared under `/v1/keys/{name}`.", False)
-    created_at: datetime = field("When the key was created.", "2030-01-01T08:00:00Z")
-    created_by: str = field("The name and id of the API key that created it.", "first admin (76f4e1d9b2a0c3f5)")
-    last_used_at: datetime | None = field(
-        "When it was last accepted, late by up to a minute. Null if it was never used.", "2030-01-02T11:00:00Z"
-    )
-    revoked_at: datetime | None = field("When the key was revoked. Null if it is valid.", "2030-01-01T08:12:30Z")
-
-
-class DeclaredKey(Model):
-    """A declared identity."""
-
-    name: str = field("Its name.", "terraform")
-    id: str = field("Its id. It stays the same until the key is deleted.", "5f3c0a2b9d1e4f67")
-    spec: dict[str, Any] = field("The declaration, exactly as it was put.", {"role": "operator"})
+    name: str = field("Its name. At most one key that is not revoked has it.", "terraform")
+    id: str = field("Its id. It stays the same until the key is revoked.", "5f3c0a2b9d1e4f67")
+    spec: dict[str, Any] = field("The declaration, exactly as it was sent.", {"role": "operator"})
     effective: KeyBounds = field("The declaration with all defaults, in canonical form.")
     key: str | None = field(
-        "The key itself. Only the answer that creates it has it. Null otherwise, and for a certificate.",
+        "The secret. Send it as `Authorization: Bearer <key>`. Only the answer that creates the key has it. Null "
+        "otherwise, and for a certificate.",
         "orb_5f3c0a2b9d1e4f67_kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk",
     )
     created_at: datetime = field("When it was created.", "2030-01-01T08:00:00Z")
-    created_by: str = field("The name and id of the API key that created it.", "first admin (76f4e1d9b2a0c3f5)")
+    created_by: str = field("The name and id of the API key that created it.", "first-admin (76f4e1d9b2a0c3f5)")
     last_used_at: datetime | None = field(
         "When it was last accepted, late by up to a minute. Null if it was never used.", "2030-01-02T11:00:00Z"
     )
+    revoked_at: datetime | None = field("When it was revoked. Null if it is valid.", "2030-01-01T08:12:30Z")
 
 
-def key_body(key: ApiKey) -> KeyView:
-    """Return an API key, without the key itself, as the API shows it."""
-    return KeyView.of(key, id=key.key_id, networks=list(key.networks), declared=key.spec is not None)
-
-
-def declared_body(key: ApiKey, secret: str | None = None) -> DeclaredKey:
-    """Return a declared identity as the API shows it, with its secret where it is new."""
+def key_body(key: ApiKey, secret: str | None = None) -> KeyView:
+    """Return an API key as the API shows it, with its secret if the key is new."""
     bounds = KeyBounds(
         role=key.role,
         kind=key.kind,
@@ -140,4 +105,5 @@ def declared_body(key: ApiKey, secret: str | None = None) -> DeclaredKey:
         networks=list(key.networks),
         certificate=key.certificate,
     )
-    return DeclaredKey.of(key, id=key.key_id, spec=json.loads(key.spec or "{}"), effective=bounds, key=secret)
+    spec = bounds.model_dump(mode="json") if key.spec is None else json.loads(key.spec)
+    return KeyView.of(key, id=key.key_id, spec=spec, effective=bounds, key=secret)

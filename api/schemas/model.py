@@ -20,7 +20,6 @@ NUL."""
 ANYTHING: Final = r"^\*$"
 VISIBLE: Final = r"^[!-~]+$"
 RULE_NAME: Final = r"^[a-z0-9-]+$"
-KEY_ID: Final = r"^[0-9a-f]{16}$"
 MEMBER_ID: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 
 SEED_LABELS: Final = "The labels of the seed from which the page was found. Empty if it has none."

@@ -153,7 +153,7 @@ class ScheduleSummary(Model):
     )
     last_due_at: datetime | None = field("The last due time that was handled.", "2029-12-31T01:30:00Z")
     created_at: datetime = field("When it was created.", "2029-01-01T08:00:00Z")
-    created_by: str = field("The name and id of the API key that created it.", "first admin (76f4e1d9b2a0c3f5)")
+    created_by: str = field("The name and id of the API key that created it.", "first-admin (76f4e1d9b2a0c3f5)")
 
 
 class Schedule(ScheduleSummary):

@@ -169,16 +169,11 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("restore value", "DELETE /v1/config/{value}", OPERATOR),
     ),
     "api-keys": (
-        ("create", "POST /v1/api-keys", ADMIN),
         ("list", "GET /v1/api-keys", ADMIN),
-        ("get", "GET /v1/api-keys/{key_id}", ADMIN),
-        ("revoke", "DELETE /v1/api-keys/{key_id}", ADMIN),
-    ),
-    "keys": (
-        ("list", "GET /v1/keys", ADMIN),
-        ("get", "GET /v1/keys/{key_name}", ADMIN),
-        ("put", "PUT /v1/keys/{key_name}", ADMIN),
-        ("delete", "DELETE /v1/keys/{key_name}", ADMIN),
+        ("create", "POST /v1/api-keys", ADMIN),
+        ("get", "GET /v1/api-keys/{key_name}", ADMIN),
+        ("put", "PUT /v1/api-keys/{key_name}", ADMIN),
+        ("revoke", "DELETE /v1/api-keys/{key_name}", ADMIN),
     ),
     "audit": (("list", "GET /v1/audit", ADMIN),),
     "health": (

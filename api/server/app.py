@@ -81,7 +81,6 @@ ROUTERS: Final = (
     cluster.router,
     config.router,
     keys.router,
-    keys.declared_router,
     audit.router,
     reading.router,
 )

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from cli.admin.key_issue import DATABASE, database_errors, new_key
 from cli.local.cluster_folder import DEFAULT, ClusterFolder, database_of
 from cli.terminal.exits import Exit, Usage
 from cli.terminal.progress import say
+from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.ops.access import Role
 from shared.settings import is_postgresql, sqlite_file
 
@@ -24,17 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help=f"the folder of `orb up` (default: {DEFAULT})")
     parser.add_argument("--database", metavar="URL", help="or the database of a cluster, as its masters use it")
     parser.add_argument("--role", choices=[*Role], default=Role.ADMIN, help="rights of the key (default: admin)")
-    parser.add_argument("--name", default="created in the database", help="name of the user of the key")
+    parser.add_argument("--name", help=f"name of the key: {LABEL_WORDS} (default: a new one)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not 1 <= len(arguments.name) <= 128:
-        raise Usage("--name must have 1 to 128 characters.")
+    if arguments.name is not None and re.fullmatch(LABEL, arguments.name) is None:
+        raise Usage(f"--name {arguments.name!r} is no name of a key: expected {LABEL_WORDS}.")
     database, by = _database(arguments)
     with database_errors(database, by):
-        key_id, key = asyncio.run(new_key(database, arguments.name, Role(arguments.role)))
+        name, key = asyncio.run(new_key(database, arguments.name, Role(arguments.role)))
     print(key, flush=True)
-    say(f"key {key_id} of role {arguments.role}, shown only once; send it as `Authorization: Bearer <key>`")
+    say(f"key {name} of role {arguments.role}, shown only once; send it as `Authorization: Bearer <key>`")
     return Exit.OK
 
 

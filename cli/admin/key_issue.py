@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from cli.local.cluster_folder import without_password
-from cli.terminal.exits import Environment
+from cli.terminal.exits import Environment, Usage
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import DiskFull, ResourceFull, Transient, Unusable
 from shared.settings import is_postgresql, sqlite_file
@@ -47,20 +47,27 @@ async def first_key(database: str) -> str | None:
     raise AssertionError("the last try has returned or raised")
 
 
-async def new_key(database: str, name: str, role: "Role") -> tuple[str, str]:
-    """Create an API key. Return its id and the key, which must be shown now: the database holds only its digest.
+async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, str]:
+    """Create an API key. Return its name and the key, which must be shown now: the database holds only its digest.
 
-    The audit log names the command and the system user.
+    Without a name it gets a new one. The audit log names the command and the system user. Raise Usage if a key has the
+    name.
     """
     from shared.domain.ops import access
     from shared.domain.reads.declared import Actor
+    from shared.ports.catalog import Exists
 
     key_id, key = access.new_key()
     by = Actor("", f"orb key create, user {os.getuid()}", "")
-    kept = access.ApiKey(key_id, name, role, access.digest_of(key), SystemClock().unix_ms(), by.name)
+    kept = access.ApiKey(
+        key_id, name or f"created-{key_id}", role, access.digest_of(key), SystemClock().unix_ms(), by.name
+    )
     async with _catalog(database) as catalog:
-        await catalog.add_key(kept, actor=by)
-    return key_id, key
+        try:
+            await catalog.add_key(kept, actor=by)
+        except Exists as error:
+            raise Usage(f"{error}: choose another --name.") from error
+    return kept.name, key
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from cli.ctl.cells import moment
 from cli.ctl.client import path
 from cli.ctl.output import as_yaml
 from cli.ctl.problems import Refusal
@@ -27,10 +28,19 @@ def declare(verbs: Verbs) -> None:
     """Add the verbs for keys, hosts, dead letters and the hot configuration to `orb ctl`."""
     keys = verbs.family("keys", "create and revoke API keys (`get keys` lists them)")
     create = keys.add("create", "create a key, which is shown only once", _create_key)
-    create.add_argument("name", metavar="NAME", help="name of the user of the key")
+    create.add_argument("name", metavar="NAME", help="name of the key")
     create.add_argument("--role", choices=("viewer", "operator", "admin"), required=True)
+    create.add_argument("--expires", metavar="TIME", help="end it then: 2030-06-01, 2030-06-01T12:00:00Z, or 90d")
+    create.add_argument(
+        "--network", dest="networks", action="append", default=[], metavar="CIDR",
+        help="accept it from this network alone; repeatable",
+    )  # fmt: skip
+    create.add_argument(
+        "--certificate", metavar="NAME",
+        help="accept it with this client certificate alone: sha256:FINGERPRINT, dns:NAME, uri:NAME or email:NAME",
+    )  # fmt: skip
     revoke = keys.add("revoke", "revoke keys", _revoke_keys)
-    revoke.add_argument("ids", nargs="+", metavar="ID")
+    revoke.add_argument("names", nargs="+", metavar="NAME")
 
     hosts = verbs.family("hosts", "change the policies of hosts (`get host-policies` lists them)")
     block = hosts.add("block", "send no requests to a host, for a time or until it is unblocked", _block)
@@ -76,19 +86,36 @@ def declare(verbs: Verbs) -> None:
 
 
 def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    body = {"name": arguments.name, "role": arguments.role}
+    bounds = {
+        "expires_at": None if arguments.expires is None else _end_of_key(arguments.expires),
+        "networks": arguments.networks,
+        "certificate": arguments.certificate,
+    }
+    given = {name: value for name, value in bounds.items() if value}
+    body = {"name": arguments.name, "role": arguments.role, **given}
     made = desk.client.ask("POST", path("api-keys"), body=body, repeatable=False).body
     if desk.output.for_people:
         desk.output.say(made["key"])
-        desk.note(f"key {made['id']} for {made['name']} ({made['role']}); it is not shown again")
+        desk.note(f"key {made['name']} ({arguments.role}), id {made['id']}; it is not shown again")
     else:
-        desk.output.done(f"key/{made['id']}", "created", made)
+        desk.output.done(f"key/{made['name']}", "created", made)
     return Exit.OK
 
 
+def _end_of_key(text: str) -> str:
+    """Return the end of a key as the API takes it. `text` is a time, by default in UTC, or a duration from now."""
+    if seconds_of(text) is not None:
+        end: datetime | None = _ends_at(text, "--expires", "a key has no end")
+    else:
+        end = moment(text)
+    if end is None:
+        raise Usage(f"--expires {text!r} is no time or duration: expected a form like 2030-06-01 or 90d.")
+    return end.isoformat(timespec="seconds")
+
+
 def _revoke_keys(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    for key in arguments.ids:
-        desk.output.done(f"key/{key}", "revoked", desk.client.ask("DELETE", path("api-keys", key)).body)
+    for name in arguments.names:
+        desk.output.done(f"key/{name}", "revoked", desk.client.ask("DELETE", path("api-keys", name)).body)
     return Exit.OK
 
 
@@ -99,7 +126,7 @@ _POLICY: Final = ("delay_s", "block", "slots")
 def _block(desk: VerbContext, arguments: argparse.Namespace) -> int:
     block, done = {"reason": arguments.reason}, "is blocked until it is unblocked"
     if arguments.length is not None:
-        until = _ends_at(arguments.length, "Without --for a block never ends.")
+        until = _ends_at(arguments.length, "--for", "a block never ends")
         block["until"] = until.isoformat(timespec="seconds")
         done = f"is blocked until {until:%Y-%m-%d %H:%M:%S} UTC"
     for host in arguments.hosts:
@@ -167,12 +194,12 @@ def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> 
     raise AssertionError("the last attempt returns or raises")
 
 
-def _ends_at(length: str, otherwise: str) -> datetime:
-    """Return the time after a duration such as 2h30m. Raise Usage if it is none, or too long."""
+def _ends_at(length: str, option: str, otherwise: str) -> datetime:
+    """Return the time after a duration such as 2h30m, which `option` gave. Raise Usage if it is none, or too long."""
     try:
         return datetime.now(UTC) + timedelta(seconds=_seconds(length))
     except OverflowError:
-        raise Usage(f"--for {length} is too long. {otherwise}") from None
+        raise Usage(f"{option} {length} is too long. Without {option} {otherwise}.") from None
 
 
 def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
@@ -183,7 +210,7 @@ def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
         "withdraw": arguments.withdraw,
     }
     if arguments.length is not None:
-        until = _ends_at(arguments.length, "Without --for an exclusion never ends.")
+        until = _ends_at(arguments.length, "--for", "an exclusion never ends")
         terms["until"] = until.isoformat(timespec="seconds")
     for target in arguments.targets:
         try:

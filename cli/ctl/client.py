@@ -337,12 +337,18 @@ def _unreached(server: str, error: Exception) -> str:
 
 def _silent(server: str, error: Exception, method: str, *, certified: bool) -> Exception:
     why = str(error) or type(error).__name__
-    if server.startswith("https:") and not certified:
-        why += "; if it requires a certificate, set --tls-cert and --tls-key"
+    if server.startswith("https:"):  # a server that refuses a certificate may close without an alert
+        why += f"; {_REFUSED_CERTIFICATE if certified else _NO_CERTIFICATE}"
     if method in ("GET", "HEAD"):
         return Environment(f"{server} closed the connection ({why}).")
     return Failed(f"{server} closed the connection ({why}): the change may have been made: check before you repeat it.")
 
+
+_NO_CERTIFICATE: Final = "if it requires a certificate, set --tls-cert and --tls-key"
+_REFUSED_CERTIFICATE: Final = (
+    "if it refuses the certificate of --tls-cert, renew an expired one, and use one that the authority of the masters' "
+    "--tls-client-ca signed"
+)
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """OpenSSL's names, depending on its version, for an answer that is not TLS."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cli.ctl.cells import NONE, Now, leaves, length, shown
+from cli.ctl.cells import NONE, Now, leaves, length, moment, shown
 from cli.ctl.tables import Cell
 from cli.terminal.display_rates import amount, count
 
@@ -93,7 +93,11 @@ def block_style(text: str) -> str:
 
 
 def key_state(row: Any, now: Now) -> str:
-    return "revoked" if row.get("revoked_at") else "valid"
+    """Return a key's state: `valid`, `ended` after its end, or `revoked`."""
+    if row.get("revoked_at"):
+        return "revoked"
+    end = moment(_at(row, "effective.expires_at"))
+    return "valid" if end is None or now.at < end else "ended"
 
 
 def exclusion_state(row: Any, now: Now) -> str:

@@ -202,7 +202,7 @@ def _single(client: Client, resource: ResourceKind, at: str, name: str) -> Mappi
 
 def _in_list(rows: Iterator[dict[str, Any]], resource: ResourceKind, name: str) -> Mapping[str, Any]:
     for row in rows:
-        if name in (row.get(resource.key), row.get("name")):
+        if name == row.get(resource.key):
             return row
     raise Refusal(ProblemAnswer(404, "not-found", f"there is no {resource.one} {name!r}"))
 

@@ -257,14 +257,19 @@ LETTERS: Final = ResourceKind(
 
 KEYS: Final = ResourceKind(
     "keys", "key", "/v1/api-keys", (
-        Column("ID", picked("id")),
         Column("NAME", picked("name"), cut=12),
-        Column("ROLE", picked("role"), rank=1),
-        Column("STATE", key_state, rank=2, style=state_style),
+        Column("ROLE", picked("effective.role"), rank=1),
+        Column("STATE", key_state, rank=1, style=state_style),
+        Column("ENDS", left("effective.expires_at"), rank=3, right=True),
+        Column("NETWORKS", picked("effective.networks"), rank=4, cut=14),
+        Column("CERTIFICATE", picked("effective.certificate"), rank=4, cut=14),
+        Column("USED", age("last_used_at"), rank=2, right=True),
         _AGE,
+        Column("KIND", picked("effective.kind"), rank=6, wide=True),
         Column("BY", picked("created_by"), rank=5, cut=12),
+        Column("ID", picked("id"), rank=5),
     ),
-    single="", filters=frozenset(("revoked",)),
+    key="name", filters=frozenset(("revoked",)),
 )  # fmt: skip
 
 REVISIONS: Final = ResourceKind(

@@ -265,7 +265,10 @@ class Catalog(Protocol):
     async def command(self, command_id: str) -> CommandProgress | None: ...
 
     async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-        """Store a new API key. Raise Exists if this repeats a create (`repeatable`): the key was shown only then."""
+        """Store a new API key. Raise Exists if its name or its certificate belongs to another one.
+
+        Raise Exists also if this repeats a create (`repeatable`): the secret was shown only then.
+        """
 
     async def add_first_key(self, key: ApiKey) -> bool:
         """Store the API key if there is none at all. Return True if it is stored.
@@ -273,35 +276,31 @@ class Catalog(Protocol):
         A caller that got no answer repeats the call with the same key.
         """
 
-    async def key(self, key_id: str) -> ApiKey | None: ...
-
-    async def keys(self, *, after: str, max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
-        """Return up to `max_count` API keys after the id `after`, ordered by id. `revoked` includes revoked keys."""
-
-    async def revoke_key(
-        self, key_id: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
-    ) -> ApiKey:
-        """Revoke an API key and return it. Raise Missing, Stale or LastAdmin. A repeat changes nothing."""
-
     async def put_key(
         self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[ApiKey, bool]:
-        """Store the declared key `wanted` under its name. Return it as stored, and True if it is new.
+        """Create the key `wanted`, or replace what the key of its name declares. Return it, and True if it is new.
 
         A key that exists keeps its id, its secret, and its creation. If nothing differs, nothing changes. Raise Stale,
         Exists if another identity has its certificate, or LastAdmin.
         """
 
-    async def declared_key(self, name: str) -> ApiKey:
-        """Return the declared key of that name. Raise Missing if there is none."""
-
-    async def declared_keys(self, *, after: str, max_count: int) -> Sequence[ApiKey]:
-        """Return up to `max_count` declared keys after the name `after`, ordered by name."""
-
-    async def delete_declared_key(
-        self, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    async def revoke_key(
+        self, name: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
     ) -> ApiKey:
-        """Revoke the declared key of that name and return it. Raise Missing, Stale or LastAdmin."""
+        """Revoke the API key of that name and return it. Raise Missing, Stale or LastAdmin."""
+
+    async def key(self, key_id: str) -> ApiKey | None:
+        """Return the API key with this id, revoked or not, or None if there is none."""
+
+    async def key_named(self, name: str) -> ApiKey:
+        """Return the API key of that name that is not revoked. Raise Missing if there is none."""
+
+    async def keys(self, *, after: tuple[str, str], max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
+        """Return up to `max_count` API keys after a name and an id, ordered by these. `revoked` includes revoked keys.
+
+        A name may have any number of revoked keys.
+        """
 
     async def key_of_certificate(self, certificate_names: frozenset[str]) -> ApiKey | None:
         """Return the identity that one of these names of a certificate proves, by itself; None if there is none.

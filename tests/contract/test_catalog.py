@@ -159,7 +159,7 @@ def test_masters_that_start_together_make_one_first_key(new_tables: NewTables) -
             keys = [ApiKey(f"{n:016}", f"m{n}", Role.ADMIN, bytes(32), NOW_MS, "first start") for n in range(6)]
             made = await asyncio.gather(*(catalog(t).add_first_key(key) for key in keys))
             assert sum(made) == 1
-            assert len(await catalog(t).keys(after="", max_count=10)) == 1
+            assert len(await catalog(t).keys(after=("", ""), max_count=10)) == 1
 
     asyncio.run(story())
 
@@ -171,7 +171,7 @@ def test_repeated_request_for_first_key_learns_that_it_is_kept(new_tables: NewTa
             assert [await catalog(t).add_first_key(key) for key in (first, first, late, first)] == [
                 True, True, False, True,
             ]  # fmt: skip
-            assert [key.key_id for key in await catalog(t).keys(after="", max_count=10)] == [first.key_id]
+            assert [key.key_id for key in await catalog(t).keys(after=("", ""), max_count=10)] == [first.key_id]
 
     asyncio.run(story())
 

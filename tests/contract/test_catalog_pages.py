@@ -176,21 +176,22 @@ def test_a_key_is_revoked_as_it_was_seen_or_not_at_all(new_tables: NewTables) ->
             key = ApiKey("a" * 16, "ours", Role.VIEWER, b"d" * 32, NOW_MS, "test")
             await keys.add_key(key, actor=SOMEONE)
             with pytest.raises(Stale) as refused:
-                await keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS, expected=frozenset({"other"}))
+                await keys.revoke_key("ours", actor=SOMEONE, now_ms=NOW_MS, expected=frozenset({"other"}))
             assert refused.value.current == key.tag
             answers = await asyncio.gather(
                 *(
-                    keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS + n, expected=frozenset({key.tag}))
+                    keys.revoke_key("ours", actor=SOMEONE, now_ms=NOW_MS + n, expected=frozenset({key.tag}))
                     for n in range(6)
                 ),
                 return_exceptions=True,
             )
             assert sum(isinstance(each, ApiKey) for each in answers) == 1, answers
-            assert sum(isinstance(each, Stale) for each in answers) == 5, answers
+            assert sum(isinstance(each, Missing) for each in answers) == 5, answers
             kept = await keys.key(key.key_id)
             assert kept is not None
-            assert await keys.revoke_key(key.key_id, actor=SOMEONE, now_ms=NOW_MS + 99) == kept
+            assert kept.revoked_at_ms is not None
             with pytest.raises(Missing):
-                await keys.revoke_key("b" * 16, actor=SOMEONE, now_ms=NOW_MS)
+                await keys.revoke_key("ours", actor=SOMEONE, now_ms=NOW_MS + 99)
+            assert await keys.key(key.key_id) == kept
 
     asyncio.run(story())

@@ -254,14 +254,14 @@ def test_revoked_keys_go_when_they_are_old_and_never_the_last_of_all(on_store: O
         for number, name in enumerate(("one", "two")):
             key = ApiKey(f"{number}" * 16, name, Role.VIEWER, bytes(32), NOW_MS, "test")
             await catalog.add_key(key, actor=OPERATOR)
-            await catalog.revoke_key(key.key_id, actor=OPERATOR, now_ms=NOW_MS + number)
+            await catalog.revoke_key(name, actor=OPERATOR, now_ms=NOW_MS + number)
         assert await walked(t, RetainedKind.KEYS) == [0], "a cluster without any key would make a first one"
         await catalog.add_key(ApiKey("f" * 16, "holds", Role.ADMIN, bytes(32), NOW_MS, "test"), actor=OPERATOR)
         assert await walked(t, RetainedKind.KEYS, NOW_MS + 10 * DAY_MS + 1) == [1], "the other is not old enough"
         assert await walked(t, RetainedKind.KEYS) == [1]
-        assert [key.name for key in await catalog.keys(after="", max_count=10)] == ["holds"]
+        assert [key.name for key in await catalog.keys(after=("", ""), max_count=10, revoked=True)] == ["holds"]
         told = t.rows("SELECT target, after FROM audit_log WHERE action = 'key.create' ORDER BY id")
-        assert told[0] == ("0" * 16, "viewer one"), "what the log says of them is still there"
+        assert told[0] == ("one", '{"id": "0000000000000000", "role": "viewer"}'), "what the log says of them stays"
 
     on_store(story)
 

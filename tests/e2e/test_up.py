@@ -105,10 +105,10 @@ def no_secret_is_seen(up: UpProcess) -> None:
 
 def a_lost_key_is_replaced(up: UpProcess) -> None:
     """By a command on the folder, which the audit log names; it works in the cluster that runs."""
-    up.key = orb("key", "create", "--dir", up.folder, "--name", "found again").decode().strip()
+    up.key = orb("key", "create", "--dir", up.folder, "--name", "found-again").decode().strip()
     names = {key["name"]: key["created_by"] for key in up.ask("GET", "/v1/api-keys").json()["items"]}
-    assert names.keys() == {"first admin", "found again"}
-    assert names["found again"].startswith("orb key create")
+    assert names.keys() == {"first-admin", "found-again"}
+    assert names["found-again"].startswith("orb key create")
 
 
 def refused(*arguments: str, code: int) -> str:

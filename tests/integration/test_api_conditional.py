@@ -71,7 +71,7 @@ def test_single_resources_show_their_version_and_are_not_sent_twice(tmp_path: Pa
             other = await client.delete("/v1/dead-letters/1", headers={"If-Match": '"letter-2"'})
             problem(other, 412, "lost-update")
             assert other.headers["etag"] == letter
-            key = (await client.get("/v1/api-keys")).json()["items"][0]["id"]
+            key = (await client.get("/v1/api-keys")).json()["items"][0]["name"]
             await told_304(client, f"/v1/api-keys/{key}")
 
     asyncio.run(story())
@@ -165,10 +165,9 @@ def test_a_key_is_revoked_only_as_it_was_seen(tmp_path: Path) -> None:
             revoked = await client.delete(path, headers={"If-Match": tag})
             assert revoked.status_code == 200
             problem(await client.get(path), 404, "not-found")
-            assert await told_304(client, path, revoked=True) == revoked.headers["etag"] != tag
+            assert revoked.headers["etag"] != tag
             problem(await client.delete(path, headers={"If-Match": tag}), 412, "lost-update")
-            assert (await client.delete(path)).json() == revoked.json(), "again is harmless"
-            problem(await client.get("/v1/api-keys/" + "0" * 16), 404, "not-found")
+            problem(await client.delete(path), 404, "not-found")
             async with us.as_role(Role.OPERATOR) as operator:
                 problem(await operator.get(path), 403, "forbidden")
 

@@ -227,8 +227,7 @@ def test_a_revoked_key_ends_its_streams(tmp_path: Path, server: BrokerServer, mo
     async def story() -> None:
         async with masters(tmp_path, server) as [master]:
             async with master.follow() as client:
-                key_id = master.served.keys[Role.VIEWER].split("_")[1]
-                await master.served.catalog.revoke_key(key_id, actor=ADMIN, now_ms=1)
+                await master.served.catalog.revoke_key("viewer", actor=ADMIN, now_ms=1)
                 while not (end := await client.next()).event:
                     pass
                 assert (end.event, end.data) == ("end", {"reason": "revoked"})

@@ -13,7 +13,7 @@ from tests.support.api.rest_api import SPEC, api, problem
 
 NUMBERED = ("/v1/audit", "/v1/dead-letters", "/v1/hosts", "/v1/config/revisions", "/v1/crawls/docs/revisions")
 PLACED = ("/v1/crawls/docs/urls", "/v1/crawls/docs/pages")
-NAMED = ("/v1/crawls", "/v1/api-keys", "/v1/workers")
+NAMED = ("/v1/crawls", "/v1/workers")
 BEYOND = (2**63, -(2**63) - 1, 10**30, -2)
 
 
@@ -28,6 +28,7 @@ def test_a_cursor_of_what_no_database_holds_is_none_that_a_list_gave(tmp_path: P
             forged = [(path, str(number)) for path in NUMBERED for number in BEYOND]
             forged += [(path, f'[{number},"AAAA"]') for path in PLACED for number in BEYOND]
             forged += [(path, '"\\u0000"') for path in NAMED]
+            forged += [("/v1/api-keys", place) for place in ('["\\u0000","a"]', '["a"]', '[1,"a"]', '"a"')]
             forged += [("/v1/config/revisions", str(2**31)), ("/v1/crawls/docs/revisions", str(2**31))]
             for path, place in forged:
                 problem(await admin.get(f"{path}?cursor={cursor(place)}"), 422, "invalid")
@@ -69,7 +70,9 @@ def test_nul_is_refused_wherever_a_caller_may_write_it(tmp_path: Path) -> None:
                 problem(await admin.post("/v1/api-keys", json={"name": text, "role": "viewer"}), 422, "invalid")
                 labelled = {"name": "docs", "labels": {"team": text}, "spec": SPEC}
                 problem(await admin.post("/v1/crawls", json=labelled), 422, "invalid")
-            made = await admin.post("/v1/api-keys", json={"name": "Zoë's \U0001f577", "role": "viewer"})
-            assert made.status_code == 201
+            labelled = {"name": "docs", "labels": {"team": "Zoë's \U0001f577"}, "spec": SPEC}
+            assert (await admin.post("/v1/crawls", json=labelled)).status_code == 201
+            taken = {"name": "Zoë's \U0001f577", "role": "viewer"}
+            problem(await admin.post("/v1/api-keys", json=taken), 422, "invalid")  # it is a part of a path
 
     asyncio.run(story())

@@ -106,8 +106,9 @@ def test_live_answers_carry_the_headers_that_the_document_declares(told: Callabl
             await judged("PUT", "/v1/config", 200, json={"worker": {"max_visits": 3}})
             await judged("GET", "/v1/config/revisions/{revision}", 200, at="/v1/config/revisions/1")
             await judged("POST", "/v1/api-keys", 201, json={"name": "ci", "role": "viewer"})
-            key = (await client.get("/v1/api-keys")).json()["items"][0]["id"]
-            await judged("GET", "/v1/api-keys/{key_id}", 200, at=f"/v1/api-keys/{key}")
+            key = (await client.get("/v1/api-keys")).json()["items"][0]["name"]
+            await judged("PUT", "/v1/api-keys/{key_name}", 201, at="/v1/api-keys/cd", json={"role": "viewer"})
+            await judged("GET", "/v1/api-keys/{key_name}", 200, at=f"/v1/api-keys/{key}")
             await judged("GET", "/v1/audit", 200, params={"limit": 1})
             await judged("GET", "/livez", 200)
             await judged("DELETE", one, 412, at="/v1/crawls/none", headers={"If-Match": "*"})

@@ -1,4 +1,4 @@
-"""Declared keys and client certificates over the API: what was put, who is accepted from where, and until when."""
+"""API keys and client certificates over the API: what was put, who is accepted from where, and until when."""
 
 import asyncio
 import hashlib
@@ -33,17 +33,18 @@ WHOLE = {
 def test_get_returns_what_was_put_and_what_is_in_effect(tmp_path: Path, spec: dict[str, Any]) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
-            made = await admin.put("/v1/keys/ci", json=spec)
-            assert (made.status_code, made.headers["location"]) == (201, "/v1/keys/ci")
-            again = await admin.put("/v1/keys/ci", json=spec)
+            made = await admin.put("/v1/api-keys/ci", json=spec)
+            assert (made.status_code, made.headers["location"]) == (201, "/v1/api-keys/ci")
+            again = await admin.put("/v1/api-keys/ci", json=spec)
             assert (again.status_code, again.json()["key"]) == (200, None)
-            got = await admin.get("/v1/keys/ci")
-            assert got.json() == {**made.json(), "key": None}
+            got = await admin.get("/v1/api-keys/ci")
+            assert {**got.json(), "key": made.json()["key"]} == made.json()
             assert got.json()["spec"] == spec
             assert got.json()["effective"]["role"] == spec["role"]
             assert got.headers["etag"] == made.headers["etag"]
-            assert (await admin.get("/v1/keys")).json()["items"] == [got.json()]
-            assert made.json()["key"] not in (await admin.get("/v1/api-keys")).text
+            listed = await admin.get("/v1/api-keys")
+            assert [each for each in listed.json()["items"] if each["name"] == "ci"] == [got.json()]
+            assert made.json()["key"] not in listed.text
 
     asyncio.run(story())
 
@@ -51,7 +52,7 @@ def test_get_returns_what_was_put_and_what_is_in_effect(tmp_path: Path, spec: di
 def test_effective_bounds_are_in_canonical_form(tmp_path: Path) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
-            effective = (await admin.put("/v1/keys/ci", json=WHOLE)).json()["effective"]
+            effective = (await admin.put("/v1/api-keys/ci", json=WHOLE)).json()["effective"]
             assert effective["expires_at"] == "2099-01-01T00:00:00Z"
             assert effective["networks"] == ["127.0.0.0/8", "10.1.2.3/32"]
 
@@ -61,23 +62,33 @@ def test_effective_bounds_are_in_canonical_form(tmp_path: Path) -> None:
 def test_a_replaced_key_works_on_with_its_new_role_and_a_deleted_one_not(tmp_path: Path) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
-            made = (await admin.put("/v1/keys/ci", json={"role": "viewer"})).json()
+            made = (await admin.put("/v1/api-keys/ci", json={"role": "viewer"})).json()
             async with client_of(served.app, made["key"]) as client:
                 problem(await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC}), 403, "forbidden")
-                changed = await admin.put("/v1/keys/ci", json={"role": "operator"})
+                changed = await admin.put("/v1/api-keys/ci", json={"role": "operator"})
                 assert changed.json()["id"] == made["id"]
                 assert (await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})).status_code == 201
                 stale = await admin.put(
-                    "/v1/keys/ci", json={"role": "admin"}, headers={"If-Match": f'"{made["id"]}-0-1"'}
+                    "/v1/api-keys/ci", json={"role": "admin"}, headers={"If-Match": f'"{made["id"]}-0-1"'}
                 )
                 problem(stale, 412, "lost-update")
-                assert (await admin.delete("/v1/keys/ci")).status_code == 204
+                revoked = await admin.delete("/v1/api-keys/ci")
+                assert (revoked.status_code, revoked.json()["id"], revoked.json()["key"]) == (200, made["id"], None)
+                assert revoked.json()["revoked_at"] is not None
                 problem(await client.get("/v1/crawls"), 401, "unauthenticated")
-            problem(await admin.get("/v1/keys/ci"), 404, "not-found")
-            assert (await admin.put("/v1/keys/ci", json={"role": "viewer"})).json()["id"] != made["id"]
-            lines = (await admin.get("/v1/audit")).json()["items"]
-            actions = [line["action"] for line in lines if line["target"] == made["id"]]
-            assert actions == ["key.revoke", "key.update", "key.create"]
+            problem(await admin.get("/v1/api-keys/ci"), 404, "not-found")
+            again = (await admin.post("/v1/api-keys", json={"name": "ci", "role": "viewer"})).json()
+            assert again["id"] != made["id"], "a revoked name may be used again"
+            every = (await admin.get("/v1/api-keys", params={"revoked": True, "limit": 2})).json()
+            cursor, ours = every["next"], [each for each in every["items"] if each["name"] == "ci"]
+            while cursor is not None:
+                page = (await admin.get("/v1/api-keys", params={"revoked": True, "limit": 2, "cursor": cursor})).json()
+                cursor = page["next"]
+                ours += [each for each in page["items"] if each["name"] == "ci"]
+            assert {each["id"]: each["revoked_at"] is None for each in ours} == {made["id"]: False, again["id"]: True}
+            lines = (await admin.get("/v1/audit", params={"target": "ci"})).json()["items"]
+            assert [line["action"] for line in lines] == ["key.create", "key.revoke", "key.replace", "key.create"]
+            assert lines[1]["before"] == {"id": made["id"], "role": "operator"}
 
     asyncio.run(story())
 
@@ -98,9 +109,9 @@ def test_a_replaced_key_works_on_with_its_new_role_and_a_deleted_one_not(tmp_pat
 def test_a_declaration_that_cannot_be_used_names_its_field(tmp_path: Path, spec: dict[str, Any], path: str) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
-            said = problem(await admin.put("/v1/keys/ci", json=spec), 422, "invalid")
+            said = problem(await admin.put("/v1/api-keys/ci", json=spec), 422, "invalid")
             assert [each["path"] for each in said["errors"]] == [path]
-            problem(await admin.get("/v1/keys/ci"), 404, "not-found")
+            problem(await admin.get("/v1/api-keys/ci"), 404, "not-found")
 
     asyncio.run(story())
 
@@ -124,7 +135,7 @@ def test_a_key_is_accepted_within_its_bounds_only(
             if by_post:
                 made = await admin.post("/v1/api-keys", json={"name": "ci", **spec})
             else:
-                made = await admin.put("/v1/keys/ci", json=spec)
+                made = await admin.put("/v1/api-keys/ci", json=spec)
             async with client_of(served.app, made.json()["key"]) as client:
                 with capture_logs() as logs:
                     response = await client.get("/v1/crawls")
@@ -138,18 +149,18 @@ def test_a_key_is_accepted_within_its_bounds_only(
 def test_the_last_use_is_stored_by_the_minute_and_shown(tmp_path: Path) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
-            made = (await admin.put("/v1/keys/ci", json={"role": "viewer"})).json()
+            made = (await admin.put("/v1/api-keys/ci", json={"role": "viewer"})).json()
             assert made["last_used_at"] is None
             async with client_of(served.app, made["key"]) as client:
                 assert (await client.get("/v1/crawls")).status_code == 200
-            before = await admin.get("/v1/keys/ci")
+            before = await admin.get("/v1/api-keys/ci")
             assert before.json()["last_used_at"] is None
             await served.app.state.services.uses.store()
-            after = await admin.get("/v1/keys/ci", headers={"If-None-Match": before.headers["etag"]})
+            after = await admin.get("/v1/api-keys/ci", headers={"If-None-Match": before.headers["etag"]})
             assert after.status_code == 200, "the last use changes what is shown"
             assert after.json()["last_used_at"] is not None
             changed = await admin.put(
-                "/v1/keys/ci", json={"role": "operator"}, headers={"If-Match": before.headers["etag"]}
+                "/v1/api-keys/ci", json={"role": "operator"}, headers={"If-Match": before.headers["etag"]}
             )
             assert changed.status_code == 200, "but it is no change of the key"
 
@@ -193,7 +204,7 @@ def test_a_stolen_key_opens_nothing_without_its_certificate(tmp_path: Path) -> N
             over_tls(served, files_of(ca, master)) as url,
         ):
             for name, certificate, holder in (("a", f"sha256:{fingerprint}", ours), ("b", "dns:tf.example.org", named)):
-                made = await admin.put(f"/v1/keys/{name}", json={"role": "viewer", "certificate": certificate})
+                made = await admin.put(f"/v1/api-keys/{name}", json={"role": "viewer", "certificate": certificate})
                 key = made.json()["key"]
                 assert (await asked(f"{url}/v1/crawls", files_of(ca, holder), key)).status_code == 200
                 problem(await asked(f"{url}/v1/crawls", files_of(ca, thief), key), 403, "forbidden")
@@ -215,14 +226,14 @@ def test_a_certificate_is_an_identity_until_it_is_deleted(tmp_path: Path) -> Non
             over_tls(served, files_of(ca, master)) as url,
         ):
             spec = {"role": "viewer", "kind": "certificate", "certificate": "uri:spiffe://prod/ours"}
-            made = await admin.put("/v1/keys/tf", json=spec)
+            made = await admin.put("/v1/api-keys/tf", json=spec)
             assert (made.status_code, made.json()["key"]) == (201, None)
             assert (await asked(f"{url}/v1/crawls", files_of(ca, ours))).status_code == 200
             problem(await asked(f"{url}/v1/api-keys", files_of(ca, ours)), 403, "forbidden")
             problem(await asked(f"{url}/v1/crawls", files_of(ca, other)), 401, "unauthenticated")
             refused = await asked(f"{url}/v1/crawls", files_of(ca, ours), "orb_wrong")
             problem(refused, 401, "unauthenticated")  # a key that is sent must be right
-            assert (await admin.delete("/v1/keys/tf")).status_code == 204
+            assert (await admin.delete("/v1/api-keys/tf")).status_code == 200
             problem(await asked(f"{url}/v1/crawls", files_of(ca, ours)), 401, "unauthenticated")
 
     asyncio.run(story())
@@ -258,9 +269,9 @@ def test_the_leader_judges_a_forwarded_request_by_its_client(tmp_path: Path) -> 
             api(path, plane=Follower("http://leader:1"), leader=of_peer(leader.app, MASTER)) as follower,
         ):
             bounds = {"role": "operator", "networks": ["10.1.0.0/16"], "certificate": "dns:tf.example.org"}
-            key = (await admin.put("/v1/keys/tf", json=bounds)).json()["key"]
+            key = (await admin.put("/v1/api-keys/tf", json=bounds)).json()["key"]
             proof = {"role": "operator", "kind": "certificate", "certificate": "dns:tf.example.org"}
-            assert (await admin.put("/v1/keys/proof", json=proof)).status_code == 201
+            assert (await admin.put("/v1/api-keys/proof", json=proof)).status_code == 201
             for name, given in (("by-key", key), ("by-certificate", None)):
                 async with client_of(of_peer(follower.app, OURS), given) as client:  # type: ignore[arg-type]
                     made = await client.post("/v1/crawls", json={"name": name, "spec": SPEC})
@@ -274,7 +285,7 @@ def test_the_leader_judges_a_forwarded_request_by_its_client(tmp_path: Path) -> 
 def test_nobody_but_a_master_says_where_a_request_comes_from(tmp_path: Path) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
-            made = await admin.put("/v1/keys/tf", json={"role": "viewer", "networks": ["10.1.0.0/16"]})
+            made = await admin.put("/v1/api-keys/tf", json={"role": "viewer", "networks": ["10.1.0.0/16"]})
             key = made.json()["key"]
             genuine = Vouching(served.catalog, SystemClock())
             scope = {

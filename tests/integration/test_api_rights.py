@@ -62,7 +62,7 @@ def test_only_health_and_documentation_need_no_key(tmp_path: Path) -> None:
 def test_keys_and_the_audit_log_are_for_admins_and_viewers_change_nothing() -> None:
     """The table itself: what a mistake in it would give away."""
     for right in GUARDED:
-        if right.resource in ("api-keys", "keys", "audit"):
+        if right.resource in ("api-keys", "audit"):
             assert right.role is Role.ADMIN, right
         elif right.method != "GET" and right.verb != "plan":
             assert right.role is Role.OPERATOR, right

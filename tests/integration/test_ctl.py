@@ -193,7 +193,7 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert orb("get", "crawls", "--key", key, "-o", "name") == ""
     said = orb("create", "docs", "http://a.test/", "--key", key, code=Exit.FAILED)
     assert said == "orb: this needs the role operator, and the key 'ci' has viewer\n"
-    assert orb("keys", "revoke", found["id"]) == f"key/{found['id']} revoked\n"
+    assert orb("keys", "revoke", "ci") == "key/ci revoked\n"
     assert "orb ctl login" in orb("get", "crawls", "--key", key, code=Exit.FAILED)
     assert orb("config", "set", "worker.max_visits=9") == "config/1 configured\n"
     assert orb("config", "set", "worker.max_visits=9") == "config/1 unchanged\n"

@@ -171,6 +171,19 @@ def test_a_file_that_is_locked_or_none_is_told_by_its_path() -> None:
         assert unreached("/var/c.db", error, "--dir") == f"{error}. The database is /var/c.db, from --dir{then}"
 
 
+def test_key_of_the_command_has_a_free_name_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = str(tmp_path / "c.db")
+    assert asyncio.run(first_key(database)) is not None
+    words = ["key", "create", "--database", database]
+    assert [main(words), main(words), main([*words, "--name", "ci", "--role", "viewer"])] == [Exit.OK] * 3
+    assert len(set(capsys.readouterr().out.split())) == 3
+    assert main([*words, "--name", "ci"]) == Exit.USAGE
+    assert "there is a key 'ci' already: choose another --name." in capsys.readouterr().err
+    for name in ("No Name", "", "a" * 64, "-a"):
+        assert main([*words, f"--name={name}"]) == Exit.USAGE
+        assert "lower-case letters, digits and inner hyphens" in capsys.readouterr().err
+
+
 # --- the first key ----------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from cli.ctl.resources import RESOURCES
 from cli.terminal.exits import Exit, Failed, Usage
 from shared.domain.crawl.spec import LABEL_WORDS
 from shared.domain.ops.config import HotConfig
-from tests.support.api.scripted_masters import Masters, Say, listing, problem
+from tests.support.api.scripted_masters import Masters, Say, problem
 
 BROKEN = httpx.ReadError("cut")
 STALE = problem(412, "lost-update")
@@ -375,16 +375,6 @@ def test_values_are_set_at_their_paths_and_nothing_else_changes() -> None:
     assert before == {"a": {"b": 1, "c": 2}, "d": 3}
 
 
-def test_new_key_is_alone_on_stdout_and_not_requested_twice(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    made = httpx.Response(201, json={"id": "0" * 16, "name": "ci", "role": "viewer", "key": "orb_x"})
-    assert Masters([made]).run("keys", "create", "ci", "--role", "viewer") == "orb_x\n"
-    assert "not shown again" in capsys.readouterr().err
-    with pytest.raises(Failed, match="change may have been made"):
-        Masters([BROKEN], count=2).run("keys", "create", "ci", "--role", "viewer")
-
-
 def test_dead_letters_are_replayed_one_by_one_or_all_of_a_crawl() -> None:
     asked = httpx.Response(202, json={"command": "replay-1"})
     masters = Masters([asked, asked, asked])
@@ -427,13 +417,6 @@ def test_the_documentation_has_every_verb_and_kind() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "ctl.md").read_text("utf-8")
     for word in (*verbs.choices, *(resource.name for resource in RESOURCES)):
         assert re.search(rf"`{word}\b", text), f"docs/ctl.md does not tell of {word}"
-
-
-def test_keys_are_found_by_name_too() -> None:
-    keys = listing([{"id": "0" * 16, "name": "ci", "role": "viewer", "created_at": None, "created_by": "x"}])
-    assert "ci" in Masters([keys]).run("get", "key", "ci")
-    with pytest.raises(Failed, match="there is no key 'nobody'"):
-        Masters([keys]).run("get", "key", "nobody")
 
 
 def test_wait_says_once_that_no_master_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ class ApiKey:
 
     - `digest` is the SHA-256 of the whole key, which itself is not stored. A certificate has a digest of no key.
     - `expires_at_ms`, `networks` (in canonical CIDR notation; empty: all) and `certificate` (its name) bound its use.
-    - `spec` is the JSON of its declaration as it was put, and `version` counts these; None if it was created by POST.
+    - `spec` is the JSON of its declaration as the request had it, None without a request. `version` counts these.
     - `last_used_at_ms` is late by up to a minute.
     """
 

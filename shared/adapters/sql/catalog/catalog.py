@@ -8,8 +8,8 @@ from sqlalchemy import Connection, text
 from shared.adapters.sql.catalog import access, declared, excluded_examples, listing, scope_plan
 from shared.adapters.sql.catalog import captures as stored_captures
 from shared.adapters.sql.catalog import changes as page_changes
-from shared.adapters.sql.catalog import declared_keys as identities
 from shared.adapters.sql.catalog import items as stored_items
+from shared.adapters.sql.catalog import keys as identities
 from shared.adapters.sql.catalog import pages as stored_pages
 from shared.adapters.sql.catalog import seeds as stored_seeds
 from shared.adapters.sql.engine.executor import SqlAdapter, read, write
@@ -60,15 +60,13 @@ class SqlCatalog(SqlAdapter):
     ask = write(access.ask)
     command = read(access.command)
     commands_in_progress = read(commands.by_kind)
-    add_key = write(access.add_key)
-    add_first_key = write(access.add_first_key)
-    key = read(access.key)
-    keys = read(access.keys)
-    revoke_key = write(access.revoke_key)
+    add_key = write(identities.add_key)
+    add_first_key = write(identities.add_first_key)
     put_key = write(identities.put_key)
-    declared_key = read(identities.declared_key)
-    declared_keys = read(identities.listing)
-    delete_declared_key = write(identities.delete_declared_key)
+    revoke_key = write(identities.revoke_key)
+    key = read(identities.key)
+    key_named = read(identities.key_named)
+    keys = read(identities.keys)
     key_of_certificate = read(identities.key_of_certificate)
     note_uses = write(identities.note_uses)
     secret = write(identities.secret)

@@ -37,19 +37,10 @@ api_keys = Table(
     Column("spec", Text),
     Column("version", BigInteger, nullable=False, server_default="1"),
     Column("last_used_at_ms", BigInteger),
+    Index("api_keys_name", "name", "key_id"),
+    Index("api_keys_certificate", "certificate"),
 )
-"""Identities. `networks`: separated by commas, NULL for all. `spec`: the declaration, NULL if there is none."""
-
-declared_keys = Table(
-    "declared_keys",
-    metadata,
-    Column("name", String(63), primary_key=True),
-    Column("key_id", String(16), nullable=False),
-    Column("certificate", Text),
-    UniqueConstraint("key_id", name="declared_keys_key_id"),
-    UniqueConstraint("certificate", name="declared_keys_certificate"),
-)
-"""The declared identities that are not revoked. `certificate`: the one that alone proves the identity, else NULL."""
+"""Identities. `networks`: separated by commas, NULL for all. `spec`: the declaration, NULL if no request had one."""
 
 cluster_secrets = Table(
     "cluster_secrets",

@@ -11,7 +11,7 @@ from shared.adapters.sql.engine.schema_version import refuse_unreleased
 from shared.adapters.sql.engine.sqlite import mapped
 from shared.domain.errors import Unusable
 
-HEAD: Final = "0011_refresh"
+HEAD: Final = "0013_key_names"
 """The newest migration; a test compares it with the scripts."""
 
 _ROOT = Path(__file__).parents[4]

@@ -1,4 +1,4 @@
-"""Declared keys, certificates that are identities, last uses and shared secrets, on every engine."""
+"""API keys by name, certificates that are identities, last uses and shared secrets, on every engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_a_key_that_is_declared_again_keeps_its_id_and_secret(new_tables: NewTab
             second, created = await put(keys, declared("ci", 2, Role.OPERATOR, spec="{}", **bounds))
             assert not created
             assert (second.key_id, second.digest, second.version) == (first.key_id, first.digest, 2)
-            assert await keys.declared_key("ci") == second == await keys.key(first.key_id)
+            assert await keys.key_named("ci") == second == await keys.key(first.key_id)
             assert (second.networks, second.certificate, second.role) == (
                 bounds["networks"], "dns:ci", Role.OPERATOR,
             )  # fmt: skip
@@ -50,6 +50,23 @@ def test_a_key_that_is_declared_again_keeps_its_id_and_secret(new_tables: NewTab
             assert (again, created) == (second, False), "nothing differs"
             with pytest.raises(Stale):
                 await put(keys, declared("ci", 4), frozenset({first.tag}))
+
+    asyncio.run(story())
+
+
+def test_masters_that_create_one_name_at_once_make_one(new_tables: NewTables) -> None:
+    """Of several creates one is carried out. A PUT beside them finds the key, or makes it."""
+
+    async def story() -> None:
+        async with new_tables() as t:
+            creates = (catalog(t).add_key(declared("ci", n), actor=ADMIN) for n in range(1, 6))
+            *made, put_one = await asyncio.gather(*creates, put(catalog(t), declared("ci", 6)), return_exceptions=True)
+            assert isinstance(put_one, tuple)
+            refused = [each for each in made if isinstance(each, Exists)]
+            assert [each for each in made if each is not None] == refused
+            assert len(refused) == (5 if put_one[1] else 4)
+            assert "there is a key 'ci' already" in str(refused[0])
+            assert len(await catalog(t).keys(after=("", ""), max_count=9, revoked=True)) == 1
 
     asyncio.run(story())
 
@@ -64,22 +81,26 @@ def test_masters_that_declare_one_key_at_once_make_one(new_tables: NewTables) ->
     asyncio.run(story())
 
 
-def test_a_deleted_name_gets_another_id_and_a_listing_has_each_once(new_tables: NewTables) -> None:
+def test_a_revoked_name_gets_another_id_and_a_listing_has_each_once(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:
             keys = catalog(t)
             for number, name in enumerate(("b", "a", "c"), 1):
                 await put(keys, declared(name, number))
-            revoked = await keys.delete_declared_key("b", expected=None, actor=ADMIN, now_ms=NOW_MS)
+            revoked = await keys.revoke_key("b", actor=ADMIN, now_ms=NOW_MS)
             assert revoked.revoked_at_ms == NOW_MS
             with pytest.raises(Missing):
-                await keys.declared_key("b")
+                await keys.key_named("b")
             again, created = await put(keys, declared("b", 4))
             assert created
             assert again.key_id != revoked.key_id
-            assert [key.name for key in await keys.declared_keys(after="a", max_count=2)] == ["b", "c"]
-            await keys.revoke_key(again.key_id, actor=ADMIN, now_ms=NOW_MS)
-            assert [key.name for key in await keys.declared_keys(after="", max_count=9)] == ["a", "c"]
+            assert [key.name for key in await keys.keys(after=("a", "f" * 16), max_count=2)] == ["b", "c"]
+            await keys.revoke_key("b", actor=ADMIN, now_ms=NOW_MS + 1)
+            assert [key.name for key in await keys.keys(after=("", ""), max_count=9)] == ["a", "c"]
+            both = await keys.keys(after=("a", "f" * 16), max_count=2, revoked=True)
+            assert [(key.name, key.revoked_at_ms) for key in both] == [("b", NOW_MS), ("b", NOW_MS + 1)]
+            (last,) = await keys.keys(after=("b", both[1].key_id), max_count=9, revoked=True)
+            assert last.name == "c"
 
     asyncio.run(story())
 
@@ -99,7 +120,7 @@ def test_a_certificate_is_one_identity_and_a_fingerprint_comes_first(new_tables:
             found = await keys.key_of_certificate(both)
             assert found is not None
             assert found.name == "by-print"
-            await keys.delete_declared_key("by-print", expected=None, actor=ADMIN, now_ms=NOW_MS)
+            await keys.revoke_key("by-print", actor=ADMIN, now_ms=NOW_MS)
             found = await keys.key_of_certificate(both)
             assert found is not None
             assert found.name == "by-name"
@@ -118,7 +139,7 @@ def test_the_last_admin_without_an_end_stays(new_tables: NewTables, change: dict
             with pytest.raises(LastAdmin):
                 await put(keys, replace(declared("root", 1, Role.ADMIN), **change))  # type: ignore[arg-type]
             with pytest.raises(LastAdmin):
-                await keys.delete_declared_key("root", expected=None, actor=ADMIN, now_ms=NOW_MS)
+                await keys.revoke_key("root", actor=ADMIN, now_ms=NOW_MS)
             await put(keys, declared("second", 3, Role.ADMIN))
             await put(keys, replace(declared("root", 1, Role.ADMIN), **change))  # type: ignore[arg-type]
 
@@ -132,8 +153,8 @@ def test_the_last_use_only_grows(new_tables: NewTables) -> None:
             kept, _ = await put(keys, declared("ci", 1))
             for at_ms in (NOW_MS + 5, NOW_MS + 3):
                 await keys.note_uses({kept.key_id: at_ms, "f" * 16: at_ms})
-            assert (await keys.declared_key("ci")).last_used_at_ms == NOW_MS + 5
-            assert (await keys.declared_key("ci")).tag == kept.tag
+            assert (await keys.key_named("ci")).last_used_at_ms == NOW_MS + 5
+            assert (await keys.key_named("ci")).tag == kept.tag
 
     asyncio.run(story())
 
