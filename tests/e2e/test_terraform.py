@@ -1,5 +1,6 @@
 """An estate in Terraform on a cluster of real masters: over the plugin protocol, and with the real Terraform."""
 
+import json
 import threading
 import zipfile
 from collections import Counter
@@ -116,7 +117,7 @@ def test_real_terraform_manages_an_estate(cluster: Cluster, tmp_path: Path) -> N
         text = (example / "main.tf").read_text().replace('  url = ["http://127.0.0.1:8081"]', "  ")
         (folder / f"{example.name}.tf").write_text(text if example.name == "crawl" else text.partition("\n}\n")[2])
     assert "Success!" in estate.run("validate")
-    assert "9 added" in estate.run("apply", "-auto-approve")
+    assert "11 added" in estate.run("apply", "-auto-approve")
     assert EMPTY in estate.run("plan", "-detailed-exitcode")
 
     with asking(cluster, "m1") as api:
@@ -202,6 +203,46 @@ def test_key_is_in_no_plan_state_or_log(cluster: Cluster, tmp_path: Path) -> Non
     said = broken.run("plan", code=1, TF_LOG="TRACE")
     assert "Set a valid API key" in " ".join(said.split())
     assert key[:-1] not in said
+
+
+@needs_terraform
+def test_secret_of_a_created_key_is_in_the_state_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """Plans, answers and logs show none of it, at any step. The state has it, and it opens the API."""
+    folder = tmp_path / "estate"
+    folder.mkdir()
+    text = (EXAMPLES / "api-key" / "main.tf").read_text()
+    (folder / "main.tf").write_text(text)
+    estate = Estate(folder, environ(cluster))
+    said = estate.run("plan", "-out=saved.plan", TF_LOG="TRACE")
+    said += estate.run("show", "saved.plan") + estate.run("show", "-json", "saved.plan")
+    with zipfile.ZipFile(folder / "saved.plan") as parts:
+        planned = b"".join(parts.read(name) for name in parts.namelist())
+    said += estate.run("apply", "saved.plan", TF_LOG="TRACE")
+    secret = estate.run("output", "-raw", "dashboard_key")
+    with asking(cluster, "m1") as api:
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert api.get("/v1/crawls", headers=headers).status_code == 200
+        state = json.loads((folder / "terraform.tfstate").read_text())
+        stored = {each["name"]: each["instances"][0]["attributes"] for each in state["resources"]}
+        assert stored["dashboard"]["secret"] == secret
+        assert stored["deployment"]["secret"] is None
+        said += estate.run("show") + estate.run("output")
+        assert "secret      = (sensitive value)" in said
+        (folder / "main.tf").write_text(text.replace('"viewer"', '"operator"'))
+        said += estate.run("plan", TF_LOG="TRACE") + estate.run("apply", "-auto-approve", TF_LOG="TRACE")
+        assert "0 added, 1 changed, 0 destroyed" in said
+        unchanged = estate.run("plan", "-detailed-exitcode", TF_LOG="TRACE")
+        assert EMPTY in unchanged
+        assert estate.run("output", "-raw", "dashboard_key") == secret, "a change in place keeps it"
+        said += unchanged + estate.run("state", "rm", "orb_api_key.dashboard")
+        said += estate.run("import", "orb_api_key.dashboard", "dashboard", TF_LOG="TRACE")
+        said += estate.run("destroy", "-auto-approve", TF_LOG="TRACE")
+        assert api.get("/v1/crawls", headers=headers).status_code == 401
+        said += api.get("/v1/api-keys?revoked=true").text + api.get("/v1/audit").text
+    said += "".join(member.log.read_text() for member in cluster.members.values())
+    for part in (secret, secret.rpartition("_")[2]):
+        assert part not in said
+        assert part.encode() not in planned
 
 
 def change(folder: Path, old: str, new: str) -> None:

@@ -77,7 +77,7 @@ def _remedy(refusal: Refusal) -> str:
         case 401:
             return "set a valid API key as `token` of the provider, or as ORB_API_KEY, and apply again"
         case 403:
-            return "use a key with the role operator; the role viewer can only plan"
+            return refusal.hint or "use a key with that role; the role viewer can only plan"
         case _:
             return refusal.hint
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from orb_provider.kinds.api_key import ApiKey
 from orb_provider.kinds.cluster import ClusterSource
 from orb_provider.kinds.config import Config
 from orb_provider.kinds.crawl import Crawl, CrawlSource, CrawlsSource
@@ -11,5 +12,5 @@ from orb_provider.kinds.schedule import Schedule
 from orb_provider.lifecycle import Lifecycle
 from orb_provider.sources import DataSource
 
-RESOURCES: Final[tuple[type[Lifecycle], ...]] = (Config, Crawl, Exclusion, HostPolicy, Schedule)
+RESOURCES: Final[tuple[type[Lifecycle], ...]] = (ApiKey, Config, Crawl, Exclusion, HostPolicy, Schedule)
 SOURCES: Final[tuple[type[DataSource], ...]] = (ClusterSource, CrawlSource, CrawlsSource)
