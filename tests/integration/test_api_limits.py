@@ -2,11 +2,13 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,6 +17,7 @@ from api.http.deps import Services
 from api.security.key_uses import KeyUses
 from api.security.limits import MAX_ADDRESSES, Permits, WrongKeys
 from api.security.vouching import Vouching
+from api.server.serving import address_of, listening, serving
 from shared.adapters.local.clock import SystemClock
 from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
 from tests.support.api.rest_api import SPEC, Api, Follower, api, client_of, problem
@@ -193,6 +196,47 @@ def test_wrong_keys_of_many_addresses_take_bounded_memory() -> None:
         assert len(flood.wrong_keys) == MAX_ADDRESSES
         assert repr(flood.keyring) == "<Keyring cached=0>"
         assert await flood.send(flood.right, "10.0.0.1") == 200
+
+    asyncio.run(story())
+
+
+def test_right_keys_from_elsewhere_are_answered_under_a_flood(tmp_path: Path) -> None:
+    """Over sockets: three addresses flood, each with new wrong keys. Right keys that were never used before, from other
+    addresses, are all answered. What a flood leaves in memory is one counter for each of its addresses."""
+    wrong, right = [f"127.0.1.{number}" for number in (1, 2, 3)], [f"127.0.2.{number}" for number in range(1, 7)]
+
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            listener = listening("127.0.0.1:0")
+            keys = [
+                (await admin.post("/v1/api-keys", json={"name": f"k{number}", "role": "viewer"})).json()["key"]
+                for number in range(len(right))
+            ]
+            flooded = Counter[tuple[str, int]]()
+            with listener:
+                async with serving(served.app, listener):
+                    url = f"http://{address_of(listener)}/v1/crawls"
+
+                    async def send(address: str, given: list[str], statuses: list[int]) -> None:
+                        transport = httpx.AsyncHTTPTransport(local_address=address)
+                        async with httpx.AsyncClient(transport=transport, timeout=30) as client:
+                            for key in given:
+                                response = await client.get(url, headers={"Authorization": f"Bearer {key}"})
+                                statuses.append(response.status_code)
+                                flooded[address, response.status_code] += 1
+
+                    answered: list[int] = []
+                    async with asyncio.TaskGroup() as tasks:
+                        for address in wrong:
+                            tasks.create_task(send(address, [new_key()[1] for _ in range(200)], []))
+                        for address, key in zip(right, keys, strict=True):
+                            tasks.create_task(send(address, [key] * 50, answered))
+            assert answered == [200] * 300
+            assert all(flooded[address, 401] >= 60 and flooded[address, 429] >= 100 for address in wrong), flooded
+            services: Services = served.app.state.services
+            assert len(services.wrong_keys) == len(wrong)
+            assert repr(services.keyring) == f"<Keyring cached={len(right) + 1}>", "right keys alone, and the admin's"
+            assert repr(services.uses) == f"<KeyUses {len(right) + 1} to store>"
 
     asyncio.run(story())
 
