@@ -6,7 +6,7 @@ Before this version a key could have any name, and several keys the same. Such a
 from alembic import op
 
 revision = "0013_key_names"
-down_revision = "0011_refresh"
+down_revision = "0012_seed_sets"
 branch_labels = None
 depends_on = None
 

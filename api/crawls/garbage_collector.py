@@ -2,8 +2,8 @@
 
 A delete or reset is done once it is committed to SQL. A command then makes the owners remove the rows, but its
 publisher may die before it has reached all of them. So the leader looks for deleted crawls that some partition has not
-removed, and publishes the command again. The command has the same id and is applied once. Items belong to no
-partition: the leader removes them itself.
+removed, and publishes the command again. The command has the same id and is applied once. Items and seed
+sets belong to no partition: the leader removes them itself.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,8 @@ AGAIN_S: Final = 600.0
 
 _ITEMS: Final = 5_000
 _CHUNKS: Final = 10
-"""Rows of items that one transaction removes, and transactions that one pass does for one crawl."""
+"""Rows of items that one transaction removes, and transactions that one pass does for one crawl, for items and for seed
+sets."""
 
 
 class GarbageCollector:
@@ -57,8 +58,7 @@ class GarbageCollector:
     async def _collect(self, crawl_id: CrawlId, partitions: Sequence[Partition]) -> None:
         published_at = self._published_at.get(crawl_id)
         if not partitions:
-            if await self._items_removed(crawl_id):
-                await self._store.collected(crawl_id, self._clock.unix_ms())
+            if await self._items_removed(crawl_id) and await self._sets_removed(crawl_id):
                 self._published_at.pop(crawl_id, None)
                 log.info("crawl.purged", crawl=crawl_id)
         elif published_at is None or self._clock.elapsed() - published_at >= AGAIN_S:
@@ -70,6 +70,13 @@ class GarbageCollector:
         """Remove a bounded number of the crawl's items. Return True if none remains."""
         for _ in range(_CHUNKS):
             if await self._items.remove(crawl_id, _ITEMS):
+                return True
+        return False
+
+    async def _sets_removed(self, crawl_id: CrawlId) -> bool:
+        """Remove a bounded number of the crawl's seed sets. Return True if none remains: the crawl is collected."""
+        for _ in range(_CHUNKS):
+            if await self._store.collected(crawl_id, self._clock.unix_ms()):
                 return True
         return False
 

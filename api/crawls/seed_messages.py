@@ -116,28 +116,29 @@ async def publish_seeds(
 
 
 def seed_messages(
-    crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[SeedLink]
+    crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[SeedLink], *, of_set: bool = False
 ) -> Iterator[Discoveries]:
     """Yield a partition's seeds, each with its context, as numbered discovery messages of one producer.
 
-    The same seeds give the same messages.
+    The same seeds give the same messages. `of_set`: a seed set has got them.
     """
     n, begun, chars = 1, 0, 0
     for end, (link, context) in enumerate(links):
         if end > begun and (end - begun == _LINKS_A_MESSAGE or chars + len(link.url) > _CHARS_A_MESSAGE):
-            yield _message(crawl_id, revision, producer, n, end, links[begun:end])
+            yield _message(crawl_id, revision, producer, n, end, links[begun:end], of_set)
             n, begun, chars = n + 1, end, 0
         chars += len(link.url) + (0 if context is None else context_bytes(context))
     if links:
-        yield _message(crawl_id, revision, producer, n, len(links), links[begun:])
+        yield _message(crawl_id, revision, producer, n, len(links), links[begun:], of_set)
 
 
 def _message(
-    crawl_id: CrawlId, revision: Revision, producer: str, n: int, total: int, links: Sequence[SeedLink]
+    crawl_id: CrawlId, revision: Revision, producer: str, n: int, total: int, links: Sequence[SeedLink], of_set: bool
 ) -> Discoveries:
     """Return a message with the seeds, grouped by their context."""
     by_context: dict[SeedContext | None, list[Link]] = {}
     for link, context in links:
         by_context.setdefault(context, []).append(link)
     origins = [Origin(0, b"", some) for some in by_context.values()]
-    return Discoveries(crawl_id, revision, producer, n, total, origins, *numbered(list(by_context)))
+    contexts = numbered(list(by_context))
+    return Discoveries(crawl_id, revision, producer, n, total, origins, *contexts, of_set=of_set)

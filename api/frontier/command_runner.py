@@ -28,7 +28,7 @@ from api.frontier.writer import PartitionWriter
 from shared.domain.crawl.scope_change import ChangedScope
 from shared.domain.crawl.wider_scope import Rediscovered
 from shared.domain.errors import Permanent, Refused, Transient
-from shared.domain.frontier.command_progress import hosts_of_chunk
+from shared.domain.frontier.command_progress import hosts_of_chunk, passes_again
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.store_model import CommandRun, DeadLetterRow, MessageDeadLetter
 from shared.ports.archive import PageArchive
@@ -39,10 +39,11 @@ from shared.wire.messages import Command, Malformed, decode_discoveries, decode_
 
 log = structlog.get_logger("orb.frontier")
 
-_SEEDS: Final = (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN)
+_SEEDS: Final = (CommandKind.DELETE_SEEDS, CommandKind.DELETE_SEEDS_BETWEEN, CommandKind.SEED_SET)
 _EVIDENCE_CHARS: Final = 2000
 _LETTERS_AT_ONCE: Final = 50
 _LEASES_AT_ONCE: Final = 50
+_LEASED_AGAIN_S: Final = 0.5
 
 
 class CommandRunner:
@@ -80,7 +81,7 @@ class CommandRunner:
         """Return True if the command may run.
 
         A deletion of seeds must also delete those that were accepted before it. So it waits until they are applied, and
-        delays nothing else. An exclusion and a changed scope wait for the workers.
+        delays nothing else. An exclusion and a changed scope wait for the workers, and so does the end of a SEED_SET.
         """
         own = self._own
         if self._clock.elapsed() < self._not_before.get(run.id, 0.0):
@@ -92,6 +93,8 @@ class CommandRunner:
         if run.kind == CommandKind.REDISCOVER:
             return await self._visits_in_scope(run)
         applied = own.position.discovery_seq
+        if passes_again(run) and not await self._seeds_given_back(run):
+            return False
         if run.kind not in _SEEDS or applied >= run.sequence:
             return True
         now = self._clock.elapsed()
@@ -115,6 +118,23 @@ class CommandRunner:
         if exclusions.revision < int(str(run.args["revision"])):
             return False
         return not any(held.live(now) and held.excluded(exclusions) for held in self._own.leases)
+
+    async def _seeds_given_back(self, run: CommandRun) -> bool:
+        """Return True if no worker may request a URL that the next chunk of a SEED_SET must withdraw.
+
+        Otherwise recall the visits. A worker learns that at its next question to the owner.
+        """
+        own = self._own
+        try:
+            withdrawn = await self._store.leased_seeds(run)
+        except Transient as error:
+            log.warning("command.delayed", partition=own.partition, command=run.id, error=str(error))
+            return False
+        leases = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is not None]
+        recalled = [held for held in leases if not held.row.urls.keys().isdisjoint(withdrawn)]
+        for held in recalled:
+            held.recalled = True
+        return not recalled
 
     async def _scope_in_force(self, run: CommandRun) -> bool:
         """Return True if the changed scope is in force here, and no worker may request a URL that it does not admit.
@@ -254,6 +274,8 @@ class CommandRunner:
                 changed=changed,
                 found=found,
             )
+            if passes_again(run) and rest == run.after:  # Meanwhile a URL was leased that must be withdrawn.
+                self._not_before[run.id] = self._clock.elapsed() + _LEASED_AGAIN_S
             own.chunk_applied(run, rest, self._clock.elapsed())
             writer.committed()
         if rest is None:

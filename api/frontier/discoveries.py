@@ -111,6 +111,7 @@ def _message(
                     kind=link.kind,
                     extra=max(0, min(link.extra, MAX_EXTRA_HOPS)),
                     lastmod=max(0, min(lastmods[place], _MAX_SECONDS)) if place < len(lastmods) else 0,
+                    of_set=message.of_set,
                 )
             )
         if context is not None:

@@ -236,7 +236,8 @@ class GrantService:
 
     def _terms(self, held: TrackedLease) -> GrantTerms:
         own, crawl_id = self._own, held.row.crawl_id
-        stopped = self._crawls.is_stopped(crawl_id) or bool(held.excluded(self._crawls.exclusions))
+        excluded = held.excluded(self._crawls.exclusions)
+        stopped = self._crawls.is_stopped(crawl_id) or held.recalled or bool(excluded)
         terms = terms_of(held, self._crawls.find(crawl_id), own.hosts.host(held.row.host_id), self._clock.elapsed())
         return terms._replace(stop=True) if stopped else terms
 

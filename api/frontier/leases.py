@@ -48,6 +48,7 @@ class TrackedLease:
     - `charged_s`: the visit time that its crawl was charged with.
     - `too_large`: why the broker refused its message as too large. The sweep splits such a lease.
     - `outside`: its URLs that the crawl's scope does not admit, with the rule, as judged at revision `judged_at`.
+    - `recalled`: its visit must end, because a command must withdraw seeds that it has.
     """
 
     row: LeaseRow
@@ -59,6 +60,7 @@ class TrackedLease:
     too_large: str | None = None
     outside: Mapping[Fingerprint, str] = field(default_factory=dict)
     judged_at: int = 0
+    recalled: bool = False
 
     def live(self, now: float) -> bool:
         """Return True if a worker may be fetching under this lease now."""

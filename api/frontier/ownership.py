@@ -342,8 +342,8 @@ class Ownership:
     def to_end(self, now: float) -> list[TrackedLease]:
         """Return the leases that must end, because no worker will fetch under them again.
 
-        - Leases whose grant expired, if the worker is known to be dead, no URL is left, a URL is outside the scope, the
-          crawl is over or does not dispatch, or the retries are exhausted.
+        - Leases whose grant expired, if the worker is known to be dead, no URL is left, a URL is outside the scope or
+          must be withdrawn, the crawl is over or does not dispatch, or the retries are exhausted.
         - Leases that no worker began, if the crawl is over.
         - Leases whose shard is too large for the broker.
         """
@@ -360,6 +360,7 @@ class Ownership:
             or not row.urls
             or held.too_large is not None
             or held.outside
+            or held.recalled
             or (crawl is not None and not crawl.dispatching)
             or self.settings.retries_exhausted(len(row.urls), row.expired)
         )

@@ -43,7 +43,8 @@ _TAGGED: Final = frozenset(
         "start_crawl", "refresh_crawl", "pause_crawl", "resume_crawl", "cancel_crawl", "reset_crawl",
         "retry_failed_crawl",
         "get_config", "put_config", "get_config_revision", "get_key", "put_key", "create_key", "revoke_key",
-        "create_exclusion", "get_exclusion", "put_exclusion", "get_host_policy", "put_host_policy",
+        "create_exclusion", "get_exclusion", "put_exclusion", "get_host_policy", "put_host_policy", "get_seed_set",
+        "put_seed_set",
         "create_schedule", "get_schedule", "put_schedule", "pause_schedule", "resume_schedule",
         "get_dead_letter", "get_page", "lookup_page", "get_page_body", "lookup_page_body", "get_item",
     }
@@ -56,6 +57,7 @@ _LOCATED: Final = frozenset(
         ("put_key", "201"),
         ("create_exclusion", "201"),
         ("put_host_policy", "201"),
+        ("put_seed_set", "201"),
         ("create_schedule", "201"),
         ("put_schedule", "201"),
     }

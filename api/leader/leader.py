@@ -24,6 +24,7 @@ from api.leader.config_publisher import ConfigPublisher
 from api.leader.exclusion_publisher import ExclusionPublisher
 from api.leader.host_policy_publisher import HostPolicyPublisher
 from api.leader.schedule_runner import FiringCallback, ScheduleRunner
+from api.leader.seed_set_publisher import SeedSetPublisher
 from api.leader.spec_publisher import CrawlSpecPublisher
 from api.members.engines import MasterEngines
 from api.members.health import HealthMonitor
@@ -113,6 +114,7 @@ class Leader:
         self._failpoint = failpoint
         self._schedules = engines.schedules
         self._policies = HostPolicyPublisher(engines.desired, engines.broker, self.acting)
+        self._seed_sets = SeedSetPublisher(engines.desired, engines.broker, partitions, self.acting)
         self._on_firing = on_firing
         self._candidacy = Candidacy(member.id, engines.view, engines.keys, engines.clock)
         self._leadership: Leadership | None = None
@@ -138,6 +140,7 @@ class Leader:
         """Start the leader's next pass now, and that of the crawl controller."""
         self._poked.set()
         self._policies.wake()
+        self._seed_sets.wake()
         self._controller.wake(look_back=True)
 
     async def attend(self, session: Session) -> None:
@@ -197,6 +200,7 @@ class Leader:
                 tasks.start("leader.pass", self._passes(leadership, excluding))
                 tasks.start("leader.exclusions", excluding.send_commands())
                 tasks.start("leader.host_policies", self._policies.run())
+                tasks.start("leader.seed_sets", self._seed_sets.run())
                 tasks.start("leader.tend", self._controller.lead(self.acting, self.term, self._poked.set))
                 firing = self._firing()
                 tasks.start("leader.schedules", firing.run())

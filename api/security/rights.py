@@ -75,6 +75,12 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("add", f"POST {_CRAWL}/seeds", OPERATOR, _BULK),
         ("delete", f"DELETE {_CRAWL}/seeds", OPERATOR, _BULK),
     ),
+    "seed-sets": (
+        ("list", f"GET {_CRAWL}/seed-sets", VIEWER),
+        ("get", f"GET {_CRAWL}/seed-sets/{{set}}", VIEWER),
+        ("put", f"PUT {_CRAWL}/seed-sets/{{set}}", OPERATOR),
+        ("delete", f"DELETE {_CRAWL}/seed-sets/{{set}}", OPERATOR),
+    ),
     "progress": (
         ("get numbers", f"GET {_CRAWL}/stats", VIEWER),
         ("get progress", f"GET {_CRAWL}/progress", VIEWER),

@@ -1,9 +1,9 @@
-"""The port to desired state: the hot configuration, the members that are to drain, exclusions and host policies.
+"""The port to desired state: hot configuration, members that are to drain, exclusions, host policies and seed sets.
 
 Every method is one transaction. Errors: Missing, Exists, Full and Stale as for the catalog, Transient, Permanent and
 Unusable as for the store. The leader publishes what is stored here (`api.leader.config_publisher` and
 `exclusion_publisher`); members follow what is published. It sends the owners of hosts their policies
-(`host_policy_publisher`).
+(`host_policy_publisher`), and the owners of URLs the changes of seed sets (`seed_set_publisher`).
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,12 @@ from shared.domain.ids import Partition
 from shared.domain.ops.config import Drains, HotConfig, MemberRole, StoredConfig
 from shared.domain.ops.exclusions import ExclusionList, ExclusionTerms, StoredExclusion
 from shared.domain.ops.host_policies import HostLimits, HostPolicyCommand, HostPolicySpec, StoredHostPolicy
+from shared.domain.ops.seed_sets import SeedSetCommand, SeedSetSpec, StoredSeedSet
 from shared.domain.reads.declared import Actor, Repeatable
 
 
 class Desired(Protocol):
-    """The desired state in the database: the hot configuration, the members to drain, exclusions and host policies."""
+    """The desired state in the database: hot configuration, members to drain, exclusions, host policies, seed sets."""
 
     async def config(self) -> StoredConfig:
         """Return the newest revision of the hot configuration, or the empty revision 0 if there is none."""
@@ -137,3 +138,48 @@ class Desired(Protocol):
 
     async def host_policy_commanded(self, revision: int) -> None:
         """Record that the command of this revision is published."""
+
+    async def seed_sets(self, crawl: str, *, after: str, max_count: int) -> Sequence[StoredSeedSet]:
+        """Return up to `max_count` sets of the crawl after the name `after`, by name, without their seeds.
+
+        Raise Missing if there is no such crawl.
+        """
+
+    async def seed_set(self, crawl: str, name: str) -> StoredSeedSet:
+        """Return a seed set of the crawl of this name. Raise Missing if there is no such crawl or set."""
+
+    async def put_seed_set(
+        self,
+        crawl: str,
+        name: str,
+        spec: SeedSetSpec,
+        partitions: int,
+        *,
+        expected: frozenset[str] | None,
+        new: bool,
+        actor: Actor,
+        now_ms: int,
+    ) -> tuple[StoredSeedSet, bool]:
+        """Create or replace a set of a crawl with the command that applies the change, unless nothing differs.
+
+        Return it, and True if it was created. Raise Missing, Stale, or Full at the limit of number. With `new` also
+        raise Stale if the set exists.
+        """
+
+    async def delete_seed_set(
+        self,
+        crawl: str,
+        name: str,
+        partitions: int,
+        *,
+        expected: frozenset[str] | None,
+        actor: Actor,
+        now_ms: int,
+    ) -> str:
+        """Delete a seed set. Return the id of the command that withdraws its seeds. Raise Missing or Stale."""
+
+    async def seed_set_commands(self, after: int) -> Sequence[SeedSetCommand]:
+        """Return some changes of seed sets after a revision that are not published yet, ordered by revision."""
+
+    async def seed_set_commanded(self, revision: int) -> None:
+        """Record that the change of this revision is published."""

@@ -193,8 +193,11 @@ class Store(Protocol):
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
         """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them yet."""
 
-    async def collected(self, crawl_id: CrawlId, now_ms: int) -> None:
-        """Record that every partition has removed the rows of a deleted crawl. `uncollected` no longer returns it."""
+    async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
+        """Remove one seed set of a deleted crawl whose other rows are removed. Return False if it had one.
+
+        Without any, record that nothing is left, and return True. Then `uncollected` no longer returns the crawl.
+        """
 
     async def reopen(
         self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
@@ -280,6 +283,9 @@ class Store(Protocol):
         A RESCOPE applies `changed`, the crawl's present scope. Without it nothing remains to do: the crawl is deleted.
         A REDISCOVER applies `found`, which the owner found on `readable_pages`. Without it nothing remains to do.
         """
+
+    async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
+        """Return the leased URLs that the next chunk of a SEED_SET must withdraw."""
 
     async def readable_pages(self, command: CommandRun) -> ReadablePages:
         """Return the next stored pages, in bounded number, whose links a REDISCOVER must read from the archive."""

@@ -242,6 +242,8 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
 
     `lastmods`: for each origin, when its links changed last by a sitemap or feed, in the order of its links (Unix
     seconds, 0: not known). A list may be shorter than the links. Empty if nothing is known.
+
+    `of_set`: they are seeds that a seed set has got.
     """
 
     crawl: int
@@ -253,6 +255,7 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     contexts: list[SeedContext] = []
     context_of: list[int] = []
     lastmods: list[list[int]] = []
+    of_set: bool = False
 
 
 KEPT_BYTES: Final = 64 * 1024

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.routes import seed_deletion
+from api.crawls import seed_places
 from shared.adapters.sql.engine import chunks
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.commands import SEED_DELETED
@@ -142,13 +142,13 @@ def test_commands_between_fingerprints_do_together_what_one_for_all_does(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "ROWS_A_CHUNK", 3)
-    monkeypatch.setattr(seed_deletion, "MESSAGE_BYTES", 90)
+    monkeypatch.setattr(seed_places, "MESSAGE_BYTES", 90)
 
     async def story(t: Tables) -> None:
         for host in (HOST, OTHER_HOST):
             await t.found(*links(host, range(20)))
         kept = [*links(HOST, range(5)), *links(OTHER_HOST, range(3, 7))]
-        parts = seed_deletion.between([(seed.host, seed.fingerprint) for seed in kept])
+        parts = seed_places.between([(seed.host, seed.fingerprint) for seed in kept])
         assert len(parts) > 3
         for n, args in enumerate(parts):
             between = {name: args[name] for name in ("places", "above", "upto")}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.routes import seed_deletion
+from api.crawls import seed_places
 from shared.adapters.nats import NatsBroker
 from shared.domain.frontier.commands import GREATEST
 from shared.domain.ids import Partition
@@ -138,7 +138,7 @@ async def all_told(broker: NatsBroker) -> list[tuple[int, Command]]:
 def test_seeds_beyond_one_message_are_split_and_last_bears_the_id(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seed_deletion, "MESSAGE_BYTES", 200)
+    monkeypatch.setattr(seed_places, "MESSAGE_BYTES", 200)
     many = [f"https://one.test/{number}" for number in range(30)]
     home = partition_of("one.test", PARTITIONS)
 
@@ -173,12 +173,12 @@ def test_each_fingerprint_is_in_one_commands_range_with_kept_ones(
     kept: list[tuple[str, bytes]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seed_deletion, "MESSAGE_BYTES", 100)
-        parts: list[dict[str, Any]] = [dict(part) for part in seed_deletion.between(kept)]
+        patch.setattr(seed_places, "MESSAGE_BYTES", 100)
+        parts: list[dict[str, Any]] = [dict(part) for part in seed_places.between(kept)]
     assert (parts[0]["above"], parts[-1]["upto"]) == (b"", GREATEST)
     for before, part in itertools.pairwise(parts):
         assert before["upto"] == part["above"]
     for part in parts:
         assert all(part["above"] < fingerprint <= part["upto"] for _, fingerprint in part["places"])
-        assert len(part["places"]) <= 1 or seed_deletion.size_of(part["places"]) <= 100
+        assert len(part["places"]) <= 1 or seed_places.size_of(part["places"]) <= 100
     assert sorted(each for part in parts for each in part["places"]) == sorted(kept)

@@ -22,7 +22,7 @@ from shared.domain.explain.excluded_links import (
     not_indexed,
 )
 from shared.domain.explain.redirects import COOKIES
-from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.commands import SEED_DELETED, SEED_WITHDRAWN
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.page_history import QUIET
 from shared.domain.frontier.politeness import FOREVER_MS, host_delay
@@ -105,6 +105,9 @@ _MEANINGS: Final = {
         "exclusion", "an exclusion covers it, or did when it was last found", "see `orb ctl get exclusions`"
     ),
     SEED_DELETED: Meaning("seed deleted", "an operator took it from the seeds before it was fetched", "add it again"),
+    SEED_WITHDRAWN: Meaning(
+        "seed withdrawn", "it has left the seed sets of the crawl before it was fetched", "put it into a set again"
+    ),
     LINKS_PER_PAGE: Meaning(
         "links per page",
         "its page has more links than the limit",

@@ -38,14 +38,35 @@ def place_of(after: int) -> tuple[int, bytes]:
 
 def deletes_by_host(run: CommandRun) -> bool:
     """Return True if a command that deletes seeds searches the crawl's hosts for them, False if it lists them."""
-    return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args["all"])
+    return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args.get("all"))
 
 
 def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
-    """Return the seeds, as (host, fingerprint), that the next chunk of a deletion of named seeds processes."""
+    """Return the URLs, as (host, fingerprint), that the next chunk of a command that names them processes.
+
+    A SEED_SET processes all of them twice.
+    """
     places = run.args["places"]
     assert isinstance(places, list)
-    return places[run.after : run.after + PLACES_A_CHUNK]
+    first = run.after - len(places) if passes_again(run) else run.after
+    return places[first : first + PLACES_A_CHUNK]
+
+
+def next_place(run: CommandRun) -> int:
+    """Return the progress number after the next chunk of a SEED_SET. Its second pass begins where the first ends."""
+    places = run.args["places"]
+    assert isinstance(places, list)
+    rest = run.after + PLACES_A_CHUNK
+    return rest if passes_again(run) else min(rest, len(places))
+
+
+def passes_again(run: CommandRun) -> bool:
+    """Return True if a SEED_SET is in its second pass over its URLs: it waits for those that are leased."""
+    if run.kind != CommandKind.SEED_SET:
+        return False
+    places = run.args["places"]
+    assert isinstance(places, list)
+    return run.after >= len(places)
 
 
 def hosts_of_chunk(run: CommandRun, hosts: Mapping[HostId, str]) -> set[HostId]:

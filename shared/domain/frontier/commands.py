@@ -8,6 +8,9 @@ from shared.domain.ids import CrawlId
 SEED_DELETED: Final = "seed_deleted"
 """The exclusion reason of a URL that an operator removed from a crawl's seeds before it was fetched."""
 
+SEED_WITHDRAWN: Final = "seed_withdrawn"
+"""The exclusion reason of a URL that has left the seed sets of its crawl before it was fetched. A link queues it again.
+"""
 
 GREATEST: Final = b"\xff" * 16
 """The greatest fingerprint."""
@@ -25,6 +28,9 @@ class CommandKind(StrEnum):
     `all` it removes every seed except those. Seeds that were sent out, but that no worker has begun, are recalled
     first. DELETE_SEEDS_BETWEEN removes every seed except `places` among the fingerprints greater than `above` and up to
     `upto`. Several such commands can keep more seeds than one message can name.
+
+    SEED_SET withdraws those of the URLs at `places` that no seed set of the crawl has any more: URLs that have left a
+    set. It is sent behind the seeds that a set has got, so once it is applied they are, too.
 
     RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With 0 it makes those that
     wait done.
@@ -45,6 +51,7 @@ class CommandKind(StrEnum):
     UNBLOCK_HOST = "unblock_host"
     DELETE_SEEDS = "delete_seeds"
     DELETE_SEEDS_BETWEEN = "delete_seeds_between"
+    SEED_SET = "seed_set"
     RECRAWL = "recrawl"
     EXCLUDE = "exclude"
     RESCOPE = "rescope"
@@ -61,6 +68,7 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
     CommandKind.UNBLOCK_HOST: {"host": str},
     CommandKind.DELETE_SEEDS: {"all": bool, "places": list},
     CommandKind.DELETE_SEEDS_BETWEEN: {"places": list, "above": bytes, "upto": bytes},
+    CommandKind.SEED_SET: {"places": list},
     CommandKind.RECRAWL: {"every_ms": int},
     CommandKind.EXCLUDE: {"target": str, "revision": int, "withdraw": bool},
     CommandKind.RESCOPE: {"revision": int},

@@ -131,6 +131,9 @@ EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
 FOUND_FEWER_HOPS: Final = 8192
 """Flag of a leased URL that was found with fewer hops beyond the scope than it was sent with. Like FOUND_NEARER."""
 
+OF_SET: Final = 16_384
+"""Flag of a URL that is a seed only because a seed set has it, or had it. Neither the spec nor an upload gave it."""
+
 OUTSIDE_BUDGET: Final = REVISIT | IS_REQUISITE
 """Flags of a leased URL that uses no page of the budget. It counts in the counter `revisiting`."""
 

@@ -301,7 +301,8 @@ class DiscoveredLink:
 
     A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind). `outside`: the rule of the
     crawl's present scope that excludes the link, empty if none does. `extra`: how many hops beyond the scope it leads.
-    `lastmod`: when the page changed last by a sitemap (Unix seconds), 0 if that is not known.
+    `lastmod`: when the page changed last by a sitemap (Unix seconds), 0 if that is not known. `of_set`: it is a seed
+    that a seed set has got.
     """
 
     crawl_id: CrawlId
@@ -317,6 +318,7 @@ class DiscoveredLink:
     outside: str = ""
     extra: int = 0
     lastmod: int = 0
+    of_set: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ _LARGE_ROWS: Final = {
     "audit_log": 100,
     "idempotency": 100,
     "items": 100,
+    "seed_sets": 4,
+    "seed_set_commands": 4,
 }
 """Rows per page of tables whose rows may be large."""
 
@@ -49,6 +51,8 @@ _NUMBERED: Final = {
     "exclusions": "id",
     "schedules": "schedule_id",
     "host_policy_commands": "revision",
+    "seed_sets": "set_id",
+    "seed_set_commands": "revision",
 }
 """Tables whose numbers the database generates, each only once."""
 

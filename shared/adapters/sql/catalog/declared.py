@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from shared.adapters.sql.catalog import access
+from shared.adapters.sql.catalog import access, seed_sets
 from shared.adapters.sql.catalog.list_bytes import ByteLength, bounded, first_page
 from shared.adapters.sql.engine.crawl_values import ACTIVE_MS, NEXT_CHANGE, STOP_TIME
 from shared.adapters.sql.engine.point_query import PointQuery
@@ -169,6 +169,8 @@ def turn_locked(
     if verb is Verb.RESET:
         same = Declaration(stored.name, stored.spec, stored.labels, stored.desired)
         made = _insert(connection, same, initial_state(stored.desired, start=True), now_ms)
+        if (partitions := connection.execute(select(cluster.c.partitions)).scalar()) is not None:
+            seed_sets.move(connection, stored.crawl_id, made.crawl_id, partitions, actor, now_ms)
     else:
         made = replace(
             stored,

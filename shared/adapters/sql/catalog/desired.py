@@ -1,4 +1,4 @@
-"""Desired state on SQL: the hot configuration, the members to drain, exclusions and host policies."""
+"""Desired state on SQL: the hot configuration, the members to drain, exclusions, host policies and seed sets."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, text
 from shared.adapters.sql.catalog import access
 from shared.adapters.sql.catalog import exclusions as stored_exclusions
 from shared.adapters.sql.catalog import host_policies as stored_policies
+from shared.adapters.sql.catalog import seed_sets as stored_seed_sets
 from shared.adapters.sql.engine.access_schema import config_revisions, drains
 from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
 from shared.domain.errors import Refused
@@ -127,7 +128,8 @@ def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: i
 
 
 class SqlDesired(SqlAdapter):
-    """The hot configuration, members to drain, exclusions and host policies on SQL (`shared.ports.desired.Desired`)."""
+    """The hot configuration, members to drain, exclusions, host policies and seed sets on SQL
+    (`shared.ports.desired.Desired`)."""
 
     config = polled(_newest)
     config_revision = read(_revision)
@@ -151,3 +153,9 @@ class SqlDesired(SqlAdapter):
     delete_host_policy = write(stored_policies.remove)
     host_policy_commands = polled(stored_policies.commands)
     host_policy_commanded = write(stored_policies.commanded)
+    seed_sets = read(stored_seed_sets.listing)
+    seed_set = read(stored_seed_sets.one)
+    put_seed_set = write(stored_seed_sets.put)
+    delete_seed_set = write(stored_seed_sets.remove)
+    seed_set_commands = polled(stored_seed_sets.commands)
+    seed_set_commanded = write(stored_seed_sets.commanded)

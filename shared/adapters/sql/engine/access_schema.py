@@ -1,4 +1,4 @@
-"""The tables of API keys, the audit log, command requests, hot configuration, host policies, drains and schedules.
+"""The tables of API keys, audit log, commands, hot configuration, host policies, drains, schedules and seed sets.
 
 They belong to the same metadata as `schema`.
 """
@@ -153,6 +153,49 @@ host_policy_commands = Table(
     sqlite_autoincrement=True,
 )
 """Commands of changed host policies that the leader has not published yet. A change's revision is generated here."""
+
+seed_sets = Table(
+    "seed_sets",
+    metadata,
+    Column("set_id", Id, primary_key=True),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("document", Text, nullable=False),
+    Column("canonical", Text, nullable=False),
+    Column("seeds", Integer, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("changed_at_ms", BigInteger, nullable=False),
+    Column("changed_by", Text, nullable=False),
+    Index("seed_sets_name", "crawl_id", "name", unique=True),
+    sqlite_autoincrement=True,
+)
+"""The declared sets of seeds of crawls. `document`: the list of seeds as it was put, in JSON. `canonical`: the same
+in canonical form, one a URL. `seeds`: the number of seeds that were put."""
+
+seed_set_urls = Table(
+    "seed_set_urls",
+    metadata,
+    Column("set_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Index("seed_set_urls_fingerprint", "fingerprint"),
+    sqlite_with_rowid=False,
+)
+"""The URLs of each set. Owners read them to learn if a set still has a URL."""
+
+seed_set_commands = Table(
+    "seed_set_commands",
+    metadata,
+    Column("revision", Id, primary_key=True),
+    Column("crawl_id", BigInteger, nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("added", Text, nullable=False),
+    Column("removed", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Changes of seed sets that the leader has not published yet: the seeds to add and the URLs to withdraw, in JSON. A
+change's revision is generated here."""
 
 drains = Table(
     "drains",

@@ -317,6 +317,22 @@ url_contexts = Table(
 )
 """The context of each URL that has one: a row of `seed_contexts` of the same crawl and partition."""
 
+seed_links = Table(
+    "seed_links",
+    metadata,
+    Column("crawl_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("host_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("fingerprint", LargeBinary(16), primary_key=True),
+    Column("depth", SmallInteger, nullable=False),
+    Column("hops", SmallInteger, nullable=False),
+    Column("extra", SmallInteger, nullable=False),
+    Column("via_host", BigInteger, nullable=False),
+    Column("via", LargeBinary(16), nullable=False),
+    sqlite_with_rowid=False,
+)
+"""For a URL that is a seed because seed sets have it: the nearest link to it. The URL takes the place of that link once
+no set has it any more."""
+
 links_left_out = Table(
     "links_left_out",
     metadata,

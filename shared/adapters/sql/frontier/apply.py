@@ -16,6 +16,7 @@ from shared.domain.frontier.states import (
     COUNTED_AS_PAGE,
     HOST_BUDGET,
     IS_REQUISITE,
+    OF_SET,
     REVISIT,
     Fence,
     Position,
@@ -30,8 +31,11 @@ URL: Final = updating(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint"),
     ("state", "rank", "attempts", "flags", "reason"),
-    "state = {v}state, rank = {v}rank, attempts = {v}attempts, flags = {v}flags, reason = {v}reason, lease_id = NULL",
+    "state = {v}state, rank = {v}rank, attempts = {v}attempts, reason = {v}reason, lease_id = NULL,"
+    f" flags = ({{v}}flags & {~OF_SET}) | ({{t}}.flags & {OF_SET})",
 )
+"""Writes what became of URLs. Their flag OF_SET stays as it is: it may have changed since they were leased."""
+
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
 _NOT_INDEXED = ", ".join(f"'{reason}'" for reason in BY_DIRECTIVE)

@@ -98,7 +98,7 @@ _DELETE_URLS = {
 }
 _DELETE_FETCHES = tuple(
     text(f"DELETE FROM {table} WHERE {_OF_HOST} AND {BEHIND} AND fingerprint <= :upto")
-    for table in ("page_versions", "url_contexts", "fetches")
+    for table in ("page_versions", "url_contexts", "fetches", "seed_links")
 )
 _DELETE_QUEUE = text(f"DELETE FROM queues WHERE {_OF_HOST}")
 # A lease that was granted stays until its grant has expired: a new owner must see that its host is being visited.
@@ -231,7 +231,7 @@ def run_chunk(
             rest = _retry(connection, kind, command, now_ms)
         case CommandKind.DELETE:
             rest = _delete(connection, command)
-        case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN:
+        case CommandKind.DELETE_SEEDS | CommandKind.DELETE_SEEDS_BETWEEN | CommandKind.SEED_SET:
             rest = delete_seeds(connection, command)
         case CommandKind.RECRAWL:
             rest = schedule(connection, command)

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, select, text, update
+from sqlalchemy import Connection, bindparam, delete, select, text, update
 
-from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine import access_schema, schema
 from shared.adapters.sql.engine.crawl_values import NEXT_CHANGE
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.domain.crawl.state import COMPLETE
@@ -53,9 +53,18 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
     return missing
 
 
-def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> None:
-    """Mark a deleted crawl as removed by every partition (Store.collected)."""
+def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
+    """Remove one seed set of a deleted crawl, or mark the crawl as collected if it has none (Store.collected)."""
+    sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
+    set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()
+    if set_id is not None:
+        connection.execute(delete(members).where(members.c.set_id == set_id))
+        connection.execute(delete(access_schema.seed_sets).where(sets.set_id == set_id))
+        return False
+    changes = access_schema.seed_set_commands
+    connection.execute(delete(changes).where(changes.c.crawl_id == crawl_id))
     connection.execute(update(schema.crawls).where(schema.crawls.c.crawl_id == crawl_id).values(collected_at_ms=now_ms))
+    return True
 
 
 def to_reopen(

@@ -12,20 +12,22 @@ from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.engine.host_limits import apply_to_new
 from shared.adapters.sql.engine.url_compression import shortened
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
-from shared.adapters.sql.frontier.extra_hops import HopChanges, nearer_link
+from shared.adapters.sql.frontier.extra_hops import HopChanges, KnownRow, nearer_link
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
 from shared.adapters.sql.frontier.seed_contexts import GivenContexts
+from shared.adapters.sql.frontier.seed_deletion import SetSeeds
 from shared.adapters.sql.frontier.signs import apply_signs, write_found
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.requisites_spec import MAX_REQUISITES
 from shared.domain.crawl.scope_change import BY_SCOPE
-from shared.domain.frontier.commands import SEED_DELETED
+from shared.domain.frontier.commands import SEED_DELETED, SEED_WITHDRAWN
 from shared.domain.frontier.page_signs import PageSigns
 from shared.domain.frontier.states import (
     ALSO_PAGE,
     FOUND_NEARER,
     IS_REQUISITE,
+    OF_SET,
     REVISIT,
     Fence,
     Merge,
@@ -41,7 +43,7 @@ from shared.domain.frontier.states import (
     with_extra_hops,
 )
 from shared.domain.frontier.store_model import DiscoveredLink, DiscoveryResult, DiscoveryTransaction, ProducerMark
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, numbered
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition, numbered
 from shared.ports.store import NO_MARKS, NO_SIGNS
 
 _NAMES_A_QUERY = 500
@@ -74,11 +76,11 @@ _ADD_KEY = Bulk(
     ("i", "crawl_id", "host_id", "fingerprint"),
 )
 KNOWN_SQLITE: Final = text(
-    "SELECT k.i, u.state, u.depth, u.lease_id, u.reason, u.flags FROM found_keys k"
+    "SELECT k.i, u.state, u.depth, u.lease_id, u.reason, u.flags, u.via_host FROM found_keys k"
     " CROSS JOIN urls u ON u.crawl_id = k.crawl_id AND u.host_id = k.host_id AND u.fingerprint = k.fingerprint"
 )
 KNOWN_POSTGRESQL: Final = Arrays(
-    "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason, u.flags FROM {rows}"
+    "SELECT v.i - 1, u.state, u.depth, u.lease_id, u.reason, u.flags, u.via_host FROM {rows}"
     " JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id AND u.fingerprint = v.fingerprint",
     schema.urls,
     ("crawl_id", "host_id", "fingerprint"),
@@ -169,6 +171,7 @@ def apply_found(
     signed = {(link.crawl_id, host_ids[link.host], link.fingerprint): link for link in dated}
     room = remaining(connection, max_requisites, required)
     given = GivenContexts(links, host_ids) if batch.with_contexts else None
+    sets = SetSeeds(links, host_ids)
     unchanged = _merge(
         connection,
         fence.partition,
@@ -182,6 +185,7 @@ def apply_found(
         now_ms,
         signs,
         given,
+        sets,
     )
     if signed:
         apply_signs(connection, fence.partition, signed, signs, result, now_ms)
@@ -274,6 +278,7 @@ def _merge(
     now_ms: int,
     signs: Mapping[CrawlId, PageSigns | None],
     given: GivenContexts | None,
+    sets: SetSeeds,
 ) -> set[_Key]:
     """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
 
@@ -307,7 +312,7 @@ def _merge(
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
-            flags = with_extra_hops(kind_flags(link.kind), link.extra)
+            flags = sets.new(key, with_extra_hops(kind_flags(link.kind), link.extra))
             beyond = "" if page or requisite else MAX_REQUISITES
             if kept_out := OWNER if fingerprint in excluded else link.outside or beyond:
                 deltas["excluded"] += 1
@@ -343,12 +348,14 @@ def _merge(
                 result.listing.add((crawl_id, HostId(link.via_host)))
             continue
         deltas["known"] += 1
-        state, depth, lease_id, reason, flags = before
+        state, depth, lease_id, reason, flags, via_host = before
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
         if state is UrlState.FAILED or link.via:
             unchanged.add(key)
         if fingerprint in excluded or link.outside:
             continue
+        if flags & OF_SET or key in sets.only:
+            flags = sets.merge(key, link, state, reason, flags, linked=via_host is not None)
         if requisite or flags & IS_REQUISITE:
             change = relinked(key, state, depth, reason, flags, page, requisite=requisite, now_ms=now_ms)
             if change is not None:
@@ -362,17 +369,17 @@ def _merge(
                         result.hops.append((lease_id, fingerprint, change.link.extra))
             if page is None or flags & IS_REQUISITE or change is not None:
                 continue
-        by_scope, extra = reason in BY_SCOPE, extra_hops_of(flags)
-        if state is UrlState.EXCLUDED and (by_scope or reason == OWNER or (reason == SEED_DELETED and not link.via)):
+        replaced, extra = reason in BY_SCOPE or reason == SEED_WITHDRAWN, extra_hops_of(flags)
+        if state is UrlState.EXCLUDED and (replaced or reason == OWNER or (reason == SEED_DELETED and not link.via)):
             deltas["excluded"] -= 1
             deltas["queued"] += 1
             tallies[crawl_id, "excluded", str(reason)] -= 1
             queued[crawl_id, host_id] += 1
             unchanged.discard(key)
             back.append((rank, link.priority, *key))
-            if link.extra != extra and (by_scope or link.extra < extra):
-                hops.place(key, link, link.depth if by_scope else min(depth, link.depth), flags)
-            elif by_scope or link.depth < depth:  # The scope admits this way to the URL, and not the one before.
+            if link.extra != extra and (replaced or link.extra < extra):
+                hops.place(key, link, link.depth if replaced else min(depth, link.depth), flags)
+            elif replaced or link.depth < depth:  # The crawl has this way to the URL, and not the one before.
                 lower.append((link.depth, link.hops, *via, *key))
             continue
         if link.extra != extra:
@@ -404,6 +411,7 @@ def _merge(
                 deltas["queued"] += 1
                 queued[crawl_id, host_id] += 1
                 again.append((rank, link.priority, *nearer))
+    sets.write_links(connection)
     INSERT_URL.run(connection, new)
     _LOWER.run(connection, lower)
     hops.write(connection)
@@ -411,6 +419,7 @@ def _merge(
     _BACK.run(connection, back)
     _EXCLUDE.run(connection, refused)
     relink(connection, relinks)
+    sets.write_flags(connection)
     add_tallies(connection, partition, tallies)
     QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
     for (crawl_id, host_id), n in sorted(waited.items()):
@@ -421,8 +430,8 @@ def _merge(
     return unchanged
 
 
-def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlState, int, LeaseId, str | None, int]]:
-    """Return state, depth, lease, reason and flags of each existing URL, by its position in `keys`.
+def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, KnownRow]:
+    """Return what the table has of each existing URL, by its position in `keys`.
 
     This is one ordered walk over the index for the whole batch.
     """
@@ -435,4 +444,4 @@ def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, tuple[UrlS
         connection.execute(_CLEAR_KEYS)
         _ADD_KEY.run(connection, [(i, *key) for i, key in enumerate(keys)])
         rows = connection.execute(KNOWN_SQLITE)
-    return {i: (UrlState(state), depth, lease_id, reason, flags) for i, state, depth, lease_id, reason, flags in rows}
+    return {i: (UrlState(state), *rest) for i, state, *rest in rows}

@@ -28,6 +28,8 @@ _PLACE: Final = Bulk(
 _DEPTH: Final = Bulk(f"UPDATE urls SET depth = :depth, flags = :flags {_OF_URL}", ("depth", "flags", *_KEY))
 
 _Key = tuple[CrawlId, HostId, Fingerprint]
+KnownRow = tuple[UrlState, int, LeaseId, str | None, int, int | None]
+"""State, depth, lease, reason and flags of a URL, and the host that led to it (None: it is a seed)."""
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
@@ -61,7 +63,7 @@ class HopChanges:
         self,
         key: _Key,
         link: DiscoveredLink,
-        known: tuple[UrlState, int, LeaseId, str | None, int],
+        known: KnownRow,
         max_depth: int | None,
         result: DiscoveryResult,
     ) -> bool:
@@ -69,7 +71,7 @@ class HopChanges:
 
         That is so for a stored page whose links now are less far from the scope, or within the limit of depth.
         """
-        state, depth, lease_id, _, flags = known
+        state, depth, lease_id, _, flags, _ = known
         extra, leased = extra_hops_of(flags), state is UrlState.LEASED
         stored = state is UrlState.DONE or (state is UrlState.WAITING and bool(flags & REVISIT))
         fewer, least = link.extra < extra, min(depth, link.depth)

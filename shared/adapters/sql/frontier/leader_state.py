@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, case, func, select, update
 
-from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine import access_schema, schema
 from shared.adapters.sql.engine.crawl_values import NEXT_CHANGE, STOP_TIME
 from shared.domain.errors import Unusable
 from shared.domain.frontier.states import USES_TIME, CrawlState, Position
@@ -61,7 +61,7 @@ def advance_crawl(
 ) -> bool:
     """Move a crawl from the state `before` to `after`. Return False, and write nothing, if it changed meanwhile.
 
-    (Store.advance_crawl)
+    With `counted`, also if a change of its seed sets is not published yet (Store.advance_crawl).
     """
     table, counters = schema.crawls, schema.crawl_counters
     values: dict[str, Any] = {"state": after, "finished_reason": reason}
@@ -77,4 +77,6 @@ def advance_crawl(
     if counted is not None:
         version = select(func.coalesce(func.sum(counters.c.version), 0)).where(counters.c.crawl_id == crawl_id)
         unchanged &= version.scalar_subquery() == counted
+        changes = access_schema.seed_set_commands.c
+        unchanged &= ~select(changes.revision).where(changes.crawl_id == crawl_id).exists()
     return connection.execute(update(table).where(unchanged).values(**values)).rowcount == 1

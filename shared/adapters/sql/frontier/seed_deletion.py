@@ -1,74 +1,147 @@
-"""Deletes seeds for an operator's command, in a transaction that has passed the fence.
+"""Deletes seeds for an operator's command, and withdraws those of seed sets, in a transaction that passed the fence.
 
 A seed is a URL that no page led to. A seed that was never fetched leaves the queue and is excluded. A fetched seed
-stays as it is; if it was queued for another fetch, it becomes done. A leased seed stays leased: a worker fetches it.
+stays as it is; if it was queued for another fetch, it becomes done.
+
+- A deletion leaves seeds that a set has, and leased ones, which a worker fetches.
+- A URL that has left the sets is withdrawn if only sets gave it (flag OF_SET), even if it failed. If a page links to
+  it, it stays in the place of the nearest link. While it is leased, the command is not over.
 """
 
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 
-from shared.adapters.sql.engine.bulk import AMONG
+from shared.adapters.sql.engine.bulk import AMONG, Bulk, Row
 from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
+from shared.adapters.sql.frontier.extra_hops import nearer_link
 from shared.adapters.sql.frontier.revisits import forget_rates
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, deletes_by_host, place_of, places_of_chunk
-from shared.domain.frontier.commands import GREATEST, SEED_DELETED
-from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT
-from shared.domain.frontier.store_model import CommandRun
-from shared.domain.ids import CrawlId
+from shared.domain.frontier.commands import GREATEST, SEED_DELETED, SEED_WITHDRAWN, CommandKind
+from shared.domain.frontier.states import COUNTED_AS_PAGE, EXTRA_BITS, OF_SET, REVISIT, UrlKind, UrlState, with_extra_hops
+from shared.domain.frontier.store_model import CommandRun, DiscoveredLink
+from shared.domain.ids import CrawlId, Fingerprint, HostId
 
 _HOST = text("SELECT host_id FROM hosts WHERE host = :host AND partition = :partition")
-_HERE = "crawl_id = :crawl_id AND host_id = :host_id"
+_HERE = "urls.crawl_id = :crawl_id AND urls.host_id = :host_id"
 _SEEDS = f"{_HERE} AND via_host IS NULL"
-_OPEN = f"{_SEEDS} AND state IN (0, 1) AND {UNMARKED}"
 _FETCHED = f"flags & {COUNTED_AS_PAGE}"
-
+_IN_SETS = (
+    "EXISTS (SELECT 1 FROM seed_set_urls m JOIN seed_sets s ON s.set_id = m.set_id"
+    " WHERE m.fingerprint = urls.fingerprint AND s.crawl_id = :crawl_id)"
+)
+_HAS_SETS = text("SELECT 1 FROM seed_sets WHERE crawl_id = :crawl_id LIMIT 1")
 
 # SQLite has no statistics here and prefers the primary key, which would also read URLs that are no seeds.
 _BY_SEEDS = {"sqlite": "urls INDEXED BY urls_seeds", "postgresql": "urls"}
 
 
-def _statements(which: str) -> tuple[TextClause, TextClause, TextClause]:
-    """Return three statements on the seeds that match `which`.
+_Key = tuple[CrawlId, HostId, Fingerprint]
 
-    The first counts them by their new state, the next reads those that are fetched again, and the last ends them.
+
+class _Statements(NamedTuple):
+    """Statements on some URLs that are open.
+
+    One counts them by their new state, one reads those that are fetched again, one ends them.
+
+    `keep` marks those that a set has: from then on only sets give them. None: it is not needed.
     """
+
+    counting: TextClause
+    again: TextClause
+    end: TextClause
+    keep: TextClause | None = None
+
+
+def _ending(which: str, reason: str) -> tuple[TextClause, TextClause, TextClause]:
+    of_open = f"{which} AND state IN (0, 1)"
     return (
         text(
-            f"SELECT state, {_FETCHED} AS fetched, {QUEUED_AS} AS part, count(*) AS n FROM urls WHERE {which}"
+            f"SELECT state, {_FETCHED} AS fetched, {QUEUED_AS} AS part, count(*) AS n FROM urls WHERE {of_open}"
             " GROUP BY 1, 2, 3"
         ),
-        text(f"SELECT fingerprint, flags FROM urls WHERE {which} AND flags & {COUNTED_AS_PAGE | REVISIT} <> 0"),
+        text(f"SELECT fingerprint, flags FROM urls WHERE {of_open} AND flags & {COUNTED_AS_PAGE | REVISIT} <> 0"),
         text(
             f"UPDATE urls SET state = CASE WHEN {_FETCHED} > 0 THEN 3 ELSE 5 END,"
-            f" reason = CASE WHEN {_FETCHED} > 0 THEN NULL ELSE '{SEED_DELETED}' END, rank = 0,"
-            f" flags = {NOT_QUEUED_AGAIN} WHERE {which}"
+            f" reason = CASE WHEN {_FETCHED} > 0 THEN NULL ELSE '{reason}' END, rank = 0,"
+            f" flags = {NOT_QUEUED_AGAIN} WHERE {of_open}"
         ),
     )
 
 
-def _others(dialect: str, kept: str) -> tuple[TextClause, TextClause, TextClause]:
-    """Return the statements of `_statements` on the open seeds that match `kept`, among a host's next seeds."""
+def _deleting(which: str) -> _Statements:
+    """Return the statements of a deletion of the seeds that match `which`."""
+    seeds = f"{_SEEDS} AND {UNMARKED} AND {which}"
+    keep = text(f"UPDATE urls SET flags = flags | {OF_SET} WHERE {seeds} AND {_IN_SETS}")
+    return _Statements(*_ending(f"{seeds} AND NOT {_IN_SETS}", SEED_DELETED), keep)
+
+
+def _others(dialect: str, kept: str) -> _Statements:
+    """Return the statements of a deletion of the seeds that match `kept`, among a host's next seeds."""
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
-    return _statements(f"{_OPEN} AND {kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
+    return _deleting(f"{kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
 
 
 _LAST = {dialect: last_of(_SEEDS, table) for dialect, table in _BY_SEEDS.items()}
 _IN: BindParameter[bytes] = bindparam("places", expanding=True)
-_NAMED = tuple(each.bindparams(_IN) for each in _statements(f"{_OPEN} AND fingerprint IN :places"))
+
+
+def _named(statements: Iterable[TextClause | None]) -> _Statements:
+    return _Statements(*(each.bindparams(_IN) for each in statements if each is not None))
+
+
+_NAMED = _named(_deleting("urls.fingerprint IN :places"))
 # Any number of seeds may be kept, so they are one parameter. Each engine has its own form of it.
 _KEPT = {
     "sqlite": "hex(fingerprint) NOT IN (SELECT value FROM json_each(:places))",
     "postgresql": "fingerprint <> ALL(CAST(:places AS BYTEA[]))",
 }
 _OTHERS = {dialect: _others(dialect, kept) for dialect, kept in _KEPT.items()}
+
+_OF_LINK = "l.crawl_id = urls.crawl_id AND l.host_id = urls.host_id AND l.fingerprint = urls.fingerprint"
+# No mark of a command matters here: whether a URL is withdrawn depends on what the sets have when it is applied.
+_LEFT = f"{_HERE} AND urls.fingerprint IN :places AND urls.flags & {OF_SET} <> 0 AND NOT {_IN_SETS}"
+_LEFT_ALONE = f"{_LEFT} AND NOT EXISTS (SELECT 1 FROM seed_links l WHERE {_OF_LINK})"
+_WITHDRAWN = _named(_ending(_LEFT_ALONE, SEED_WITHDRAWN))
+_STAY = text(
+    "UPDATE urls SET depth = l.depth, hops = l.hops, via_host = l.via_host, via = l.via,"
+    f" flags = (urls.flags & {~(OF_SET | EXTRA_BITS)}) | (l.extra * {with_extra_hops(0, 1)})"
+    f" FROM seed_links l WHERE {_OF_LINK} AND {_LEFT}"
+).bindparams(_IN)
+_FAILED = f"{_LEFT_ALONE} AND state = 4 AND {_FETCHED} = 0"
+_FAILED_COUNT = text(
+    f"SELECT coalesce(reason, '') AS reason, count(*) AS n FROM urls WHERE {_FAILED} GROUP BY 1"
+).bindparams(_IN)
+_FAILED_END = text(
+    f"UPDATE urls SET state = 5, reason = '{SEED_WITHDRAWN}', rank = 0, flags = {NOT_QUEUED_AGAIN} WHERE {_FAILED}"
+).bindparams(_IN)
+_LEASED = text(f"SELECT urls.fingerprint FROM urls WHERE {_LEFT_ALONE} AND state = 2").bindparams(_IN)
+
+_URL = "crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
+_KEY = ("crawl_id", "host_id", "fingerprint")
+_ADD_FLAG = Bulk(f"UPDATE urls SET flags = flags | {OF_SET} WHERE {_URL}", _KEY)
+_REMOVE_FLAG = Bulk(f"UPDATE urls SET flags = flags & {~OF_SET} WHERE {_URL}", _KEY)
+_LINK = ("depth", "hops", "extra", "via_host", "via")
+_NEARER = (
+    f"INSERT INTO seed_links ({', '.join((*_KEY, *_LINK))}) {{}} ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _LINK)
+    + " WHERE (excluded.extra, excluded.depth) < (seed_links.extra, seed_links.depth)"
+)
+_ADD_LINK = Bulk(_NEARER.format(f"VALUES ({', '.join(f':{name}' for name in (*_KEY, *_LINK))})"), (*_KEY, *_LINK))
+_ADD_PLACE = Bulk(
+    _NEARER.format(
+        f"SELECT crawl_id, host_id, fingerprint, depth, hops, (flags & {EXTRA_BITS}) / {with_extra_hops(0, 1)},"
+        f" via_host, via FROM urls WHERE {_URL}"
+    ),
+    _KEY,
+)
 TAKE_FROM_QUEUE: Final = text(
     "UPDATE queues SET queued = queued - :queued, waiting = waiting - :waiting, next_due_ms = coalesce((SELECT"
     " min(rank) FROM urls WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 1), 0)"
@@ -83,19 +156,65 @@ def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
     it.
     """
     places: Any = command.args["places"]
+    if command.kind == CommandKind.SEED_SET:
+        return _withdraw(connection, command)
     by_host: dict[str, list[bytes]] = defaultdict(list)
     if deletes_by_host(command):
         for host, key in sorted(places):
             by_host[host].append(key)
         return _delete_others(connection, command, by_host)
     rest = command.after + command_progress.PLACES_A_CHUNK
+    for host_id, fingerprints in _places_of_chunk(connection, command):
+        _end(connection, command, host_id, _NAMED, {"places": fingerprints})
+    return rest if rest < len(places) else None
+
+
+def leased_seeds(connection: Connection, command: CommandRun) -> set[Fingerprint]:
+    """Return the leased URLs that the next chunk of a SEED_SET must withdraw (Store.leased_seeds)."""
+    return {
+        Fingerprint(bytes(row.fingerprint))
+        for host_id, fingerprints in _places_of_chunk(connection, command)
+        for row in connection.execute(_LEASED, _keys(command, host_id) | {"places": fingerprints})
+    }
+
+
+def _withdraw(connection: Connection, command: CommandRun) -> int | None:
+    """Withdraw one chunk of the URLs that have left a set. Return where the next chunk begins, None at the end.
+
+    All are passed twice: first those that are not leased, so that a visit delays none of them. The second pass stays
+    where it is while a URL is leased that it must withdraw.
+    """
+    places: Any = command.args["places"]
+    failed: dict[str, int] = defaultdict(int)
+    for host_id, fingerprints in _places_of_chunk(connection, command):
+        keys = _keys(command, host_id) | {"places": fingerprints}
+        connection.execute(_STAY, keys)
+        _end(connection, command, host_id, _WITHDRAWN, {"places": fingerprints}, SEED_WITHDRAWN)
+        for row in connection.execute(_FAILED_COUNT, keys).all():
+            failed[row.reason] += row.n
+        connection.execute(_FAILED_END, keys)
+    if total := sum(failed.values()):
+        crawl_id = CrawlId(command.crawl_id)
+        add_counters(connection, crawl_id, command.partition, {"failed": -total, "excluded": total})
+        tallies = {(crawl_id, "failed", reason): -n for reason, n in failed.items()}
+        add_tallies(connection, command.partition, tallies | {(crawl_id, "excluded", SEED_WITHDRAWN): total})
+    if command.after >= len(places) and leased_seeds(connection, command):
+        return command.after
+    rest = command_progress.next_place(command)
+    return rest if rest < 2 * len(places) else None
+
+
+def _places_of_chunk(connection: Connection, command: CommandRun) -> list[tuple[int, list[bytes]]]:
+    """Return the URLs that the next chunk of a command names, by the number of their host, of hosts that are known."""
+    by_host: dict[str, list[bytes]] = defaultdict(list)
     for host, key in places_of_chunk(command):
         by_host[host].append(key)
+    found: list[tuple[int, list[bytes]]] = []
     for host, fingerprints in sorted(by_host.items()):
         host_id = connection.execute(_HOST, {"host": host, "partition": command.partition}).scalar()
         if host_id is not None:
-            _end(connection, command, host_id, _NAMED, {"places": fingerprints})
-    return rest if rest < len(places) else None
+            found.append((host_id, fingerprints))
+    return found
 
 
 def _delete_others(connection: Connection, command: CommandRun, kept: dict[str, list[bytes]]) -> int | None:
@@ -142,15 +261,22 @@ def _between(command: CommandRun) -> tuple[bytes, bytes]:
     return above, upto
 
 
+def _keys(command: CommandRun, host_id: int) -> dict[str, Any]:
+    return {"crawl_id": command.crawl_id, "host_id": host_id, "number": command.number}
+
+
 def _end(
     connection: Connection,
     command: CommandRun,
     host_id: int,
-    statements: Sequence[TextClause],
+    statements: _Statements,
     which: dict[str, Any],
+    reason: str = SEED_DELETED,
 ) -> int:
-    keys = {"crawl_id": command.crawl_id, "host_id": host_id, "number": command.number}
-    count, again, end = statements
+    keys = _keys(command, host_id)
+    count, again, end, keep = statements
+    if keep is not None and connection.execute(_HAS_SETS, keys).first() is not None:
+        connection.execute(keep, keys | which)
     states = {0: 0, 1: 0}
     ends = {"done": 0, "excluded": 0}
     parts: dict[str, int] = {}
@@ -169,6 +295,77 @@ def _end(
     add_counters(connection, crawl_id, command.partition, {"queued": -total, **ends, **parts})
     tallies = forget_rates(connection, crawl_id, host_id, stored)
     if ends["excluded"]:
-        tallies[crawl_id, "excluded", SEED_DELETED] = ends["excluded"]
+        tallies[crawl_id, "excluded", reason] = ends["excluded"]
     add_tallies(connection, command.partition, tallies)
     return total
+
+
+class SetSeeds:
+    """The seeds of sets among the links of one transaction, and the links to URLs that only sets give.
+
+    `only`: URLs that sets give, and neither the spec nor an upload.
+    """
+
+    def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
+        self.only: set[_Key] = set()
+        self._plain: set[_Key] = set()
+        self._linked: dict[_Key, DiscoveredLink] = {}
+        self._links: list[Row] = []
+        self._places: list[_Key] = []
+        self._to_flag: list[_Key] = []
+        self._to_clear: list[_Key] = []
+        for link in links:
+            if not link.via:
+                keys = self.only if link.of_set else self._plain
+                keys.add((link.crawl_id, host_ids[link.host], link.fingerprint))
+        self.only -= self._plain
+        if self.only:
+            for link in links:
+                key = (link.crawl_id, host_ids[link.host], link.fingerprint)
+                if link.via and key in self.only and not link.outside and link.kind != UrlKind.REQUISITE:
+                    other = self._linked.get(key)
+                    self._linked[key] = link if other is None else nearer_link(link, other)
+
+    def new(self, key: _Key, flags: int) -> int:
+        """Return the flags of a new URL."""
+        if key not in self.only:
+            return flags
+        self._keep_link(key, self._linked.get(key))
+        return flags | OF_SET
+
+    def merge(
+        self, key: _Key, link: DiscoveredLink, state: UrlState, reason: str | None, flags: int, *, linked: bool
+    ) -> int:
+        """Note what `link`, which is admitted, means for a known URL. Return its flags as they are after it.
+
+        `linked`: it was known by a link. That link is kept, because the URL takes the place of a seed.
+        """
+        gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
+        if key in self.only:
+            if not flags & OF_SET and (linked or gone):
+                if linked and state is not UrlState.EXCLUDED:
+                    self._places.append(key)
+                self._to_flag.append(key)
+                flags |= OF_SET
+            if flags & OF_SET:
+                self._keep_link(key, self._linked.get(key))
+        elif key in self._plain or (gone and reason == SEED_WITHDRAWN):
+            self._to_clear.append(key)
+            flags &= ~OF_SET
+        elif not gone and link.kind != UrlKind.REQUISITE:
+            self._keep_link(key, link)
+        return flags
+
+    def write_links(self, connection: Connection) -> None:
+        """Write the nearest links, before URLs take other places."""
+        _ADD_PLACE.run(connection, sorted(self._places))
+        _ADD_LINK.run(connection, sorted(self._links))
+
+    def write_flags(self, connection: Connection) -> None:
+        """Write which URLs only sets give, after all other changes of flags."""
+        _ADD_FLAG.run(connection, sorted(self._to_flag))
+        _REMOVE_FLAG.run(connection, sorted(self._to_clear))
+
+    def _keep_link(self, key: _Key, link: DiscoveredLink | None) -> None:
+        if link is not None:
+            self._links.append((*key, link.depth, link.hops, link.extra, link.via_host, link.via))

@@ -25,6 +25,7 @@ from shared.adapters.sql.frontier import (
     rescope,
     revisits,
     seed_contexts,
+    seed_deletion,
 )
 from shared.adapters.sql.frontier import crawl_changes as changes
 from shared.adapters.sql.frontier import crawl_rows as crawls
@@ -66,6 +67,7 @@ class SqlStore(SqlAdapter):
     contexts_of = read(seed_contexts.contexts_of)
     widened_revision = read(rediscover.widened_revision)
     readable_pages = read(rediscover.readable_pages)
+    leased_seeds = read(seed_deletion.leased_seeds)
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         return await self._run.read(bound(crawls.rows_of, crawl_ids)) if crawl_ids else ()

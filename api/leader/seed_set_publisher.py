@@ -1,0 +1,105 @@
+"""Send the changes of seed sets to the owners of their URLs: first the seeds that were added, then the command.
+
+A change and its command are one transaction in SQL. A change is sent until the broker has all of it. A repeat after a
+kill, or by two leaders at once, is harmless: it has the same messages, and an owner applies each of them once. The
+command waits at the owner for the seeds, and withdraws what no set has at that moment.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from api.crawls.seed_messages import SeedLink, seed_messages
+from api.crawls.seed_places import Place, pieces
+from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId, Partition
+from shared.domain.ops.seed_sets import SeedSetCommand, command_id_of, located, producer_of
+from shared.domain.web.url import host_of, partition_of
+from shared.ports.broker import Broker
+from shared.ports.desired import Desired
+from shared.wire.messages import Command, Link, encode
+
+log = structlog.get_logger("orb.control")
+
+_LOOK_S: Final = 1.0
+
+
+class SeedSetPublisher:
+    """Publishes the changes of seed sets while `acting` returns True."""
+
+    def __init__(self, desired: Desired, broker: Broker, partitions: int, acting: Callable[[], bool]) -> None:
+        self._desired = desired
+        self._broker = broker
+        self._partitions = partitions
+        self._acting = acting
+        self._poked = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look for changes now."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Publish what waits, again and again, until cancelled."""
+        while True:
+            self._poked.clear()
+            try:
+                if self._acting():
+                    await self.once()
+            except Transient as error:
+                log.warning("seed_sets.delayed", error=str(error))
+            except Permanent as error:
+                log.error("seed_sets.refused", error=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._poked.wait()
+
+    async def once(self) -> None:
+        """Publish all changes that wait. Those of one crawl are sent in order, so a refused one holds up the next.
+
+        Raise Transient if one was refused.
+        """
+        refused: dict[CrawlId, Transient] = {}
+        after = 0
+        while waiting := await self._desired.seed_set_commands(after):
+            for change in waiting:
+                after = change.revision
+                if change.crawl_id in refused:
+                    continue
+                try:
+                    await self._publish(change)
+                except Transient as error:
+                    refused[change.crawl_id] = error
+        if refused:
+            raise next(iter(refused.values()))
+
+    async def _publish(self, change: SeedSetCommand) -> None:
+        links: dict[Partition, list[SeedLink]] = defaultdict(list)
+        for seed in change.added:
+            partition = partition_of(host_of(seed.url), self._partitions)
+            links[partition].append((Link(seed.url, 0, 0, seed.priority), seed.context))
+        producer = producer_of(change.revision)
+        for partition, part in links.items():
+            for message in seed_messages(change.crawl_id, change.spec, producer, part, of_set=True):
+                message_id = f"{producer}.{partition}.{message.n}"
+                await self._broker.publish_report(partition, "discovery", encode(message), message_id)
+        places: dict[Partition, list[Place]] = {partition: [] for partition in links}
+        for at in located(change.removed):
+            places.setdefault(partition_of(at.host, self._partitions), []).append((at.host, at.fingerprint))
+        for partition, here in places.items():
+            await self._command(change, partition, here)
+        await self._desired.seed_set_commanded(change.revision)
+        log.info("seed_set.commanded", crawl=change.crawl_id, name=change.name, command=command_id_of(change.revision))
+
+    async def _command(self, change: SeedSetCommand, partition: Partition, here: list[Place]) -> None:
+        """Publish the commands to an owner in order: if it has applied the last one, it has applied all."""
+        parts = pieces(here)
+        for left, part in zip(range(len(parts), 0, -1), parts, strict=True):
+            base = command_id_of(change.revision)
+            command_id = base if left == 1 else f"{base}-{left}"
+            command = Command(command_id, change.crawl_id, CommandKind.SEED_SET, {"places": list(part)})
+            await self._broker.publish_report(partition, "outcome", encode(command), f"{command_id}.{partition}")

@@ -1,0 +1,113 @@
+"""/v1/crawls/{name}/seed-sets: named sets of seeds, each declared as a whole."""
+
+from typing import Annotated, Final
+
+from fastapi import Header, Path, Response
+
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, problems
+from api.http.errors import ApiProblem, ProblemKind
+from api.http.fields import FieldError
+from api.http.routing import Router
+from api.routes.urls import Name
+from api.schemas.crawls import NAME
+from api.schemas.hosts import CommandAccepted
+from api.schemas.model import ANYTHING, Listing
+from api.schemas.seed_sets import SeedSet, SeedSetInput, SeedSetSummary, seed_set_body, seed_set_summary
+from shared.domain.crawl.spec import decode_spec
+from shared.domain.crawl.spec_parse import SpecError, parse_spec
+from shared.domain.ops.seed_sets import SeedSetSpec, set_spec
+from shared.wire.events import EventKind
+
+router = Router(prefix="/v1/crawls/{name}/seed-sets", tags=["seeds"], responses=problems(404))
+
+SetName = Annotated[str, Path(alias="set", pattern=NAME, description="The set's name.", examples=["partners"])]
+_EVENT: Final = "seed-sets"
+
+
+@router.get("", summary="List seed sets")
+async def list_seed_sets(name: Name, served: Served, page: Page, response: Response) -> Listing[SeedSetSummary]:
+    """List the seed sets of a crawl by name, without their seeds."""
+    rows = await served.desired.seed_sets(name, after=page.place(str, ""), max_count=page.max_count + 1)
+    shown = rows[: page.max_count]
+    place = shown[-1].name if len(rows) > page.max_count else None
+    return Listing(items=[seed_set_summary(each) for each in shown], next=page.next(place, response))
+
+
+@router.get("/{set}", summary="Get a seed set", dependencies=[CONDITIONAL], responses=UNCHANGED)
+async def get_seed_set(name: Name, set_name: SetName, served: Served, response: Response) -> SeedSet:
+    """Return a seed set with its seeds, exactly as they were put."""
+    stored = await served.desired.seed_set(name, set_name)
+    response.headers.update(etag(stored.tag))
+    return seed_set_body(stored)
+
+
+@router.put(
+    "/{set}", summary="Create or replace a seed set",
+    responses={
+        201: {"model": SeedSet, "description": "It was created."}, **problems(ProblemKind.FULL, 412)
+    },
+)  # fmt: skip
+async def put_seed_set(
+    name: Name,
+    set_name: SetName,
+    wanted: SeedSetInput,
+    served: Served,
+    by: By,
+    expected: Expected,
+    response: Response,
+    if_none_match: Annotated[
+        str | None, Header(pattern=ANYTHING, description="`*`: only if the set does not exist.")
+    ] = None,
+) -> SeedSet:
+    """Create a seed set, or replace it as a whole. If nothing differs, nothing changes.
+
+    Seeds that it has got are added to the crawl. A URL that has left it is withdrawn, unless another set has it, the
+    spec has it, or it was added by an upload. A withdrawn URL that was not fetched leaves the queue and is excluded
+    with the reason `seed_withdrawn`. If a page links to it, before or after, it is a link like any other. `command`
+    applies all this.
+    """
+    spec = await _spec(name, wanted, served)
+    stored, created = await served.desired.put_seed_set(
+        name,
+        set_name,
+        spec,
+        served.partitions,
+        expected=expected,
+        new=if_none_match is not None,
+        actor=by,
+        now_ms=served.clock.unix_ms(),
+    )
+    _changed(name, set_name, "created" if created else "replaced", served)
+    response.status_code = 201 if created else 200
+    response.headers.update(etag(stored.tag))
+    if created:
+        response.headers["Location"] = f"/v1/crawls/{name}/seed-sets/{set_name}"
+    return seed_set_body(stored)
+
+
+@router.delete("/{set}", status_code=202, summary="Delete a seed set", responses=problems(412))
+async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By, expected: Expected) -> CommandAccepted:
+    """Delete a seed set. Its URLs are withdrawn as if a PUT had left all of them out."""
+    command = await served.desired.delete_seed_set(
+        name, set_name, served.partitions, expected=expected, actor=by, now_ms=served.clock.unix_ms()
+    )
+    _changed(name, set_name, "deleted", served)
+    return CommandAccepted(command=command)
+
+
+async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
+    """Return the declared set. Raise a problem with all seeds that the crawl could not fetch."""
+    scope = decode_spec((await served.catalog.crawl(name)).spec).scope
+    bounds = {"schemes": list(scope.schemes), "max_url_length": scope.max_url_length}
+    try:
+        seeds = parse_spec({"seeds": wanted.seeds, "scope": bounds}).seeds if wanted.seeds else ()
+    except SpecError as error:
+        wrong = [FieldError(each.path, each.message, each.hint) for each in error.problems]
+        raise ApiProblem(ProblemKind.INVALID, "the seeds are not valid", errors=wrong) from error
+    return set_spec(wanted.seeds, seeds)
+
+
+def _changed(name: str, set_name: str, change: str, served: Services) -> None:
+    served.plane.wake()
+    data = {"crawl": name, "set": set_name, "change": change}
+    served.telling.publish(EventKind.CONFIG, _EVENT, "updated", data=data)
