@@ -147,6 +147,7 @@ def commands(connection: Connection, after: int) -> Sequence[SeedSetCommand]:
     table = seed_set_commands
     query = (
         select(table, crawls.c.revision.label("spec"))
+        .select_from(table)
         .join(crawls, (crawls.c.crawl_id == table.c.crawl_id) & _NOT_DELETED)
         .where(table.c.revision > after)
         .order_by(table.c.revision)

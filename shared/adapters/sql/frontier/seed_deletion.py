@@ -115,6 +115,11 @@ _STAY = text(
     f" flags = (urls.flags & {~(OF_SET | EXTRA_BITS)}) | (l.extra * {with_extra_hops(0, 1)})"
     f" FROM seed_links l WHERE {_OF_LINK} AND {_LEFT}"
 ).bindparams(_IN)
+_FORGET_LINKS = text(
+    "DELETE FROM seed_links WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint IN :places"
+    " AND NOT EXISTS (SELECT 1 FROM urls u WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id"
+    f" AND u.fingerprint = seed_links.fingerprint AND u.flags & {OF_SET} <> 0)"
+).bindparams(_IN)
 _FAILED = f"{_LEFT_ALONE} AND state = 4 AND {_FETCHED} = 0"
 _FAILED_COUNT = text(
     f"SELECT coalesce(reason, '') AS reason, count(*) AS n FROM urls WHERE {_FAILED} GROUP BY 1"
@@ -189,6 +194,7 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
     for host_id, fingerprints in _places_of_chunk(connection, command):
         keys = _keys(command, host_id) | {"places": fingerprints}
         connection.execute(_STAY, keys)
+        connection.execute(_FORGET_LINKS, keys)
         _end(connection, command, host_id, _WITHDRAWN, {"places": fingerprints}, SEED_WITHDRAWN)
         for row in connection.execute(_FAILED_COUNT, keys).all():
             failed[row.reason] += row.n
