@@ -20,6 +20,7 @@ _REMOVED: Final[Mapping[str, tuple[str, str]]] = {
     "exclusion": ("exclusions", "deleted"),
     "schedule": ("schedules", "deleted"),
     "host-policy": ("host-policies", "deleted"),
+    "seed-set": ("seed-sets", "deleted"),
     "key": ("api-keys", "revoked"),
     "dead-letter": ("dead-letters", "discarded"),
 }
@@ -41,7 +42,10 @@ def declare(verbs: Verbs) -> None:
     add_flags(create)
 
     delete = verbs.add(
-        "delete", "delete crawls, schedules, exclusions and host policies, revoke keys, discard dead letters", _delete
+        "delete",
+        "delete crawls, schedules, exclusions, host policies and seed sets (as CRAWL/SET), revoke keys, discard"
+        " dead letters",
+        _delete,
     )
     delete.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(_REMOVED))
     delete.add_argument("names", nargs="*", metavar="NAME")
@@ -164,8 +168,18 @@ def _delete(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _delete_named(desk: VerbContext, kind: str, names: Iterable[str], *, ignore: bool) -> None:
     plural, done = _REMOVED[kind]
     for name in names:
-        answer = _removed(desk.client, path(plural, name), ignore=ignore)
+        answer = _removed(desk.client, _place(kind, plural, name), ignore=ignore)
         desk.output.done(f"{kind}/{name}", "not found" if answer is None else done, answer and answer.body)
+
+
+def _place(kind: str, plural: str, name: str) -> str:
+    """Return the path of a resource. A seed set is named by its crawl and its name, as CRAWL/SET."""
+    if kind != "seed-set":
+        return path(plural, name)
+    crawl, slash, of_set = name.partition("/")
+    if not slash:
+        raise Usage(f"{name!r} names no seed set: write CRAWL/SET.")
+    return path("crawls", crawl, plural, of_set)
 
 
 def _removed(client: Client, at: str, *, ignore: bool) -> ClientResponse | None:

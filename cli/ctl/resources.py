@@ -200,6 +200,17 @@ SEEDS: Final = ResourceKind(
     key="url", belongs=Belongs.TO_CRAWL, single="",
 )  # fmt: skip
 
+SEED_SETS: Final = ResourceKind(
+    "seed-sets", "seed-set", "/v1/crawls/{crawl}/seed-sets", (
+        Column("NAME", picked("name"), cut=16),
+        Column("SEEDS", number("count"), rank=1, right=True),
+        Column("CHANGED", age("changed_at"), rank=2, right=True),
+        Column("BY", picked("changed_by"), rank=3, cut=12),
+        Column("COMMAND", picked("command"), rank=4, wide=True),
+    ),
+    key="name", belongs=Belongs.TO_CRAWL,
+)  # fmt: skip
+
 EXCLUSIONS: Final = ResourceKind(
     "exclusions", "exclusion", "/v1/exclusions", (
         Column("ID", picked("id"), right=True),
@@ -332,8 +343,8 @@ CLUSTER: Final = ResourceKind(
 )  # fmt: skip
 
 RESOURCES: Final = (
-    CRAWLS, SCHEDULES, URLS, PAGES, CHANGES, ITEMS, SEEDS, HOSTS, HOST_POLICIES, EXCLUSIONS, LETTERS, WORKERS, MASTERS,
-    CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS, AUDIT,
+    CRAWLS, SCHEDULES, URLS, PAGES, CHANGES, ITEMS, SEEDS, SEED_SETS, HOSTS, HOST_POLICIES, EXCLUSIONS, LETTERS,
+    WORKERS, MASTERS, CLUSTER, KEYS, REVISIONS, CONFIG, CONFIGS, AUDIT,
 )  # fmt: skip
 
 KINDS: Final = ", ".join(sorted(resource.name for resource in RESOURCES))

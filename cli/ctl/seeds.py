@@ -1,4 +1,4 @@
-"""Verbs seeds add and seeds delete of `orb ctl`: any number of seeds, from files of any size, at constant memory."""
+"""Verbs seeds add, delete and set of `orb ctl`: any number of seeds, from files of any size, and sets of seeds."""
 
 import argparse
 import json
@@ -14,14 +14,15 @@ from cli.ctl.upload import Upload, lines_of, pieces_of
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.local.spec_flags import labels_given
 from cli.terminal.exits import Exit, Usage
+from cli.terminal.yaml_input import document, text_of
 
 _SHOWN: Final = 10
 _AT_ONCE: Final = 1_000
 
 
 def declare(verbs: Verbs) -> None:
-    """Add the verbs seeds add and seeds delete to `orb ctl`."""
-    seeds = verbs.family("seeds", "add and delete seeds (`get seeds` lists them)")
+    """Add the verbs seeds add, seeds delete and seeds set to `orb ctl`."""
+    seeds = verbs.family("seeds", "add and delete seeds, and put seed sets (`get seeds` and `get seed-sets` list them)")
     add = seeds.add("add", "add seeds; accepted seeds are stored durably", _add)
     add.add_argument("crawl", metavar="CRAWL")
     add.add_argument("urls", nargs="*", metavar="URL")
@@ -42,6 +43,30 @@ def declare(verbs: Verbs) -> None:
     delete.add_argument("crawl", metavar="CRAWL")
     delete.add_argument("urls", nargs="*", metavar="URL", help="the URLs of the seeds")
     delete.add_argument("--all", action="store_true", help="every seed that is not in the spec")
+
+    of_set = seeds.add("set", "create or replace a seed set; what leaves it is withdrawn", _set)
+    of_set.add_argument("crawl", metavar="CRAWL")
+    of_set.add_argument("name", metavar="SET")
+    of_set.add_argument(
+        "-f", "--file", required=True, metavar="FILE",
+        help="a YAML or JSON document with the list `seeds`; - is standard input",
+    )  # fmt: skip
+
+
+def _set(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    crawl, name, source = arguments.crawl, arguments.name, arguments.file
+    data = document(sys.stdin.read() if source == "-" else text_of(Path(source), "seed set"), source)
+    given = {"kind": "seed-set", "crawl": crawl, "name": name}
+    if not isinstance(data, dict) or "seeds" not in data or not data.keys() <= {"seeds", *given}:
+        raise Usage(f"{source}: expected a mapping with `seeds`, and no other fields than kind, crawl and name.")
+    for field, wanted in given.items():
+        if data.get(field, wanted) != wanted:
+            raise Usage(f"{source}: its {field} is {data[field]!r}, and not {wanted!r}.")
+    answer = desk.client.ask("PUT", path("crawls", crawl, "seed-sets", name), body={"seeds": data["seeds"]})
+    done = "created" if answer.status == 201 else "configured"
+    desk.output.done(f"seed-set/{crawl}/{name}", done, answer.body)
+    desk.asked(answer.body)
+    return Exit.OK
 
 
 def _delete(desk: VerbContext, arguments: argparse.Namespace) -> int:

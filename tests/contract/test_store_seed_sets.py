@@ -212,7 +212,7 @@ def test_link_and_seed_of_a_set_in_one_batch_are_both_kept(on_sets: OnSets) -> N
 
 
 def test_command_that_comes_late_withdraws_nothing_that_a_set_has(on_sets: OnSets) -> None:
-    """The set loses its URL and gets it back, while the owner applies nothing. Its seeds may come before the command."""
+    """The set loses its URL and gets it back before the owner applies that. The seeds may come before the command."""
 
     async def story(t: Tables, desired: SqlDesired) -> None:
         await put(t, desired, [url(1)])

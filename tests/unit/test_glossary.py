@@ -18,7 +18,7 @@ from shared.domain.crawl.spec import Scheme, ScopeMode
 from shared.domain.crawl.state import CANCELLED, COMPLETE, REFRESHED, Verb
 from shared.domain.explain.excluded_links import LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION
 from shared.domain.explain.waits import WaitReason
-from shared.domain.frontier.commands import SEED_DELETED, CommandKind
+from shared.domain.frontier.commands import SEED_DELETED, SEED_WITHDRAWN, CommandKind
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.placement import StoreKind
 from shared.domain.frontier.states import CrawlState, UrlState
@@ -53,7 +53,7 @@ VALUES: Final[dict[str, set[str]]] = {
 }
 NOT_IN_ENUMS: Final = {
     "exclusion reason": {
-        *(OWNER, SEED_DELETED, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, "max_pages_per_host"),
+        *(OWNER, SEED_DELETED, SEED_WITHDRAWN, LINKS_PER_PAGE, NOFOLLOW, SITEMAP_LOCATION, "max_pages_per_host"),
         *(MAX_REQUISITES, REQUISITES_PER_PAGE, NOT_PARSED),
     },
     "failure reason": {"http_STATUS"},
