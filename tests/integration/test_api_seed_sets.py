@@ -10,13 +10,15 @@ import pytest
 
 from api.crawls import seed_places
 from api.leader.seed_set_publisher import SeedSetPublisher
+from shared.adapters.sql.catalog import seed_sets as stored_sets
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.domain.errors import Transient
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.domain.ops.seed_sets import MAX_SET_SEEDS
 from shared.domain.web.url import partition_of
-from shared.wire.messages import Command, Discoveries, decode_discoveries, decode_report
+from shared.ports.broker import Broker, ReportKind
+from shared.wire.messages import Command, decode_discoveries, decode_report
 from tests.support.api.rest_api import PARTITIONS, Api, api, problem
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
@@ -44,7 +46,7 @@ def as_operator(path: Path, story: Story) -> None:
     [
         [],
         ["http://A.test:80/x#y", {"url": "HTTP://b.test", "priority": -3}],
-        [{"source": "é\u2028", "labels": {"team": "\u00fc"}, "url": "http://c.test/\u0000%zz", "priority": 1.0}],
+        [{"source": "é\u2028", "labels": {"team": "\u00fc"}, "url": "http://c.test/\u0000%zz", "priority": 1}],
         ["http://a.test/", "http://a.test"],
     ],
 )
@@ -118,56 +120,75 @@ def test_all_wrong_seeds_are_named_at_once_and_nothing_changes(tmp_path: Path) -
     as_operator(tmp_path, story)
 
 
+class _Dying:
+    """A broker whose publisher dies at its third message."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sent = 0
+
+    async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
+        self._sent += 1
+        if self._sent == 3:
+            raise Transient("killed", retry_in=0.0)
+        return await self._broker.publish_report(partition, kind, data, message_id)
+
+
 def test_change_reaches_its_owners_in_order_and_as_one(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader dies between two messages. The next one sends the same messages, and none twice in the stream."""
+    """A leader dies between two messages. The next one sends the same messages, each once in the stream."""
     monkeypatch.setattr(seed_places, "MESSAGE_BYTES", 100)
+    home = partition_of("a.test", PARTITIONS)
 
-    async def whole() -> None:
+    async def story() -> None:
         async with (
-            server.client() as broker,
-            api(tmp_path / "orb.db", broker=broker) as opened,
+            server.broker() as broker,
+            api(tmp_path / "orb.db", broker) as opened,
             opened.as_role(Role.OPERATOR) as client,
         ):
             await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC, "start": False})
-            await broker.declare(["default"])
-            first = [f"http://{host}.test/{n}" for host in "ab" for n in range(5)]
-            made = await client.put(ONE, json={"seeds": first})
-            left = await client.put(ONE, json={"seeds": first[5:]})
-            desired = SqlDesired(opened.store.executor)
-            publisher = SeedSetPublisher(desired, broker, PARTITIONS, lambda: True)
-            real, sent = broker.publish_report, 0
-
-            async def dies(*args: Any) -> None:
-                nonlocal sent
-                sent += 1
-                if sent == 3:
-                    raise Transient("killed", retry_in=0.0)
-                await real(*args)
-
-            monkeypatch.setattr(broker, "publish_report", dies)
+            first = [f"http://{host}.test/{n}" for host in "abcdef" for n in range(5)]
+            made = (await client.put(ONE, json={"seeds": first})).json()["command"]
+            left = (await client.put(ONE, json={"seeds": first[5:]})).json()["command"]
+            desired = SqlDesired(opened.threads)
+            killed = SeedSetPublisher(desired, _Dying(broker), PARTITIONS, lambda: True)  # type: ignore[arg-type]
             with pytest.raises(Transient):
-                await publisher.once()
+                await killed.once()
             assert len(await desired.seed_set_commands(0)) == 2, "the later change waits for the refused one"
-            monkeypatch.setattr(broker, "publish_report", real)
-            await publisher.once()
+            for _ in range(2):
+                await SeedSetPublisher(desired, broker, PARTITIONS, lambda: True).once()
             assert await desired.seed_set_commands(0) == []
 
-            home = Partition(partition_of("a.test", PARTITIONS))
-            found: list[Discoveries] = []
-            async with broker.read_reports(home, "discovery", 0) as reports:
-                for report in await reports.pull(100, 1.0):
-                    found.append(decode_discoveries(report.data))
-            assert [(each.of_set, each.n) for each in found if each.producer == "seeds-set-1"] == [(True, 1)]
-            ids: list[tuple[str, int]] = []
-            async with broker.read_reports(home, "outcome", 0) as reports:
-                for report in await reports.pull(100, 1.0):
-                    command = decode_report(report.data)
-                    assert isinstance(command, Command)
-                    ids.append((command.id, len(command.args["places"])))
-            one, two = made.json()["command"], left.json()["command"]
-            assert (ids[0], ids[-1][0]) == ((one, 0), two)
-            assert (len(ids) > 2, sum(n for _, n in ids)) == (True, 5)
+            reader = await broker.read_reports(home, "discovery", 0)
+            found = [decode_discoveries(each.data) for each in await reader.read(10, 5.0)]
+            await reader.close()
+            assert [(each.producer, each.n, each.of_set) for each in found] == [("seeds-set-1", 1, True)]
+            reader = await broker.read_reports(home, "outcome", 0)
+            commands = [decode_report(each.data) for each in await reader.read(50, 5.0)]
+            await reader.close()
+            ids = [(each.id, len(each.args["places"])) for each in commands if isinstance(each, Command)]
+            assert (ids[0], ids[-1][0], len(ids) > 2) == ((made, 0), left, True)
+            assert sum(count for _, count in ids) == 5
 
-    asyncio.run(asyncio.wait_for(whole(), 120))
+    asyncio.run(asyncio.wait_for(story(), 120))
+
+
+def test_list_is_paged_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_sets, "MAX_SEED_SETS", 5)
+
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        names = [f"s{n}" for n in range(5)]
+        for name in reversed(names):
+            assert (await client.put(f"{AT}/{name}", json={"seeds": []})).status_code == 201
+        problem(await client.put(f"{AT}/s9", json={"seeds": []}), 409, "full")
+        found: list[str] = []
+        url: str | None = f"{AT}?limit=2"
+        while url is not None:
+            page = await client.get(url)
+            found += [each["name"] for each in page.json()["items"]]
+            url = page.links["next"]["url"] if "next" in page.links else None
+        assert found == names
+        problem(await client.put(f"{AT}/No", json={"seeds": []}), 422, "invalid")
+
+    as_operator(tmp_path, story)

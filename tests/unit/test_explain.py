@@ -9,7 +9,9 @@ from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.web.fetch import FailureKind
 
 
-@pytest.mark.parametrize("reason", [*FailureKind, *ExclusionReason, HOST_UNREACHABLE, "poison", SEED_DELETED, SEED_WITHDRAWN])
+@pytest.mark.parametrize(
+    "reason", [*FailureKind, *ExclusionReason, HOST_UNREACHABLE, "poison", SEED_DELETED, SEED_WITHDRAWN]
+)
 def test_every_reason_that_is_ever_stored_has_a_meaning_of_its_own(reason: str) -> None:
     found = meaning(reason)
     assert found.text

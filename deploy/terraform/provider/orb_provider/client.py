@@ -26,6 +26,7 @@ CONNECT_S: Final = 5.0
 PAGE: Final = 500
 _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 4.0
+_LONGEST_COMMAND_WAIT_S: Final = 1.0
 _THREADS: Final = 10
 _LATER: Final = frozenset({429, 502, 503, 504})
 
@@ -108,6 +109,17 @@ class Client:
             cursor = page.get("next")
             if cursor is None:
                 return
+
+    def until_applied(self, command: str, seconds: float) -> bool:
+        """Wait until a command is applied by all partitions. Return False if that takes longer than `seconds`."""
+        until, wait = time.monotonic() + seconds, _FIRST_WAIT_S
+        while True:
+            body = self.get("commands", command).body
+            if body["applied"] >= body["partitions"]:
+                return True
+            if time.monotonic() + wait > until or self._stopped.wait(wait):
+                return False
+            wait = min(wait * 2, _LONGEST_COMMAND_WAIT_S)
 
     def _answered(self, method: str, at: str, content: bytes | None, headers: Mapping[str, str]) -> Answer:
         until = time.monotonic() + self._access.retry_s

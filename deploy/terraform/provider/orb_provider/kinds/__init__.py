@@ -9,8 +9,9 @@ from orb_provider.kinds.crawl import Crawl, CrawlSource, CrawlsSource
 from orb_provider.kinds.exclusion import Exclusion
 from orb_provider.kinds.host_policy import HostPolicy
 from orb_provider.kinds.schedule import Schedule
+from orb_provider.kinds.seed_set import SeedSet
 from orb_provider.lifecycle import Lifecycle
 from orb_provider.sources import DataSource
 
-RESOURCES: Final[tuple[type[Lifecycle], ...]] = (ApiKey, Config, Crawl, Exclusion, HostPolicy, Schedule)
+RESOURCES: Final[tuple[type[Lifecycle], ...]] = (ApiKey, Config, Crawl, Exclusion, HostPolicy, Schedule, SeedSet)
 SOURCES: Final[tuple[type[DataSource], ...]] = (ClusterSource, CrawlSource, CrawlsSource)

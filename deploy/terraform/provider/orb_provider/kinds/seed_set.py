@@ -1,0 +1,171 @@
+"""`orb_seed_set`: a named set of seeds of a crawl."""
+
+from typing import Any, Final
+
+from orb_provider import json_text
+from orb_provider.client import Answer
+from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
+from orb_provider.findings import Finding, Refusal, Rejected
+from orb_provider.lifecycle import Lifecycle, Plan, Review, older
+
+WAIT_S: Final = 300
+_NO_PART: Final = ("", ".", "..")
+"""Texts that are no part of a path."""
+
+
+class SeedSet(Lifecycle):
+    """A set of seeds. Its id is the crawl and the name, as `crawl/name`."""
+
+    COLLECTION = "seed-sets"
+    KEY = "id"
+    SHAPE = Shape(
+        "seed_set",
+        "A named set of seeds of a crawl. A URL that leaves the set is withdrawn, unless another set has it, a page links "
+        "to it, the spec has it, or an upload added it.",
+        (
+            required(
+                "crawl", FieldType.TEXT, "The crawl's name. A set of another crawl is another set.", replaces=True
+            ),
+            required(
+                "name",
+                FieldType.TEXT,
+                "The set's name: lower-case letters, digits and inner hyphens, at most 63. Another name is another set.",
+                replaces=True,
+            ),
+            required(
+                "seeds",
+                FieldType.TEXTS,
+                'The seeds, at most 10000. Each is a URL, or `jsonencode({ url = "https://example.org/", priority = 5 })` '
+                "with priority, labels or source.",
+            ),
+            Field(
+                "wait_s",
+                FieldType.WHOLE,
+                "The most seconds to wait until a change is applied: added seeds are in the queue then, and withdrawn "
+                "ones have left it. 0: do not wait.",
+                default=WAIT_S,
+                local=True,
+            ),
+            computed("id", FieldType.TEXT, "The crawl and the name, as `crawl/name`.", stable=True),
+            computed("created_at", FieldType.TEXT, "When the set was created.", stable=True),
+        ),
+    )
+
+    def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
+        """Compare seeds by what they mean: the text of one that is JSON does not matter."""
+        if field.name != "seeds" or not isinstance(known, list) or not is_known(known):
+            return super().same(field, known, remote, values)
+        return [_seed(each) for each in known] == remote
+
+    def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
+        """Return seeds as the state has them."""
+        if field.name != "seeds":
+            return super().drifted(field, known, remote, values)
+        return [each if isinstance(each, str) else json_text.encode(each) for each in remote]
+
+    def plan(self, config: Values, prior: Values | None) -> Plan:
+        """Keep the texts of the seeds if they mean the same."""
+        seeds = config.get("seeds")
+        if prior is not None and isinstance(seeds, list) and is_known(seeds) and isinstance(prior["seeds"], list):
+            try:
+                alike = [_seed(each) for each in seeds] == [_seed(each) for each in prior["seeds"]]
+            except ValueError:
+                alike = False
+            config = config | {"seeds": prior["seeds"]} if alike else config
+        return super().plan(config, prior)
+
+    def review(self, values: Values) -> Review:
+        """Return which seeds are no JSON. The API checks the others when they are applied."""
+        seeds = values["seeds"]
+        findings: list[Finding] = []
+        for number, seed in enumerate(seeds if isinstance(seeds, list) else ()):
+            try:
+                _seed(seed if isinstance(seed, str) else "")
+            except ValueError as error:
+                text = self.SHAPE.by_name["seeds"].text
+                findings.append(Finding(f"seeds[{number}] is not JSON: {error}.", text, ("seeds",)))
+        findings += [
+            Finding(f"{values[name]!r} is not the name of a {what}.", self.SHAPE.by_name[name].text, (name,))
+            for name, what in (("crawl", "crawl"), ("name", "seed set"))
+            if is_known(values[name]) and (values[name] in _NO_PART or "/" in values[name])
+        ]
+        return Review(tuple(findings))
+
+    def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
+        """Return the seeds. Crawl and name are in the path."""
+        return {"seeds": [_seed(each) for each in values["seeds"]]}
+
+    def find(self, text: str) -> Answer | None:
+        """Return the set of this id."""
+        if text.count("/") != 1:
+            raise Rejected(Finding(f"{text!r} is no id of a seed set.", "Write it as CRAWL/SET."))
+        return self._get(text)
+
+    def create(self, planned: Values) -> Values:
+        """Put a set that does not exist. One with the same seeds counts as put by an apply that was interrupted."""
+        planned = planned | {"id": f"{planned['crawl']}/{planned['name']}"}
+        present = self._get(planned["id"])
+        if present is not None and not self._equal(planned, present):
+            remedy = f"Import it with `terraform import orb_seed_set.NAME {planned['id']}`, or choose another name."
+            raise Rejected(Finding(f"It exists already: the seed set {planned['id']!r} has other seeds.", remedy))
+        return self._applied(planned, self._put(planned, None))
+
+    def delete(self, prior: Values) -> None:
+        """Delete the set, and wait until its seeds are withdrawn. It is no error if it is gone."""
+        try:
+            answer = self.client.send("DELETE", *_place(prior["id"]))
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
+        else:
+            self._wait(answer, prior)
+
+    def _get(self, key: str) -> Answer | None:
+        """Return the set, None if there is none. A master that has the crawl and no sets is of another release."""
+        place = _place(key)
+        try:
+            return _shown(self.client.get(*place), key)
+        except Refusal as refusal:
+            if refusal.status not in (404, 422):
+                raise
+            try:
+                self.client.get(*place[:2])
+            except Refusal:
+                return None
+            try:
+                self.client.get(*place[:3], query={"limit": 1})
+            except Refusal as whole:
+                if whole.status != 404:
+                    raise
+                raise older("/v1/crawls/{name}/seed-sets") from refusal
+            return None
+
+    def _put(self, planned: Values, etag: str | None) -> Answer:
+        headers = {} if etag is None else {"If-Match": etag}
+        body = self.body(planned, creating=False)
+        answer = self.client.send("PUT", *_place(planned["id"]), body=body, headers=headers)
+        self._wait(answer, planned)
+        return _shown(answer, planned["id"])
+
+    def _wait(self, answer: Answer, values: Values) -> None:
+        """Wait until the command of a change is applied. Raise Rejected after `wait_s`; the change itself is stored."""
+        command, seconds = str(answer.body["command"]), int(values["wait_s"] or 0)
+        if seconds and not self.client.until_applied(command, seconds):
+            remedy = "It is stored, and goes on. Apply again, or set a longer `wait_s`."
+            raise Rejected(Finding(f"The change was not applied within {seconds} s.", remedy, ("wait_s",)))
+
+
+def _place(key: str) -> tuple[str, str, str, str]:
+    crawl, _, name = key.partition("/")
+    return "crawls", crawl, "seed-sets", name
+
+
+def _shown(answer: Answer, key: str) -> Answer:
+    """Return the answer with what the path says: the crawl and the id."""
+    body = answer.body | {"crawl": key.partition("/")[0], "id": key}
+    return Answer(answer.status, body, answer.etag, answer.unsure)
+
+
+def _seed(text: str) -> Any:
+    """Return a seed as the API has it. Raise ValueError if it is neither a URL nor JSON."""
+    return json_text.decode(text) if text.lstrip()[:1] == "{" else text
