@@ -406,6 +406,6 @@ def test_defaults_are_those_of_the_api(provider: Plugin) -> None:
 def test_every_field_that_the_api_takes_is_an_attribute(provider: Plugin) -> None:
     schemas = json.loads(OPENAPI.read_text())["components"]["schemas"]
     bodies = {"orb_crawl": "CrawlInput", "orb_schedule": "ScheduleInput", "orb_exclusion": "ExclusionInput"}
-    bodies |= {"orb_host_policy": "HostPolicyInput", "orb_api_key": "KeyInput"}
+    bodies |= {"orb_host_policy": "HostPolicyInput", "orb_api_key": "KeyInput", "orb_seed_set": "SeedSetInput"}
     for kind, body in bodies.items():
         assert set(schemas[body]["properties"]) - set(provider.resources[kind]) == set()

@@ -20,23 +20,22 @@ class SeedSet(Lifecycle):
     KEY = "id"
     SHAPE = Shape(
         "seed_set",
-        "A named set of seeds of a crawl. A URL that leaves the set is withdrawn, unless another set has it, a page links "
-        "to it, the spec has it, or an upload added it.",
+        "A named set of seeds of a crawl. A URL that leaves the set is withdrawn, unless another set has it, a page "
+        "links to it, the spec has it, or an upload added it.",
         (
-            required(
-                "crawl", FieldType.TEXT, "The crawl's name. A set of another crawl is another set.", replaces=True
-            ),
+            required("crawl", FieldType.TEXT, "The crawl's name. In another crawl it is another set.", replaces=True),
             required(
                 "name",
                 FieldType.TEXT,
-                "The set's name: lower-case letters, digits and inner hyphens, at most 63. Another name is another set.",
+                "The set's name: lower-case letters, digits and inner hyphens, at most 63. Another name is another "
+                "set.",
                 replaces=True,
             ),
             required(
                 "seeds",
                 FieldType.TEXTS,
-                'The seeds, at most 10000. Each is a URL, or `jsonencode({ url = "https://example.org/", priority = 5 })` '
-                "with priority, labels or source.",
+                'The seeds, at most 10000. Each is a URL, or `jsonencode({ url = "https://a.example/", priority = 5 })`'
+                " with priority, labels or source.",
             ),
             Field(
                 "wait_s",
@@ -143,7 +142,10 @@ class SeedSet(Lifecycle):
     def _put(self, planned: Values, etag: str | None) -> Answer:
         headers = {} if etag is None else {"If-Match": etag}
         body = self.body(planned, creating=False)
-        answer = self.client.send("PUT", *_place(planned["id"]), body=body, headers=headers)
+        try:
+            answer = self.client.send("PUT", *_place(planned["id"]), body=body, headers=headers)
+        except Refusal as refusal:
+            raise _named(refusal) from refusal
         self._wait(answer, planned)
         return _shown(answer, planned["id"])
 
@@ -169,3 +171,10 @@ def _shown(answer: Answer, key: str) -> Answer:
 def _seed(text: str) -> Any:
     """Return a seed as the API has it. Raise ValueError if it is neither a URL nor JSON."""
     return json_text.decode(text) if text.lstrip()[:1] == "{" else text
+
+
+def _named(refusal: Refusal) -> Refusal:
+    """Return the refusal with the attributes for the parts of the path."""
+    parts = {"path.name": "crawl", "path.set": "name"}
+    errors = [(parts.get(path, path), message, hint) for path, message, hint in refusal.errors]
+    return Refusal(refusal.status, refusal.kind, refusal.detail, refusal.hint, errors)
