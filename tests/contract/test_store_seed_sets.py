@@ -255,7 +255,7 @@ def test_leased_url_is_withdrawn_once_its_lease_ends_unfetched(
             run = await t.chunk(run)
         assert run is not None
         assert sorted(state(t, n)[0] for n in range(4)) == [UrlState.LEASED, *[UrlState.EXCLUDED] * 3]
-        assert await t.store.leased_seeds(run) <= set(row.urls)
+        assert set(await t.store.leased_seeds(run)) <= set(row.urls)
         while (rest := await t.store.run_command(t.fence, run, NOW_MS)) is not None and rest > run.after:
             t.fence, run = t.fence.next(), replace(run, after=rest)
         t.fence = t.fence.next()

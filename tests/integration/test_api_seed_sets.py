@@ -110,7 +110,8 @@ def test_all_wrong_seeds_are_named_at_once_and_nothing_changes(tmp_path: Path) -
         scoped = ["https://a.test/", "http://a.test/" + "x" * 60, "http://a.test/fine"]
         answer = problem(await client.put(ONE, json={"seeds": scoped}), 422, "invalid")
         assert [each["path"] for each in answer["errors"]] == ["seeds[0].url", "seeds[1].url"]
-        for body in ({}, {"seeds": "http://a.test/"}, {"seeds": [], "more": 1}, []):
+        bodies: list[Any] = [{}, {"seeds": "http://a.test/"}, {"seeds": [], "more": 1}, []]
+        for body in bodies:
             problem(await client.put(ONE, json=body), 422, "invalid")
         many = [f"http://a.test/{n}" for n in range(MAX_SET_SEEDS + 1)]
         answer = problem(await client.put(ONE, json={"seeds": many}), 422, "invalid")

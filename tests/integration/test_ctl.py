@@ -246,6 +246,28 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     assert "config.replace" in orb("get", "audit", "--action", "config.")
 
 
+def test_seed_sets_are_put_from_files_listed_and_deleted(running: Served, orb: Orb, tmp_path: Path) -> None:
+    orb("create", "docs", "http://a.test/")
+    file = tmp_path / "set.yaml"
+    file.write_text(
+        "kind: seed-set\ncrawl: docs\nname: one\nseeds: [http://b.test/, {url: http://c.test/, priority: 5}]"
+    )
+    assert orb("seeds", "set", "docs", "one", "-f", str(file)) == "seed-set/docs/one created\n"
+    assert re.search(r"^one +2 ", orb("get", "seed-sets", "-c", "docs"), re.M)
+    shown = json.loads(orb("get", "seed-set", "one", "-c", "docs", "-o", "json"))
+    assert shown["seeds"] == ["http://b.test/", {"url": "http://c.test/", "priority": 5}]
+    assert "its name is 'one'" in orb("seeds", "set", "docs", "two", "-f", str(file), code=Exit.USAGE)
+    file.write_text("seeds: [ftp://b.test/]")
+    assert "seeds[0].url" in orb("seeds", "set", "docs", "one", "-f", str(file), code=Exit.USAGE)
+    file.write_text("[http://b.test/]")
+    assert "expected a mapping with `seeds`" in orb("seeds", "set", "docs", "one", "-f", str(file), code=Exit.USAGE)
+    file.write_text("seeds: []")
+    assert orb("seeds", "set", "docs", "one", "-f", str(file)) == "seed-set/docs/one configured\n"
+    assert "write CRAWL/SET" in orb("delete", "seed-set", "one", code=Exit.USAGE)
+    assert orb("delete", "seed-sets", "docs/one") == "seed-set/docs/one deleted\n"
+    assert orb("get", "seed-sets", "-c", "docs", "-o", "name") == ""
+
+
 def test_events_are_told_and_followed(running: Served, orb: Orb, capfd: pytest.CaptureFixture[str]) -> None:
     orb("create", "docs", "http://a.test/")
 

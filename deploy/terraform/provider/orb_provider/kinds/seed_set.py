@@ -54,7 +54,7 @@ class SeedSet(Lifecycle):
         """Compare seeds by what they mean: the text of one that is JSON does not matter."""
         if field.name != "seeds" or not isinstance(known, list) or not is_known(known):
             return super().same(field, known, remote, values)
-        return [_seed(each) for each in known] == remote
+        return bool([_seed(each) for each in known] == remote)
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
         """Return seeds as the state has them."""
