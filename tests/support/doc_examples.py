@@ -173,6 +173,10 @@ LISTED: Final = {
     ("docs/crawls.md", "priority:"): "a part of a spec; tests/e2e/test_priority.py crawls with such rules",
     ("docs/crawls.md", "overrides:"): "a part of a spec; tests/e2e/test_overrides.py crawls with such overrides",
     ("docs/crawls.md", "media:"): "a part of a spec; tests/e2e/test_media_types.py crawls with such types",
+    (
+        "docs/crawls.md",
+        '{"seeds": ["https://a.example/",',
+    ): "a request body; tests/integration/test_api_seed_sets.py sends such",
     ("docs/crawls.md", "seeds:"): "a part of a spec; tests/e2e/test_seed_contexts.py crawls with such seeds",
     (
         "docs/crawls.md",
