@@ -1,5 +1,6 @@
 """/v1/crawls/{name}/seed-sets: named sets of seeds, each declared as a whole."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Response
@@ -16,6 +17,7 @@ from api.schemas.seed_sets import SeedSet, SeedSetInput, SeedSetSummary, seed_se
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.crawl.spec_parse import SpecError, parse_spec
 from shared.domain.ops.seed_sets import SeedSetSpec, set_spec
+from shared.ports.catalog import Missing
 from shared.wire.events import EventKind
 
 router = Router(prefix="/v1/crawls/{name}/seed-sets", tags=["seeds"], responses=problems(404))
@@ -96,9 +98,19 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 
 
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
-    """Return the declared set. Raise a problem with all seeds that the crawl could not fetch."""
-    scope = decode_spec((await served.catalog.crawl(name)).spec).scope
-    bounds = {"schemes": list(scope.schemes), "max_url_length": scope.max_url_length}
+    """Return the declared set. Raise a problem with all seeds that the crawl could not fetch.
+
+    Seeds that no crawl could fetch are named even if there is no such crawl.
+    """
+    try:
+        scope = decode_spec((await served.catalog.crawl(name)).spec).scope
+    except Missing:
+        _checked(wanted, {})
+        raise
+    return _checked(wanted, {"schemes": list(scope.schemes), "max_url_length": scope.max_url_length})
+
+
+def _checked(wanted: SeedSetInput, bounds: Mapping[str, object]) -> SeedSetSpec:
     try:
         seeds = parse_spec({"seeds": wanted.seeds, "scope": bounds}).seeds if wanted.seeds else ()
     except SpecError as error:

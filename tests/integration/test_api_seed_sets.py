@@ -85,7 +85,9 @@ def test_change_needs_the_version_that_was_read(tmp_path: Path) -> None:
         for missing in (ONE, f"{AT}/two", "/v1/crawls/other/seed-sets/one"):
             problem(await client.get(missing), 404, "not-found")
             problem(await client.delete(missing), 404, "not-found")
-        problem(await client.put("/v1/crawls/other/seed-sets/one", json={"seeds": []}), 404, "not-found")
+        nowhere = "/v1/crawls/other/seed-sets/one"
+        problem(await client.put(nowhere, json={"seeds": []}), 404, "not-found")
+        problem(await client.put(nowhere, json={"seeds": [1]}, headers={"If-Match": "*"}), 422, "invalid")
 
     as_operator(tmp_path, story)
 
