@@ -24,6 +24,7 @@ from api.http.limits import BODY_BYTES
 from api.http.sse import OpenEventStreams
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
+from api.schemas.model import ANYTHING
 from api.security.key_uses import KeyUses
 from api.security.limits import Permits, WrongKeys
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
@@ -151,6 +152,10 @@ async def _expected(
 
 
 Expected = Annotated[frozenset[str] | None, Depends(_expected)]
+
+
+OnlyNew = Annotated[str | None, Header(pattern=ANYTHING, description="`*`: only if the resource does not exist.")]
+"""The header If-None-Match of a PUT that must create."""
 
 
 async def _known(

@@ -42,7 +42,10 @@ A path that has this prefix only after decoding could change the target's host: 
 that into a user name at another host.
 """
 
-_ANYWHERE: Final = re.compile(r"/v1/(crawls/[^/]+/(seeds|plan)|schedules/[^/]+/plan|hosts/.*|dead-letters(/.*)?)")
+_ANYWHERE: Final = re.compile(
+    r"/v1/(crawls/[^/]+/(seeds|plan)|(schedules|host-policies)/[^/]+/plan|(exclusions|config)/plan|hosts/.*"
+    r"|dead-letters(/.*)?)"
+)
 _CHANGES_SPEC: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
 _TAKEN_ALONG: Final = frozenset(
     (

@@ -8,7 +8,7 @@ from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Se
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
-from api.schemas.config import ConfigRevision, HotConfiguration, config_of, revision_body
+from api.schemas.config import ConfigRevision, HotConfiguration, config_of, config_settings, revision_body
 from api.schemas.config_values import (
     ConfigValue,
     ConfigValueInput,
@@ -20,6 +20,7 @@ from api.schemas.config_values import (
     value_body,
 )
 from api.schemas.model import Listing
+from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.ops.config import HotConfig, StoredConfig, decode_config, with_value
 from shared.domain.ops.watermarks import OF_STORAGE
 from shared.domain.reads.declared import Actor
@@ -71,6 +72,14 @@ async def put_config(
     _announce(stored, changed, served)
     response.headers.update(etag(stored.tag))
     return revision_body(stored)
+
+
+@router.post("/plan", summary="Plan a change of the hot configuration")
+async def plan_config(wanted: HotConfiguration, served: Served) -> DeclarationPlan:
+    """Return what a PUT of the configuration would change, without changing anything. It is validated as by a PUT."""
+    _judge(wanted, served)
+    stored = await served.desired.config()
+    return declaration_plan(config_settings(stored.config), config_settings(config_of(wanted)))
 
 
 @router.get("/revisions", summary="List revisions of the hot configuration")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import Header, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from api.http.cached_reads import described
 from api.http.deps import (
@@ -14,6 +14,7 @@ from api.http.deps import (
     By,
     Expected,
     Idempotent,
+    OnlyNew,
     Page,
     Served,
     Services,
@@ -48,7 +49,7 @@ from api.schemas.crawls import (
     scope_plan_body,
     summary_body,
 )
-from api.schemas.model import ANYTHING, Listing
+from api.schemas.model import Listing
 from shared.domain.crawl.host_specs import compiled_scope
 from shared.domain.crawl.scope_change import same_scope
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
@@ -151,9 +152,7 @@ async def put_crawl(
     by: By,
     expected: Expected,
     response: Response,
-    if_none_match: Annotated[
-        str | None, Header(pattern=ANYTHING, description="`*`: only if the crawl does not exist.")
-    ] = None,
+    if_none_match: OnlyNew = None,
 ) -> Crawl:
     """Create the crawl, or replace its spec, its labels and whether it runs.
 

@@ -19,8 +19,9 @@ from api.http.deps import (
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
-from api.schemas.exclusions import Exclusion, ExclusionChange, ExclusionInput, exclusion_body
+from api.schemas.exclusions import Exclusion, ExclusionChange, ExclusionInput, exclusion_body, terms_body
 from api.schemas.model import Listing
+from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.crawl.exclusions import MAX_TARGET_CHARS, Target, TargetRefused, partitions_with, read_target
 from shared.domain.ops.exclusions import ExclusionTerms, StoredExclusion
 from shared.wire.events import EventKind
@@ -64,7 +65,7 @@ async def create_exclusion(
     Every worker learns of it within about a second, and checks it before each request, robots.txt included. Queued URLs
     are excluded with the reason `owner`. With an Idempotency-Key a repeated request creates nothing.
     """
-    target, terms = _target(wanted.target), _terms(wanted, served)
+    target, terms = _target(wanted.target), _checked(_terms(wanted), served)
     stored = await served.desired.add_exclusion(
         target.text,
         terms,
@@ -76,6 +77,19 @@ async def create_exclusion(
     _changed(stored.exclusion_id, "created", served)
     response.headers.update(etag(stored.tag) | {"Location": f"/v1/exclusions/{stored.exclusion_id}"})
     return _body(stored, served)
+
+
+@router.post("/plan", summary="Plan an exclusion or a change of one")
+async def plan_exclusion(wanted: ExclusionInput, served: Served) -> DeclarationPlan:
+    """Return what would change if the target were excluded with these terms, without changing anything.
+
+    It is validated as by a POST if nothing excludes the target yet, and else as by a PUT.
+    """
+    rows = await served.desired.exclusions(after=0, max_count=1, target=_target(wanted.target).text)
+    terms, stored = _terms(wanted), rows[0].terms if rows else None
+    if terms != stored:
+        _checked(terms, served)
+    return declaration_plan(None if stored is None else terms_body(stored), terms_body(terms))
 
 
 @router.get(
@@ -98,8 +112,10 @@ async def put_exclusion(
 ) -> Exclusion:
     """Replace reason, requester, end and `withdraw` of an exclusion. Its target stays. If nothing differs, nothing
     changes."""
-    terms = _terms(wanted, served)
+    terms = _terms(wanted)
     before = await served.desired.exclusion(exclusion_id)
+    if terms != before.terms:
+        _checked(terms, served)
     stored = await served.desired.put_exclusion(
         exclusion_id,
         terms,
@@ -134,11 +150,15 @@ def _target(text: str, field: str = "target") -> Target:
         raise ApiProblem(ProblemKind.INVALID, "the target cannot be excluded", errors=[wrong]) from error
 
 
-def _terms(wanted: ExclusionChange, served: Services) -> ExclusionTerms:
+def _terms(wanted: ExclusionChange) -> ExclusionTerms:
     if wanted.until is not None and wanted.until.tzinfo is None:
         wrong = FieldError("until", "has no time zone")
         raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])
-    terms = wanted.terms()
+    return wanted.terms()
+
+
+def _checked(terms: ExclusionTerms, served: Services) -> ExclusionTerms:
+    """Return the terms. Raise a problem if they have ended already."""
     if terms.until_ms is not None and terms.until_ms <= served.clock.unix_ms():
         wrong = FieldError("until", "is in the past", "delete the exclusion to end it now")
         raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])

@@ -3,9 +3,10 @@
 import uuid
 from typing import Annotated, Final
 
+import msgspec
 from fastapi import Path, Query, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, OnlyNew, Page, Served, Services, etag, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -14,10 +15,11 @@ from api.schemas.frontier import HostDetail, HostSummary, QueueSummary, host_bod
 from api.schemas.host_policies import HostPolicyInput, HostPolicySummary, host_policy_body, until_ms
 from api.schemas.hosts import CommandAccepted
 from api.schemas.model import Listing
+from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
-from shared.domain.ops.host_policies import limits_of
-from shared.domain.web.url import locate, partition_of
+from shared.domain.ops.host_policies import StoredHostPolicy, limits_of
+from shared.domain.web.url import host_named, partition_of
 from shared.ports.catalog import Missing
 from shared.wire.events import EventKind
 
@@ -102,7 +104,13 @@ async def get_host_policy(host: HostName, served: Served, response: Response) ->
     },
 )  # fmt: skip
 async def put_host_policy(
-    host: HostName, wanted: HostPolicyInput, served: Served, by: By, expected: Expected, response: Response
+    host: HostName,
+    wanted: HostPolicyInput,
+    served: Served,
+    by: By,
+    expected: Expected,
+    response: Response,
+    if_none_match: OnlyNew = None,
 ) -> HostPolicySummary:
     """Create the policy of a host, or replace it as a whole. It holds for every crawl.
 
@@ -110,17 +118,17 @@ async def put_host_policy(
     """
     name, spec, now_ms = _named(host), wanted.spec(), served.clock.unix_ms()
     ends_ms = until_ms(wanted)
-    if ends_ms is not None and ends_ms <= now_ms and not await _has_block(served, name, wanted):
-        wrong = FieldError("block.until", "is in the past", "leave out the block, or give a time to come")
-        raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])
+    _check_end(ends_ms, now_ms, wanted, await _stored(served, name))
+    new = if_none_match is not None
     stored, created = await served.desired.put_host_policy(
         name,
         partition_of(name, served.partitions),
         spec,
         limits_of(spec, ends_ms),
-        expected=expected,
+        expected=None if new else expected,
         actor=by,
         now_ms=now_ms,
+        new=new,
     )
     _changed(name, "created" if created else "replaced", served)
     response.status_code = 201 if created else 200
@@ -128,6 +136,15 @@ async def put_host_policy(
     if created:
         response.headers["Location"] = f"/v1/host-policies/{name}"
     return host_policy_body(stored, now_ms)
+
+
+@policies.post("/{host}/plan", summary="Plan a change of the policy of a host")
+async def plan_host_policy(host: HostName, wanted: HostPolicyInput, served: Served) -> DeclarationPlan:
+    """Return what a PUT of the policy would change, without changing anything. It is validated as by a PUT."""
+    stored = await _stored(served, _named(host))
+    _check_end(until_ms(wanted), served.clock.unix_ms(), wanted, stored)
+    before = None if stored is None else msgspec.to_builtins(stored.spec)
+    return declaration_plan(before, msgspec.to_builtins(wanted.spec()))
 
 
 @policies.delete(
@@ -142,13 +159,20 @@ async def delete_host_policy(host: HostName, served: Served, by: By, expected: E
     return CommandAccepted(command=command)
 
 
-async def _has_block(served: Services, host: str, wanted: HostPolicyInput) -> bool:
-    """Return True if the host has this block already: a policy whose block has ended can be put again."""
+async def _stored(served: Services, host: str) -> StoredHostPolicy | None:
+    """Return the policy of a host, None if it has none."""
     try:
-        stored = await served.desired.host_policy(host)
+        return await served.desired.host_policy(host)
     except Missing:
-        return False
-    return stored.spec.block == wanted.spec().block
+        return None
+
+
+def _check_end(ends_ms: int | None, now_ms: int, wanted: HostPolicyInput, stored: StoredHostPolicy | None) -> None:
+    """Raise a problem if the block has ended. A policy that has this block already can be put again."""
+    if ends_ms is None or ends_ms > now_ms or (stored is not None and stored.spec.block == wanted.spec().block):
+        return
+    wrong = FieldError("block.until", "is in the past", "leave out the block, or give a time to come")
+    raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])
 
 
 def _changed(host: str, change: str, served: Services) -> None:
@@ -158,8 +182,8 @@ def _changed(host: str, change: str, served: Services) -> None:
 
 def _named(host: str) -> str:
     """Return the host in the form that it has in URLs."""
-    location = locate(f"http://{host}/")
-    if location is None or location.url != f"http://{location.host}/":
+    name = host_named(host)
+    if name is None:
         wrong = FieldError("host", "is not a host", "write name or name:port, as in a URL")
         raise ApiProblem(ProblemKind.INVALID, "the host is not valid", errors=[wrong])
-    return location.host
+    return name

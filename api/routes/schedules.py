@@ -22,11 +22,11 @@ from api.http.fields import FieldError
 from api.http.routing import Router
 from api.schemas.crawls import NAME
 from api.schemas.model import Listing
+from api.schemas.plans import DeclarationPlan
 from api.schemas.schedules import (
     Schedule,
     ScheduleFiring,
     ScheduleInput,
-    SchedulePlan,
     ScheduleReplacement,
     ScheduleSummary,
     firing_body,
@@ -111,7 +111,7 @@ async def put_schedule(
 
 
 @router.post("/{schedule}/plan", summary="Plan a change of a schedule")
-async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> SchedulePlan:
+async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> DeclarationPlan:
     """Return what a PUT of the schedule would change, without changing anything. It is validated as by a PUT.
 
     A crawl that does not exist, or that declares whether it runs, is a warning: it may be declared before the PUT.

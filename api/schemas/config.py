@@ -227,6 +227,12 @@ def config_of(wanted: HotConfiguration) -> HotConfig:
     return msgspec.convert(wanted.model_dump(exclude_none=True), HotConfig)
 
 
+def config_settings(config: HotConfig) -> dict[str, Any]:
+    """Return what a configuration sets, as JSON has it, with all its parts."""
+    settings: dict[str, Any] = msgspec.to_builtins(config)
+    return {name: {} for name in ("worker", "pools", "master", "storage", "retention")} | settings
+
+
 def revision_body(stored: StoredConfig) -> ConfigRevision:
     """Return a stored revision of the hot configuration as the API shows it."""
     return ConfigRevision(

@@ -1,8 +1,9 @@
 """The request and response bodies of exclusions."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field, StringConstraints
 
 from api.schemas.model import ONE_LINE, Model, Moment, RequestModel, field, moment_of, ms_of, when
@@ -65,6 +66,19 @@ class Exclusion(Model):
         "the command is applied, no worker sends a request that the exclusion covers.",
         "exclude-7-12",
     )
+
+
+def terms_body(terms: ExclusionTerms) -> dict[str, Any]:
+    """Return the terms as the API shows them, as JSON values."""
+    shown: dict[str, Any] = msgspec.to_builtins(
+        {
+            "reason": terms.reason,
+            "requested_by": terms.requested_by,
+            "until": when(terms.until_ms),
+            "withdraw": terms.withdraw,
+        }
+    )
+    return shown
 
 
 def exclusion_body(stored: StoredExclusion, now_ms: int) -> Exclusion:

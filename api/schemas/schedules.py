@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from api.schemas.crawls import Change, CrawlName, Labels
+from api.schemas.crawls import CrawlName, Labels
 from api.schemas.model import ONE_LINE, WHOLE, Model, RequestModel, field, moment_of, when
+from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.crawl.state import Verb
 from shared.domain.schedules.history import Firing, FiringOutcome
@@ -163,14 +164,6 @@ class Schedule(ScheduleSummary):
     warnings: list[str] = field("What keeps it from having an effect now.", ["there is no crawl 'docs'"])
 
 
-class SchedulePlan(Model):
-    """What a PUT of this schedule would change. Nothing was changed."""
-
-    action: str = field("What a PUT would do: `create`, `update` or `none`.", "update")
-    changes: list[Change] = field("The fields that would change. Empty if it would be created.")
-    warnings: list[str] = field("What must be there before the PUT.", ["there is no crawl 'docs'"])
-
-
 class FiringEffect(Model):
     """What a firing did to one crawl."""
 
@@ -213,15 +206,10 @@ def schedule_body(stored: StoredSchedule, warnings: list[str]) -> Schedule:
     return Schedule(**_summary(stored), next_firings=list(_next(stored)), warnings=warnings)
 
 
-def plan_body(stored: StoredSchedule | None, wanted: ScheduleReplacement, warnings: list[str]) -> SchedulePlan:
+def plan_body(stored: StoredSchedule | None, wanted: ScheduleReplacement, warnings: list[str]) -> DeclarationPlan:
     """Return what a PUT of `wanted` would change of `stored`."""
-    if stored is None:
-        return SchedulePlan(action="create", changes=[], warnings=warnings)
-    before, after = _declaration(summary_body(stored)), _declaration(wanted)
-    changes = [
-        Change(path=name, before=before[name], after=value) for name, value in after.items() if before[name] != value
-    ]
-    return SchedulePlan(action="update" if changes else "none", changes=changes, warnings=warnings)
+    before = None if stored is None else _declaration(summary_body(stored))
+    return declaration_plan(before, _declaration(wanted), warnings)
 
 
 def firing_body(firing: Firing) -> ScheduleFiring:

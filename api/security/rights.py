@@ -125,6 +125,7 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("get", "GET /v1/host-policies/{host}", VIEWER),
         ("put", "PUT /v1/host-policies/{host}", OPERATOR),
         ("delete", "DELETE /v1/host-policies/{host}", OPERATOR),
+        ("plan", "POST /v1/host-policies/{host}/plan", VIEWER),
     ),
     "exclusions": (
         ("list", "GET /v1/exclusions", VIEWER),
@@ -132,6 +133,7 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("get", "GET /v1/exclusions/{exclusion_id}", VIEWER),
         ("put", "PUT /v1/exclusions/{exclusion_id}", OPERATOR),
         ("delete", "DELETE /v1/exclusions/{exclusion_id}", OPERATOR),
+        ("plan", "POST /v1/exclusions/plan", VIEWER),
     ),
     "schedules": (
         ("list", "GET /v1/schedules", VIEWER),
@@ -168,6 +170,7 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
     "config": (
         ("get", "GET /v1/config", VIEWER),
         ("put", "PUT /v1/config", OPERATOR),
+        ("plan", "POST /v1/config/plan", VIEWER),
         ("list revisions", "GET /v1/config/revisions", VIEWER),
         ("get revision", "GET /v1/config/revisions/{revision}", VIEWER),
         ("get value", "GET /v1/config/{value}", VIEWER),

@@ -124,10 +124,12 @@ class Desired(Protocol):
         expected: frozenset[str] | None,
         actor: Actor,
         now_ms: int,
+        new: bool = False,
     ) -> tuple[StoredHostPolicy, bool]:
         """Store the policy of a canonical host with the command that applies it, unless nothing differs.
 
-        Return it, and True if it was created. Raise Missing, Stale, or Full at the limit of number.
+        Return it, and True if it was created. With `new`, raise Stale if the host has a policy, even the same. Raise
+        Missing, Stale, or Full at the limit of number.
         """
 
     async def delete_host_policy(self, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:

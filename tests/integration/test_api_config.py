@@ -387,3 +387,28 @@ def bounds(field: dict[str, Any]) -> dict[str, Any]:
     """The bounds of a number that may be left out."""
     (number,) = [each for each in field["anyOf"] if each["type"] != "null"]
     return {name: number[name] for name in ("type", "minimum", "maximum")}
+
+
+def test_plan_says_which_settings_would_change_and_changes_nothing(tmp_path: Path) -> None:
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        planned = (await client.post("/v1/config/plan", json=DOCUMENT)).json()
+        assert (planned["action"], [each["path"] for each in planned["changes"]]) == (
+            "update",
+            [
+                "log_level",
+                "master.dispatch_ahead_ratio",
+                "master.seed_upload_refusal_ratio",
+                "pools.eu",
+                "worker.max_visits",
+            ],
+        )
+        assert (await client.get("/v1/config")).json()["revision"] == 0
+        shown = (await client.put("/v1/config", json=DOCUMENT)).json()["config"]
+        assert (await client.post("/v1/config/plan", json=shown)).json()["action"] == "none"
+        planned = (await client.post("/v1/config/plan", json=DOCUMENT | {"pools": {"eu": {"report_s": 2}}})).json()
+        assert planned["changes"] == [{"path": "pools.eu.report_s", "before": 0.5, "after": 2.0}]
+        wrong = {"storage": {"low_watermark_ratio": 0.9, "high_watermark_ratio": 0.5}}
+        [error] = problem(await client.post("/v1/config/plan", json=wrong), 422, "invalid")["errors"]
+        assert error["path"] == "storage.low_watermark_ratio"
+
+    as_operator(tmp_path, story)

@@ -239,6 +239,7 @@ def test_streams_begin_as_the_document_says(path: str, role: Role, running: Serv
         ("PUT", "/v1/config", {}, {"worker": {"max_visits": True}}),
         ("PUT", "/v1/config", {}, {"worker": {"max_visits": 1.5}}),
         ("PUT", "/v1/crawls/docs", {"If-None-Match": '"7-3"'}, {"spec": SPEC}),
+        ("PUT", "/v1/host-policies/example.org", {"If-None-Match": '"7-3"'}, {}),
         ("PATCH", "/v1/crawls/docs", {}, {"labels": {"Not a label": "x"}}),
         ("PATCH", "/v1/crawls/docs", {}, {"labels": {"team": "x" * 256}}),
         ("GET", "/v1/audit?until=0.5", {}, None),

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from shared.adapters.sql.catalog import exclusions as stored_exclusions
 from shared.adapters.sql.catalog.desired import SqlDesired
-from shared.adapters.sql.engine.access_schema import audit_log
+from shared.adapters.sql.engine.access_schema import audit_log, exclusions
 from shared.domain.ops.access import Role
 from tests.support.api.rest_api import PARTITIONS, Api, api, problem
 
@@ -182,5 +182,48 @@ def test_list_in_force_leaves_out_what_has_ended(tmp_path: Path) -> None:
         assert [each.target for each in after.to_command] == ["a.test", "b.test"]
         await desired.exclusion_commanded(ending["id"], 1)
         assert [each.target for each in (await desired.exclusions_in_force(0)).to_command] == ["b.test"]
+
+    as_operator(tmp_path, story)
+
+
+def test_plan_says_what_would_change_and_changes_nothing(tmp_path: Path) -> None:
+    plan = f"{AT}/plan"
+
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        assert (await client.post(plan, json=ASKED)).json() == {"action": "create", "changes": [], "warnings": []}
+        assert (await client.get(AT)).json()["items"] == []
+        made = (await created(client, until="2090-01-01T02:00:00+02:00")).json()
+        same = ASKED | {"target": "EXAMPLE.org", "until": "2090-01-01T00:00:00Z"}
+        assert (await client.post(plan, json=same)).json()["action"] == "none"
+        planned = (await client.post(plan, json=same | {"reason": "again", "withdraw": True, "until": None})).json()
+        assert (planned["action"], planned["changes"]) == (
+            "update",
+            [
+                {"path": "reason", "before": "asked by mail", "after": "again"},
+                {"path": "until", "before": "2090-01-01T00:00:00Z", "after": None},
+                {"path": "withdraw", "before": False, "after": True},
+            ],
+        )
+        for wrong in ({"until": "2020-01-01T00:00:00Z"}, {"target": "*.test"}, {"reason": ""}):
+            [error] = problem(await client.post(plan, json=ASKED | wrong), 422, "invalid")["errors"]
+            assert [error["path"]] == list(wrong)
+        assert (await client.get(f"{AT}/{made['id']}")).json() == made
+
+    as_operator(tmp_path, story)
+
+
+def test_exclusion_that_has_ended_can_be_put_again_as_it_is(tmp_path: Path) -> None:
+    ended = {"reason": "x", "until": "2020-01-01T00:00:00Z"}
+
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        at = f"{AT}/{(await created(client, reason='x', requested_by='')).json()['id']}"
+        past = update(exclusions).values(until_ms=1_577_836_800_000)
+        await opened.threads.write(lambda connection: connection.execute(past))
+        shown = (await client.get(at)).json()
+        assert (shown["active"], shown["until"]) == (False, ended["until"])
+        assert (await client.put(at, json=ended)).json() == shown
+        assert (await client.post(f"{AT}/plan", json=ended | {"target": "example.org"})).json()["action"] == "none"
+        [wrong] = problem(await client.put(at, json=ended | {"reason": "y"}), 422, "invalid")["errors"]
+        assert (wrong["path"], wrong["message"]) == ("until", "is in the past")
 
     as_operator(tmp_path, story)

@@ -103,6 +103,54 @@ def test_change_needs_the_version_that_was_read_and_is_audited(tmp_path: Path) -
     as_operator(tmp_path, story)
 
 
+def test_of_two_clients_that_create_one_policy_the_second_is_refused(tmp_path: Path) -> None:
+    new = {"If-None-Match": "*"}
+
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        bodies = ({"delay_s": 2}, {"block": BLOCK}, {"slots": 7})
+        answers = await asyncio.gather(*(client.put(f"{AT}/A.test", json=each, headers=new) for each in bodies))
+        assert sorted(each.status_code for each in answers) == [201, 412, 412]
+        [made] = [each for each in answers if each.status_code == 201]
+        for answer in answers:
+            if answer is not made:
+                problem(answer, 412, "lost-update")
+                assert answer.headers["etag"] == made.headers["etag"]
+        assert (await client.get(HOST)).json() == made.json()
+        problem(await client.put(HOST, json=declared(made.json()), headers=new), 412, "lost-update")
+        rows = await opened.threads.read(lambda c: c.execute(select(audit_log.c.action)).scalars().all())
+        assert [row for row in rows if row.startswith("host_policy")] == ["host_policy.create"]
+        await client.delete(HOST)
+        assert (await client.put(HOST, json={"slots": 7}, headers=new)).status_code == 201
+
+    as_operator(tmp_path, story)
+
+
+def test_plan_says_what_a_put_would_do_and_changes_nothing(tmp_path: Path) -> None:
+    plan, ended = f"{AT}/A.Test/plan", {"reason": "x", "until": "2020-01-01T00:00:00Z"}
+
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        expected = {"action": "create", "changes": [], "warnings": []}
+        assert (await client.post(plan, json={"slots": 3})).json() == expected
+        problem(await client.get(HOST), 404, "not-found")
+        made = await client.put(HOST, json={"block": BLOCK, "slots": 3})
+        planned = (await client.post(plan, json={"block": {"reason": "other"}, "slots": 3, "delay_s": 0.5})).json()
+        assert planned["action"] == "update"
+        assert planned["changes"] == [
+            {"path": "block.reason", "before": BLOCK["reason"], "after": "other"},
+            {"path": "block.until", "before": BLOCK["until"], "after": None},
+            {"path": "delay_s", "before": None, "after": 0.5},
+        ]
+        assert (await client.post(plan, json=declared(made.json()))).json()["action"] == "none"
+        for url in (plan, "/v1/host-policies/b.test/plan"):
+            [wrong] = problem(await client.post(url, json={"block": ended}), 422, "invalid")["errors"]
+            assert wrong["path"] == "block.until"
+        [wrong] = problem(await client.post(f"{AT}/*.test/plan", json={}), 422, "invalid")["errors"]
+        assert (wrong["path"], wrong["message"]) == ("host", "is not a host")
+        assert (await client.get(HOST)).json() == made.json()
+
+    as_operator(tmp_path, story)
+
+
 @pytest.mark.parametrize(
     ("host", "body", "field", "words"),
     [

@@ -202,6 +202,14 @@ def locate(url: str, base: str | None = None) -> Location | None:
     return Location(canonical, _host_key(authority), fingerprint(canonical))
 
 
+def host_named(text: str) -> str | None:
+    """Return the host that `text` names, as `name` or `name:port`, in the form that it has in URLs. None if it names
+    none.
+    """
+    location = locate(f"http://{text}/")
+    return location.host if location is not None and location.url == f"http://{location.host}/" else None
+
+
 _CACHED_CHARS: Final = 512
 
 

@@ -49,6 +49,7 @@ def put(
     expected: frozenset[str] | None,
     actor: Actor,
     now_ms: int,
+    new: bool = False,
 ) -> tuple[StoredHostPolicy, bool]:
     """Store the policy of a host, unless nothing differs. Return it, and True if it is new.
 
@@ -61,6 +62,8 @@ def put(
             raise Missing(f"there is no policy of the host {host!r}")
         if before.tag not in expected:
             raise Stale(before.tag)
+    if new and before is not None:
+        raise Stale(before.tag)
     if before is not None and before.spec == spec:
         return before, False
     if before is None and (count := _count(connection)) >= MAX_HOST_POLICIES:
