@@ -8,6 +8,7 @@ from typing import Final
 import httpx
 
 from cli.ctl.client import ANSWER_S, Query, path
+from cli.ctl.estate.export import export_estate
 from cli.ctl.reads import url_of
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.terminal.atomic_output import written_whole
@@ -16,6 +17,7 @@ from cli.terminal.exits import Environment, Exit, Usage
 
 FORMATS: Final = ("jsonl", "csv", "parquet")
 _WHAT: Final = ("pages", "urls", "links", "items", "changes")
+ESTATE: Final = "estate"
 DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
 """The header that names the time up to which the changes of an export are deleted."""
 
@@ -25,11 +27,13 @@ _SILENCE_S: Final = 120.0
 
 def declare(verbs: Verbs) -> None:
     """Add the verbs export and body to `orb ctl`."""
-    export = verbs.add("export", "export pages, URLs, links, items or changes as JSON Lines, CSV or Parquet", _export)
-    export.add_argument("what", choices=_WHAT)
-    export.add_argument("crawl", metavar="CRAWL")
+    export = verbs.add(
+        "export", "export a crawl's data as JSON Lines, CSV or Parquet, or all declared resources as files", _export
+    )
+    export.add_argument("what", choices=(*_WHAT, ESTATE), help=f"{ESTATE}: all declared resources, as YAML for `apply`")
+    export.add_argument("crawl", metavar="CRAWL", nargs="?", help=f"not for {ESTATE}")
     export.add_argument("--format", choices=FORMATS, help="default: by FILE's ending, else jsonl")
-    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    export.add_argument("--out", type=Path, metavar="FILE", help=f"default: standard output; a folder for {ESTATE}")
     body = verbs.add("body", "print the stored body of a page", _body)
     body.add_argument("crawl", metavar="CRAWL")
     body.add_argument("url", metavar="URL", help="the URL")
@@ -37,6 +41,13 @@ def declare(verbs: Verbs) -> None:
 
 
 def _export(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    if arguments.what == ESTATE:
+        if arguments.crawl is not None or arguments.format is not None:
+            raise Usage("`export estate` writes all resources as YAML: leave out the crawl and --format.")
+        export_estate(desk, None if arguments.out == Path("-") else arguments.out)
+        return Exit.OK
+    if arguments.crawl is None:
+        raise Usage(f"no crawl given: run `orb ctl export {arguments.what} CRAWL`.")
     ending = "" if arguments.out is None else arguments.out.suffix.removeprefix(".").lower()
     form = arguments.format or (ending if ending in FORMATS else "jsonl")
     if form == "parquet" and arguments.out is None and sys.stdout.isatty():

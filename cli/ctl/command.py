@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from cli.ctl import admin, apply, bulk, events, login, reads, schedules, seeds
+from cli.ctl import admin, bulk, creation, events, login, reads, schedules, seeds
 from cli.ctl import verbs as crawl_verbs
 from cli.ctl.client import PATIENCE_S, Client
 from cli.ctl.contexts import CONTEXT, KEY, SERVER, TLS, chosen, default_path, load
+from cli.ctl.estate import apply
 from cli.ctl.output import FORMS, CtlOutput
 from cli.ctl.problems import Refusal
 from cli.ctl.verb_context import Verb, VerbContext, Verbs, note
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(parser)), options
     )
-    for family in (reads, apply, crawl_verbs, schedules, seeds, events, bulk, admin, login):
+    for family in (reads, apply, creation, crawl_verbs, schedules, seeds, events, bulk, admin, login):
         family.declare(verbs)
 
 

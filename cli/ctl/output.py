@@ -162,5 +162,23 @@ def as_json(body: object) -> str:
 
 def as_yaml(body: object) -> str:
     """Return a JSON value as YAML, in a form that `apply -f` accepts."""
-    text: str = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
+    text: str = yaml.dump(
+        body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000
+    )
     return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes each value where it is used, and escapes line breaks that a reader would take for spaces."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if _LINE_BREAKS.intersection(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_LINE_BREAKS: Final = frozenset("\x85\u2028\u2029")
+_Dumper.add_representer(str, _text)

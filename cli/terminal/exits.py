@@ -9,6 +9,7 @@ class Exit(IntEnum):
     OK = 0
     NOTHING_FETCHED = 1
     FAILED = 1
+    DIFFERENT = 1
     USAGE = 2
     RESUMABLE = 3
     ENVIRONMENT = 4

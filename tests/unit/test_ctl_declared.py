@@ -1,11 +1,18 @@
-"""Files declare crawls in every form in which they are shown or read elsewhere; what is none is pointed at."""
+"""Files declare resources in every form in which they are shown or read elsewhere; what is none is pointed at."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from cli.ctl.declared import Declared, read
+from cli.ctl.estate.declared import Declared, read
+from cli.ctl.estate.kinds import KINDS
+from cli.ctl.output import as_yaml
 from cli.terminal.exits import Usage
+from cli.terminal.yaml_input import documents
 
 SPEC = {"seeds": ["https://example.org/"]}
 
@@ -35,6 +42,55 @@ def test_fields_added_by_master_declare_nothing_and_the_rest_is_sent(tmp_path: P
     assert crawl.body == {"spec": {}, "budget": 3}
 
 
+def test_every_kind_is_read_from_what_masters_show_and_in_the_order_of_references(tmp_path: Path) -> None:
+    shown: dict[str, dict[str, Any]] = {
+        "schedule": {"name": "n", "id": 3, "verb": "start", "crawl": "c", "next_at": None, "history": []},
+        "crawl": {"name": "c", "id": 1, "state": "running", "spec": SPEC, "labels": {}, "desired": "running"},
+        "host-policy": {"host": "Bücher.Example:8080", "effective": {}, "slots": 1, "command": "x", "changed_by": "y"},
+        "exclusion": {"id": 7, "target": "HTTPS://a.test/%7Ex", "kind": "url_prefix", "reason": "r", "active": True},
+        "config": {"revision": 3, "changed_at": None, "changed_by": "x", "config": {"log_level": None}},
+    }
+    for name, body in shown.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(body))
+    found = [(each.title, each.body) for each in read([str(tmp_path)], [])]
+    assert found == [
+        ("config", {"log_level": None}),
+        ("exclusion/https://a.test/~x", {"reason": "r"}),
+        ("host-policy/xn--bcher-kva.example:8080", {"slots": 1}),
+        ("crawl/c", {"spec": SPEC, "labels": {}, "desired": "running"}),
+        ("schedule/n", {"verb": "start", "crawl": "c"}),
+    ]
+    assert [kind.name for kind in KINDS] == list(reversed(shown))
+    for name, body in shown.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**body, "kind": name}))
+    assert [(each.title, each.body) for each in read([str(tmp_path)], [])] == found
+
+
+def test_unknown_field_reaches_the_master_which_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("host: a.test\nslotts: 3\n---\nkind: exclusion\ntarget: '*.test'\nuntill: x")
+    assert [(each.body, each.wrong is None) for each in read([str(file)], [])] == [
+        ({"untill": "x"}, False),
+        ({"slotts": 3}, True),
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), values),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(body=st.dictionaries(st.text(st.characters(codec="utf-8")), JSON, max_size=4))
+@example(body={"=": "=", "yes": "no", "1e3": "0x1f", "2030-01-01": "22:00", "~": "null", "<<": "&a *a"})
+@example(body={"": "\x85\u2028", "x": "a\u2029 b\n c\r\n\t"})
+@example(body={"x" * 200: "a b " * 6000, "pattern": "^/[^/]+: # !$", "\ufeff": "\U0001f577\x7f\x00"})
+def test_what_is_written_as_yaml_is_read_as_the_same(body: dict[str, Any]) -> None:
+    assert documents(f"---\n{as_yaml(body)}---\n{as_yaml({'x': 1})}", "x") == [body, {"x": 1}]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -47,6 +103,20 @@ def test_fields_added_by_master_declare_nothing_and_the_rest_is_sent(tmp_path: P
         ("name: a\nspec: {}\n---\nname: a\nspec: {}", "declared twice: in "),
         ("name: a\nname: b\nspec: {}", "a.yaml:2:1: this is not YAML: the key 'name' is repeated in this mapping"),
         ("items:\n- name: a\n  spec: {}\n- 3", "a.yaml, items[1] is not a crawl"),
+        ("kind: scedule\nname: a", "a.yaml: unknown kind 'scedule'; did you mean schedule?"),
+        ("kind: hostpolicy\nhost: a", "a.yaml: unknown kind 'hostpolicy'; did you mean host-policy?"),
+        ("kind: network\nname: a", "a.yaml: unknown kind 'network'; known: config, exclusion"),
+        ("kind: 7\nname: a", "a.yaml: unknown kind 7; known: config, exclusion, host-policy, crawl, schedule"),
+        ("kind: crawl\nname: a\nverb: start", "a.yaml is not a crawl: it has no `spec:` (or `seeds:`)."),
+        ("kind: host-policy\nname: a.test", "a.yaml is not a host-policy: it has no `host:`."),
+        ("host: 7", "a.yaml is not a host-policy: its `host:` is no text: quote it."),
+        ("target: null\nreason: x", "a.yaml is not an exclusion: its `target:` is no text: quote it."),
+        ("hots: a.test\nslots: 1", "it has no `name:`; `kind:` names another kind of resource."),
+        ("kind: config\nlog_level: info", "a.yaml is not a config: it has no `config:` with the settings."),
+        ("config: {}\nlog_level: info", "a.yaml: config: unknown field 'log_level'; settings are below `config:`."),
+        ("host: A.test\n---\nhost: a.TEST", "the host-policy 'a.test' is declared twice: in "),
+        ("target: A.test.\n---\nreason: x\ntarget: a.test", "the exclusion 'a.test' is declared twice: in "),
+        ("config: {}\n---\nconfig: {}", "the config is declared twice: in "),
     ],
 )
 def test_what_is_no_declaration_is_pointed_at(tmp_path: Path, text: str, why: str) -> None:
@@ -58,7 +128,7 @@ def test_what_is_no_declaration_is_pointed_at(tmp_path: Path, text: str, why: st
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match=r"cannot read the crawl .*none: No such file"):
+    with pytest.raises(Usage, match=r"cannot read the declaration .*none: No such file"):
         read([str(tmp_path / "none")], [])
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(Usage, match="is not UTF-8 text"):

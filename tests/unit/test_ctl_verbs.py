@@ -226,75 +226,7 @@ def test_exclusion_for_too_long_a_time_is_refused() -> None:
         Masters([]).run("exclude", "a.test", "--reason", "asked by mail", "--for", "999999999d")
 
 
-# --- declaring --------------------------------------------------------------------------------------------------------
-
-
-def plan(action: str, **more: Any) -> httpx.Response:
-    body = {"action": action, "revision": 2, "state": "seeding", "changes": [], **more}
-    return httpx.Response(200, json=body)
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> str:
-    file = tmp_path / "crawls.yaml"
-    file.write_text("---\n".join(f"name: {name}\nspec: {{seeds: [https://example.org/]}}\n" for name in "abc"))
-    return str(file)
-
-
-def test_apply_creates_configures_and_leaves_alone(three: str) -> None:
-    made = httpx.Response(201, json={"name": "a"})
-    changed = httpx.Response(200, json={"name": "b"})
-    masters = Masters([plan("create"), plan("update"), plan("none"), made, changed])
-    assert masters.run("apply", "-f", three) == "crawl/a created\ncrawl/b configured\ncrawl/c unchanged\n"
-    assert [each.method for each in masters.asked] == ["POST", "POST", "POST", "PUT", "PUT"]
-
-
-def test_nothing_is_applied_where_one_of_several_is_wrong(three: str) -> None:
-    wrong = problem(422, "invalid", "the crawl spec cannot be used", errors=[{"path": "spec.x", "message": "no"}])
-    masters = Masters([plan("create"), wrong])
-    with pytest.raises(Usage, match=r"crawls.yaml, document 2: crawl b: the crawl spec cannot be used:\n  spec.x"):
-        masters.run("apply", "-f", three)
-    assert [each.url.path for each in masters.asked] == ["/v1/crawls/a/plan", "/v1/crawls/b/plan"]
-
-
-def test_apply_refuses_invalid_crawl_name_as_create_without_request(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    file.write_text('{"name": "a/b", "spec": {}}')
-    masters = Masters([])
-    with pytest.raises(Usage) as refused:
-        masters.run("apply", "-f", str(file))
-    said = str(refused.value)
-    assert f"a.json: crawl a/b: the request is not valid:\n  name: expected {LABEL_WORDS}, got 'a/b'" in said
-    assert "did you mean a-b?" in said
-    assert masters.asked == []
-
-
-def test_an_apply_whose_answer_was_lost_still_says_what_it_did(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    file.write_text('{"name": "a", "spec": {}}')
-    masters = Masters([plan("create"), BROKEN, httpx.Response(200, json={"name": "a"})], count=2)
-    assert masters.run("apply", "-f", str(file)) == "crawl/a created\n"
-
-
-def test_a_dry_run_shows_what_would_change_and_changes_nothing(three: str) -> None:
-    changes = [
-        {"path": "spec.budget.max_pages", "before": 10, "after": 20},
-        {"path": "spec.seeds", "before": None, "after": [{"url": f"https://{n}/"} for n in range(7)]},
-        {"path": "labels.x", "before": "a\x1b[2J", "after": None},
-    ]
-    answers = [plan("create"), plan("update", changes=changes), plan("none")]
-    masters = Masters(answers)
-    assert masters.run("apply", "-f", three, "--dry-run").splitlines() == [
-        "crawl/a would be created, seeding",
-        "crawl/b would become revision 2, seeding",
-        "  - spec.budget.max_pages: 10",
-        "  + spec.budget.max_pages: 20",
-        "  + spec.seeds: https://0/, https://1/, https://2/, https://3/, https://4/ and 2 more",
-        "  - labels.x: a\\x1b[2J",
-        "crawl/c would not change",
-    ]
-    assert {each.url.path.rpartition("/")[2] for each in masters.asked} == {"plan"}
-    assert len(json.loads(Masters(answers).run("apply", "-f", three, "--dry-run", form="json"))["items"]) == 3
+# --- creating and deleting --------------------------------------------------------------------------------------------
 
 
 def test_create_is_repeatable_and_takes_a_specs_flags() -> None:
@@ -316,16 +248,6 @@ def test_create_refuses_an_option_in_the_place_of_a_url() -> None:
     with pytest.raises(Usage, match="is in the place of a URL"):
         masters.run("create", "docs", "--", "--json")
     assert masters.asked == []
-
-
-def test_programs_get_json_also_of_what_was_not_changed_or_is_gone(three: str) -> None:
-    masters = Masters(
-        lambda request: plan("none") if request.method == "POST" else httpx.Response(200, json={"name": "a"})
-    )
-    out = masters.run("apply", "-f", three, form="json")
-    assert [json.loads(each) for each in out.replace("}\n{", "}\0{").split("\0")] == [{"name": "a"}] * 3
-    gone = Masters([httpx.Response(204)]).run("delete", "crawl", "docs", form="json")
-    assert json.loads(gone) == {"name": "crawl/docs", "done": "deleted"}
 
 
 def test_delete_is_done_when_the_answer_to_the_first_try_was_lost() -> None:

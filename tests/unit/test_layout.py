@@ -35,6 +35,7 @@ ROOMS = {
     "shared/adapters": {"nats", "etcd", "local", "sql", "objects"},
     "shared/adapters/sql": {"admin", "catalog", "engine", "frontier"},
     "shared/domain": {"archive", "crawl", "explain", "frontier", "ops", "reads", "schedules", "web"},
+    "cli/ctl": {"estate"},
     "cli": {"admin", "ctl", "data", "dev", "local", "terminal"},
     "tests/benchmarks": {"peers"},
     "tests/conformance": {"cases"},

@@ -1,93 +1,73 @@
-"""Reads crawls and schedules from files, in the form of `get -o yaml` or of the REST API.
+"""Reads declared resources from files, in the form of `get -o yaml`, of `export estate` or of the REST API.
 
-A crawl may also have the form of `orb crawl --spec`. A document with `verb:` is a schedule.
+`kind:` names the kind of a document. Without it, a field that only one kind has decides, such as `host:`. A crawl may
+also have the form of `orb crawl --spec`.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cli.ctl.problems import WrongField
+from cli.ctl.estate.kinds import BY_NAME, CONFIG, CRAWL, EXCLUSION, KINDS, TARGET_KINDS, DeclaredKind
+from cli.ctl.problems import ProblemAnswer, WrongField
 from cli.terminal.exits import Usage
 from cli.terminal.yaml_input import documents, text_of
-from shared.domain.crawl.spec import LABEL, LABEL_WORDS
-from shared.domain.crawl.spec_parse import shown
-from shared.domain.suggestions import label_meant
-
-_READ_ONLY: Final = frozenset(
-    (
-        "id",
-        "revision",
-        "state",
-        "finished_reason",
-        "blocking_reason",
-        "resource_pressure",
-        "allowed_verbs",
-        "created_at",
-        "started_at",
-        "finished_at",
-        "active_s",
-        "drifted",
-        "warnings",
-        "seeds",
-    )
-)
-"""Fields that a master adds to a crawl in its answers; in a file they are ignored."""
-
-_SCHEDULE_ONLY: Final = frozenset(
-    ("id", "next_at", "last_due_at", "created_at", "created_by", "next_firings", "warnings", "history")
-)
-"""The same of a schedule."""
+from shared.domain.suggestions import did_you_mean
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
+_KIND: Final = "kind"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A crawl or schedule that a file declares. `body` is that of its PUT request, `source` names the file."""
+    """A resource that a file declares. `body` is that of its PUT request, `source` names the file and document."""
 
     name: str
     body: Mapping[str, Any]
     source: str
-    kind: str = "crawl"
+    kind: DeclaredKind = CRAWL
 
     @property
-    def plural(self) -> str:
-        """The kind as the API's paths have it."""
-        return f"{self.kind}s"
+    def title(self) -> str:
+        """The resource as messages name it."""
+        return self.kind.title(self.name)
+
+    @property
+    def wrong(self) -> WrongField | None:
+        """What is wrong with the name, in the words of a master. A path cannot hold every name."""
+        named = self.kind.named(self.name)
+        return named if isinstance(named, WrongField) else None
+
+    def sourced(self, problem: ProblemAnswer) -> ProblemAnswer:
+        """Return a master's error about the resource with its file and name."""
+        what = f"{self.kind.name} {self.name}" if self.kind.key else self.kind.name
+        return replace(problem, detail=f"{self.source}: {what}: {problem.detail}")
 
 
 def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
-    """Return all crawls that `files` declare, then all schedules, which name crawls.
+    """Return all resources that `files` declare, in the order in which they are applied.
 
     Raise Usage if there are none, or one is invalid or declared twice. `-` is standard input.
     A folder stands for its .yaml, .yml and .json files.
     """
-    crawls: list[Declared] = []
+    found: list[Declared] = []
     for name in files:
         for text, source in _texts(name, stdin):
             for place, data in enumerate(documents(text, source), 1):
-                crawls += _crawls(data, source if place == 1 else f"{source}, document {place}")
-    if not crawls:
-        raise Usage("the files contain no crawl: it needs `name:` and `spec:`, or `name:` and `seeds:`.")
-    seen: dict[tuple[str, str], str] = {}
-    for crawl in crawls:
-        key = crawl.kind, crawl.name
-        if key in seen:
-            raise Usage(f"the {crawl.kind} {crawl.name!r} is declared twice: in {seen[key]} and in {crawl.source}.")
-        seen[key] = crawl.source
-    return sorted(crawls, key=lambda each: each.kind != "crawl")
-
-
-def misnamed(crawl: Declared) -> WrongField | None:
-    """Return the error in the crawl's name, in the words of a master, or None. A PUT has the name in its path, which
-    cannot hold every name.
-    """
-    if re.fullmatch(LABEL, crawl.name):
-        return None
-    return WrongField("name", f"expected {LABEL_WORDS}, got {shown(crawl.name)}", label_meant(crawl.name))
+                found += _resources(data, source if place == 1 else f"{source}, document {place}")
+    if not found:
+        raise Usage(
+            "the files contain no crawl and no other resource: a crawl needs `name:` and `spec:`, or `name:` and "
+            "`seeds:`."
+        )
+    seen: dict[str, str] = {}
+    for each in found:
+        if each.title in seen:
+            what = f"the {each.kind.name} {each.name!r}" if each.kind.key else f"the {each.kind.name}"
+            raise Usage(f"{what} is declared twice: in {seen[each.title]} and in {each.source}.")
+        seen[each.title] = each.source
+    return sorted(found, key=lambda each: KINDS.index(each.kind))
 
 
 def _texts(name: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -99,30 +79,77 @@ def _texts(name: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
         return
     path = Path(name)
     if not path.is_dir():
-        yield text_of(path, "crawl"), name
+        yield text_of(path, "declaration"), name
         return
     for file in sorted(path.iterdir()):
         if file.suffix in _ENDINGS and file.is_file():
-            yield text_of(file, "crawl"), str(file)
+            yield text_of(file, "declaration"), str(file)
 
 
-def _crawls(data: Any, source: str) -> Iterator[Declared]:
+def _resources(data: Any, source: str) -> Iterator[Declared]:
     match data:
         case None:
             return
         case {"items": list(items), **rest} if not rest:
             for place, item in enumerate(items):
-                yield from _crawls(item, f"{source}, items[{place}]")
-        case {"name": str(name), "spec": dict()}:
-            body = {key: value for key, value in data.items() if key not in _READ_ONLY and key != "name"}
-            yield Declared(name, body, source)
-        case {"name": str(name), "verb": _}:
-            body = {key: value for key, value in data.items() if key not in _SCHEDULE_ONLY and key != "name"}
-            yield Declared(name, body, source, "schedule")
-        case {"name": str(name), "seeds": _}:  # a spec, as `orb crawl --spec` takes it
-            yield Declared(name, {"spec": {key: value for key, value in data.items() if key != "name"}}, source)
+                yield from _resources(item, f"{source}, items[{place}]")
         case dict():
-            lacking = "`name:`" if not isinstance(data.get("name"), str) else "`spec:` (or `seeds:`)"
-            raise Usage(f"{source} is not a crawl: it has no {lacking}.")
+            yield _resource(data, source)
         case _:
             raise Usage(f"{source} is not a crawl: it is a {'list' if isinstance(data, list) else 'single value'}.")
+
+
+def _resource(data: dict[str, Any], source: str) -> Declared:
+    kind, explicit = _kind_of(data, source)
+    rest = {name: value for name, value in data.items() if name not in (_KIND, kind.key)}
+    name = data.get(kind.key) if kind.key else kind.name
+    if not isinstance(name, str):
+        lacks = "text in quotes" if kind.key in data else "missing"
+        more = "" if explicit or kind is not CRAWL else "; `kind:` names another kind of resource"
+        needs = f"it has no `{kind.key}:`" if lacks == "missing" else f"its `{kind.key}:` is no text: quote it"
+        raise Usage(f"{source} is not {_a(kind.name)}: {needs}{more}.")
+    if kind is CRAWL:
+        rest = _crawl(rest, source, explicit=explicit)
+    body = kind.declared(rest)
+    if kind is CONFIG:
+        body = _config(body, source)
+    named = kind.named(name)
+    return Declared(named if isinstance(named, str) else name, body, source, kind)
+
+
+def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
+    """Return the kind of a document, and True if the document names it."""
+    word = data.get(_KIND)
+    if isinstance(word, str) and word in BY_NAME:
+        return BY_NAME[word], True
+    if EXCLUSION.key in data and word in TARGET_KINDS:  # a master shows the form of the target under this name
+        return EXCLUSION, True
+    if _KIND in data:
+        raise Usage(f"{source}: unknown kind {word!r}; {did_you_mean(str(word), BY_NAME)}.")
+    if isinstance(data.get(CRAWL.key), str) and isinstance(data.get("spec"), dict):
+        return CRAWL, False
+    return next((kind for kind in KINDS if kind is not CRAWL and kind.signs & data.keys()), CRAWL), False
+
+
+def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
+    """Return the fields of a crawl. One without `spec` is a spec itself, as `orb crawl --spec` takes it."""
+    if isinstance(rest.get("spec"), dict):
+        return rest
+    if "spec" not in rest and "seeds" in rest:
+        return {"spec": rest}
+    more = "" if explicit else "; `kind:` names another kind of resource"
+    raise Usage(f"{source} is not a crawl: it has no `spec:` (or `seeds:`){more}.")
+
+
+def _config(body: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the configuration of a document, which must have nothing else."""
+    config = body.pop("config", None)
+    if not isinstance(config, dict):
+        raise Usage(f"{source} is not a config: it has no `config:` with the settings.")
+    if body:
+        raise Usage(f"{source}: config: unknown field {next(iter(body))!r}; settings are below `config:`.")
+    return config
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"

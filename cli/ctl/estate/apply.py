@@ -1,0 +1,220 @@
+"""Verbs apply and diff of `orb ctl`: make a cluster match files, and show how it differs from them."""
+
+import argparse
+import sys
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cli.ctl.client import Client
+from cli.ctl.estate.declared import Declared, read
+from cli.ctl.estate.kinds import KINDS, Labels
+from cli.ctl.estate.plans import (
+    SHOWN,
+    OnlyThere,
+    Planned,
+    Sourced,
+    all_planned,
+    only_there,
+    planned,
+    show_changes,
+    unmet,
+)
+from cli.ctl.estate.prune import ask_to_delete, delete, show_deletions
+from cli.ctl.problems import Refusal
+from cli.ctl.verb_context import VerbContext, Verbs
+from cli.terminal.exits import Exit, Failed, Usage
+
+_ATTEMPTS: Final = 5
+
+
+def declare(verbs: Verbs) -> None:
+    """Add the verbs apply and diff to `orb ctl`."""
+    apply = verbs.add("apply", "create and change resources to match the files", _apply)
+    files_option(apply, required=True)
+    apply.add_argument("--dry-run", action="store_true", help="only show what would change")
+    apply.add_argument(
+        "--prune", action="store_true", help="also delete what has the labels of -l and is not in the files"
+    )
+    _labels(apply, "with --prune: the labels of what may be deleted; repeatable, all must match")
+    apply.add_argument("--yes", action="store_true", help="delete without a question")
+    diff = verbs.add("diff", "show how the cluster differs from the files: exit code 0 if it does not, else 1", _diff)
+    files_option(diff, required=True)
+    _labels(diff, "also show what has these labels and is not in the files; repeatable, all must match")
+
+
+def files_option(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the option -f to a verb."""
+    parser.add_argument(
+        "-f", "--file", action="append", metavar="FILE", required=required, default=None if required else [],
+        help="a file, a folder of them, or - for standard input; YAML or JSON, any number of documents; repeatable",
+    )  # fmt: skip
+
+
+def _labels(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("-l", "--label", action="append", metavar="NAME=VALUE", default=[], help=text)
+
+
+def _given(texts: Sequence[str]) -> Labels:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Usage(f"-l {text}: expected a label of the form name=value.")
+        if labels.setdefault(name, value) != value:
+            raise Usage(f"-l {text}: no resource has two values of the label {name}.")
+    return labels
+
+
+# --- apply ------------------------------------------------------------------------------------------------------------
+
+
+def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    """Apply the files. Validate everything, and ask what may be deleted, before changing anything."""
+    labels = _given(arguments.label)
+    if arguments.prune and not labels:
+        raise Usage("--prune needs -l name=value: it deletes only what has the label.")
+    if labels and not arguments.prune:
+        raise Usage("-l is for --prune: without it, apply deletes nothing.")
+    resources = read(arguments.file, sys.stdin)
+    plans = all_planned(desk.client, resources, to_apply=not arguments.dry_run)
+    gone = only_there(desk.client, labels, resources) if arguments.prune else []
+    refused = list(unmet(plans, gone))
+    if arguments.prune:
+        without = ", ".join(kind.name for kind in KINDS if kind.carries is None)
+        desk.note(f"--prune leaves these kinds alone, since they have no labels: {without}")
+    if arguments.dry_run:
+        _show(desk, plans, gone)
+        for each in refused:
+            desk.note(f"this would be refused: {each}")
+        return Exit.OK
+    if refused:
+        raise Usage("\n".join(map(str, refused)))
+    ask_to_delete(desk, gone, yes=arguments.yes)
+    _carry_out(desk, plans, gone, labels)
+    return Exit.OK
+
+
+def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyThere], labels: Labels) -> None:
+    """Make all changes in their order. If one fails, name those that were not made on stderr."""
+    left = [each.declared.title for each in plans] + [f"{each.title} (delete)" for each in gone]
+    total = len(left)
+    try:
+        for plan in plans:
+            done, body = applied(desk.client, plan)
+            left.pop(0)
+            desk.output.done(plan.declared.title, done, body)
+        for each in gone:
+            done = delete(desk.client, each, labels)
+            left.pop(0)
+            desk.output.done(each.title, done)
+    except BaseException:
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        names = ", ".join(left[:SHOWN]) + more
+        desk.note(f"{total - len(left)} of {total} are done; not done: {names}; repeat the command to continue")
+        raise
+
+
+def applied(client: Client, plan: Planned) -> tuple[str, Any]:
+    """Make one change. Return what was done, and the body that shows the resource.
+
+    Raise Failed if another client changed the resource since `plan`, in something that can be declared.
+    """
+    seen, first = plan, "created" if plan.action == "create" else "configured"
+    if plan.action == "none":
+        return "unchanged", None if plan.present is None else plan.present.body
+    for _ in range(_ATTEMPTS):
+        try:
+            with Sourced(seen.declared):
+                return first, _sent(client, seen)
+        except Refusal as refusal:
+            if refusal.problem.status not in (404, 412) and refusal.problem.kind != "exists":
+                raise
+            seen = planned(client, plan.declared, to_apply=True)
+            if seen.action == "none":  # an earlier attempt was applied, or another client made the same change
+                return (first if refusal.unsure else "unchanged"), None if seen.present is None else seen.present.body
+            if not seen.same_as(plan):
+                raise Failed(_overtaken(seen)) from refusal
+            if refusal.problem.status == 404:
+                raise
+    raise Failed(f"{plan.declared.title} is changed by other clients all the time: repeat the command later.")
+
+
+def _overtaken(now: Planned) -> str:
+    what, source = "deleted" if now.present is None else "changed", now.declared.source
+    return (
+        f"{source}: {now.declared.title} was {what} by another client after it was compared, and is left as it is; "
+        "`orb ctl diff` shows what differs now."
+    )
+
+
+def _sent(client: Client, plan: Planned) -> Any:
+    """Send the change that a plan says, if the resource is still as it was. Return the answer's body."""
+    if plan.present is None:
+        return create(client, plan.declared)
+    headers = {} if plan.present.etag is None else {"If-Match": plan.present.etag}
+    return client.ask("PUT", plan.present.at, body=plan.declared.body, headers=headers).body
+
+
+def create(client: Client, declared: Declared) -> Any:
+    """Create a resource, once even if the request is repeated. Return the answer's body. Raise Refusal if it exists."""
+    kind = declared.kind
+    if kind.posted:
+        body, headers = {kind.key: declared.name, **declared.body}, {"Idempotency-Key": uuid.uuid4().hex}
+        return client.ask("POST", kind.at, body=body, headers=headers).body
+    return client.ask("PUT", kind.path(declared.name), body=declared.body, headers={"If-None-Match": "*"}).body
+
+
+# --- what would change ------------------------------------------------------------------------------------------------
+
+
+def _show(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyThere]) -> None:
+    if not desk.output.for_people:
+        desk.output.document({"items": [*map(_item, plans), *map(_gone_item, gone)]})
+        return
+    for each in plans:
+        title, plan = each.declared.title, each.plan
+        match each.action:
+            case "none":
+                desk.output.say(f"{title} would not change")
+            case "create":
+                state = f", {plan['state']}" if "state" in plan else ""
+                desk.output.say(f"{title} would be created{state}", "green")
+            case _ if "revision" in plan:
+                desk.output.say(f"{title} would become revision {plan['revision']}, {plan['state']}", "yellow")
+            case _:
+                desk.output.say(f"{title} would change", "yellow")
+        show_changes(desk.output, plan["changes"])
+    show_deletions(desk.output.say, gone)
+
+
+def _diff(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    """Show the differences. Exit code 1 means a difference, so nothing else may end with it."""
+    labels = _given(arguments.label)
+    try:
+        resources = read(arguments.file, sys.stdin)
+        plans = [each for each in all_planned(desk.client, resources, to_apply=False) if each.action != "none"]
+        gone = only_there(desk.client, labels, resources) if labels else []
+    except Refusal as refusal:
+        ending = refusal.ending()
+        raise (Usage(str(ending)) if isinstance(ending, Failed) else ending) from refusal
+    if not desk.output.for_people:
+        desk.output.document({"items": [*map(_item, plans), *map(_gone_item, gone)]})
+        return Exit.DIFFERENT if plans or gone else Exit.OK
+    for each in plans:
+        if each.action == "create":
+            desk.output.say(f"{each.declared.title} is only in the files", "green")
+        else:
+            desk.output.say(f"{each.declared.title} differs", "yellow")
+            show_changes(desk.output, each.plan["changes"])
+    for other in gone:
+        desk.output.say(f"{other.title} is only in the cluster", "red")
+    return Exit.DIFFERENT if plans or gone else Exit.OK
+
+
+def _item(each: Planned) -> dict[str, Any]:
+    return {"kind": each.declared.kind.name, "name": each.declared.name, **each.plan}
+
+
+def _gone_item(each: OnlyThere) -> dict[str, Any]:
+    return {"kind": each.kind.name, "name": each.name, "action": "delete", "changes": []}

@@ -1,0 +1,254 @@
+"""The kinds of resources that files declare: one row each, in the order in which they are applied."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cli.ctl.cells import moment
+from cli.ctl.client import Query, segment
+from cli.ctl.problems import WrongField
+from shared.domain.crawl.exclusions import TargetKind, TargetRefused, read_target
+from shared.domain.crawl.spec import LABEL, LABEL_WORDS
+from shared.domain.crawl.spec_parse import shown
+from shared.domain.crawl.state import DECIDED_BY_DESIRED
+from shared.domain.suggestions import label_meant
+from shared.domain.web.url import host_named
+
+Json = Mapping[str, Any]
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """The labels that were asked for, and the names of the crawls that have them all."""
+
+    labels: Labels
+    crawls: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredKind:
+    """A kind of resource that files declare.
+
+    - `at`: the API path of the list, or of the only resource of the kind.
+    - `key`: the field that names a resource, empty if a cluster has only one.
+    - `signs`: a document without `kind` that has one of these fields is of this kind.
+    - `shown_only`: fields that a master adds in answers. In a file they are ignored.
+    - `named`: returns the canonical name, or what is wrong with it.
+    - `posted`: a resource is created by POST to the list, not by PUT to its own path.
+    - `numbered`: the path of a resource has its `id`, which a list finds by `key`.
+    - `carries`: returns True if a resource has labels. None: the kind has no labels.
+    - `loses`: says what a deletion ends, for people.
+    - `document`: returns what a file declares of a resource at a Unix time. What has ended then is left out, since it
+      cannot be applied again. None: nothing is left.
+    - `crawl`: the field that names a crawl, empty if the kind refers to none.
+    - `lacks`: returns why a PUT will be refused, by the plan's warnings and the crawls in the files.
+    """
+
+    name: str
+    at: str
+    key: str
+    signs: frozenset[str]
+    shown_only: frozenset[str]
+    document: Callable[[Json, float], Json | None]
+    named: Callable[[str], str | WrongField] = lambda name: name
+    posted: bool = False
+    numbered: bool = False
+    query: Query | None = None
+    carries: Callable[[Json, Labelled], bool] | None = None
+    loses: Callable[[Json], str] = lambda body: ""
+    crawl: str = ""
+    lacks: Callable[[Json, Json, Mapping[str, Json]], WrongField | None] = lambda body, plan, crawls: None
+
+    def path(self, name: str) -> str:
+        """Return the API path of a resource. `name`: its number if the kind is numbered."""
+        return f"{self.at}/{segment(name, self.name)}" if self.key else self.at
+
+    def plan_path(self, name: str) -> str:
+        """Return the API path of its plan."""
+        return f"{self.at}/plan" if self.numbered else f"{self.path(name)}/plan"
+
+    def title(self, name: str) -> str:
+        """Return the resource as messages name it."""
+        return f"{self.name}/{name}" if self.key else self.name
+
+    def declared(self, body: Json) -> dict[str, Any]:
+        """Return what can be declared of a resource that a master shows."""
+        return {name: value for name, value in body.items() if name not in self.shown_only}
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def _label(name: str) -> str | WrongField:
+    if re.fullmatch(LABEL, name):
+        return name
+    return WrongField("name", f"expected {LABEL_WORDS}, got {shown(name)}", label_meant(name))
+
+
+def _host(name: str) -> str | WrongField:
+    host = host_named(name)
+    return WrongField("host", f"{shown(name)} is not a host", "write name or name:port") if host is None else host
+
+
+def _target(name: str) -> str | WrongField:
+    try:
+        return read_target(name).text
+    except TargetRefused as error:
+        return WrongField("target", error.reason, error.hint)
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def _has(labels: Any, asked: Labels) -> bool:
+    return isinstance(labels, dict) and asked.items() <= labels.items()
+
+
+def _crawl_carries(crawl: Json, asked: Labelled) -> bool:
+    return _has(crawl.get("labels"), asked.labels)
+
+
+def _schedule_carries(schedule: Json, asked: Labelled) -> bool:
+    """Return True if the schedule's selector has the labels, or its crawl."""
+    return schedule.get("crawl") in asked.crawls or _has(schedule.get("selector"), asked.labels)
+
+
+# --- what a deletion ends ---------------------------------------------------------------------------------------------
+
+
+def _loses_crawl(crawl: Json) -> str:
+    stops = {"running": "it is running and stops; ", "seeding": "it is running and stops; "}.get(crawl["state"], "")
+    return f"{stops}its URLs, items and counters are deleted; pages in the archive are kept"
+
+
+def _loses_schedule(schedule: Json) -> str:
+    return "with its history; what it has started goes on"
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+def _schedule_lacks(schedule: Json, plan: Json, crawls: Mapping[str, Json]) -> WrongField | None:
+    """Return why the crawl of a schedule lets no firing apply its verb. A crawl in the files counts as applied."""
+    crawl = crawls.get(str(schedule.get("crawl")))
+    if crawl is None:
+        return next((WrongField("crawl", str(each), "") for each in plan.get("warnings", ())), None)
+    verb, desired = schedule.get("verb"), crawl.get("desired")
+    if desired is None or verb not in DECIDED_BY_DESIRED:
+        return None
+    reason = f"each firing is refused: the crawl declares `desired: {desired}`, so no schedule applies {verb} to it"
+    return WrongField("verb", reason, "leave `desired` out of the crawl, or schedule another verb")
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def pruned(body: Json) -> dict[str, Any]:
+    """Return what a file writes of a resource: nothing that is null, and no field that is empty."""
+    return {name: value for name, value in _without_nulls(body).items() if value != {}}
+
+
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+
+
+def _ended(until: object, now_s: float) -> bool:
+    ends = moment(until)
+    return ends is not None and ends.timestamp() <= now_s
+
+
+def _crawl_document(crawl: Json, now_s: float) -> Json:
+    """Leave out whether to start it if it runs, so that it also runs where the file creates it."""
+    given = {"labels": crawl["labels"] or None, "desired": crawl["desired"]}
+    waits = crawl["desired"] is None and crawl["state"] not in ("seeding", "running")
+    return pruned(given) | ({"start": False} if waits else {}) | {"spec": crawl["spec"]}
+
+
+def _schedule_document(schedule: Json, now_s: float) -> Json:
+    return pruned(SCHEDULE.declared(schedule))
+
+
+def _policy_document(policy: Json, now_s: float) -> Json | None:
+    """Leave out a block that has ended. A policy that had nothing else declares nothing any more."""
+    block = policy["block"]
+    if block is None or not _ended(block["until"], now_s):
+        return pruned(HOST_POLICY.declared(policy))
+    left = pruned(HOST_POLICY.declared(policy) | {"block": None})
+    return left if len(left) > 1 else None
+
+
+def _exclusion_document(exclusion: Json, now_s: float) -> Json | None:
+    if _ended(exclusion["until"], now_s):
+        return None
+    given = {"requested_by": exclusion["requested_by"] or None, "until": exclusion["until"]}
+    withdraw = {"withdraw": True} if exclusion["withdraw"] else {}
+    return {"target": exclusion["target"], "reason": exclusion["reason"], **pruned(given), **withdraw}
+
+
+def _config_document(stored: Json, now_s: float) -> Json | None:
+    return {"config": pruned(stored["config"])} if stored["revision"] else None
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+CONFIG: Final = DeclaredKind(
+    "config", "/v1/config", "",
+    signs=frozenset(("config",)),
+    shown_only=frozenset(("revision", "changed_at", "changed_by")),
+    document=_config_document,
+)  # fmt: skip
+
+EXCLUSION: Final = DeclaredKind(
+    "exclusion", "/v1/exclusions", "target",
+    signs=frozenset(("target",)),
+    shown_only=frozenset(("id", "kind", "active", "created_at", "created_by", "command")),
+    document=_exclusion_document,
+    named=_target, posted=True, numbered=True,
+)  # fmt: skip
+
+HOST_POLICY: Final = DeclaredKind(
+    "host-policy", "/v1/host-policies", "host",
+    signs=frozenset(("host",)),
+    shown_only=frozenset(("effective", "created_at", "created_by", "changed_at", "changed_by", "command")),
+    document=_policy_document,
+    named=_host,
+)  # fmt: skip
+
+CRAWL: Final = DeclaredKind(
+    "crawl", "/v1/crawls", "name",
+    signs=frozenset(("spec", "seeds")),
+    shown_only=frozenset((
+        "id", "revision", "state", "finished_reason", "blocking_reason", "resource_pressure", "allowed_verbs",
+        "created_at", "started_at", "finished_at", "active_s", "drifted", "warnings", "seeds",
+    )),
+    document=_crawl_document,
+    named=_label, posted=True,
+    query={"fields": "spec"},
+    carries=_crawl_carries,
+    loses=_loses_crawl,
+)  # fmt: skip
+
+SCHEDULE: Final = DeclaredKind(
+    "schedule", "/v1/schedules", "name",
+    signs=frozenset(("verb",)),
+    shown_only=frozenset((
+        "id", "next_at", "last_due_at", "created_at", "created_by", "next_firings", "warnings", "history",
+    )),
+    document=_schedule_document,
+    named=_label, posted=True,
+    carries=_schedule_carries,
+    loses=_loses_schedule,
+    crawl="crawl",
+    lacks=_schedule_lacks,
+)  # fmt: skip
+
+KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SCHEDULE)
+"""All kinds. What others refer to comes first; deletions go in the opposite order."""
+
+BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
+TARGET_KINDS: Final = frozenset(map(str, TargetKind))
+"""What a master shows as the `kind` of an exclusion."""

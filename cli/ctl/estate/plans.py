@@ -1,0 +1,194 @@
+"""Compares declared resources with the cluster: what is there, what would change, and what is in no file."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cli.ctl.cells import NONE, shown
+from cli.ctl.client import Client, path
+from cli.ctl.estate.declared import Declared
+from cli.ctl.estate.kinds import CRAWL, KINDS, DeclaredKind, Labelled, Labels
+from cli.ctl.output import CtlOutput
+from cli.ctl.problems import ProblemAnswer, Refusal, WrongField
+from cli.terminal.exits import Usage
+
+_NOT_OF_THE_FILE: Final = (401, 403, 429)
+"""Refusals that say nothing about what was sent."""
+
+SHOWN: Final = 5
+"""How many entries of a list that differ are shown, and how many names a message has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A resource as a master shows it. `at` is its API path."""
+
+    at: str
+    body: Mapping[str, Any]
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a file declares, and the master's plan for it. `present`: what there is, None if nothing or not read."""
+
+    declared: Declared
+    present: Present | None
+    plan: Mapping[str, Any]
+
+    @property
+    def action(self) -> str:
+        """`create`, `update` or `none`."""
+        return str(self.plan["action"])
+
+    def same_as(self, other: "Planned") -> bool:
+        """Return True if nothing that can be declared differs between what both found."""
+        kind = self.declared.kind
+        mine, others = (None if each is None else kind.declared(each.body) for each in (self.present, other.present))
+        return mine == others
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyThere:
+    """A resource that exists and that no file declares."""
+
+    kind: DeclaredKind
+    name: str
+    body: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """The resource as messages name it."""
+        return self.kind.title(self.name)
+
+
+class Sourced:
+    """Adds the file and the resource to what a master refuses about it."""
+
+    def __init__(self, declared: Declared) -> None:
+        self._declared = declared
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Refusal) or not 400 <= error.problem.status < 500:
+            return
+        if error.problem.status not in _NOT_OF_THE_FILE:
+            raise Refusal(self._declared.sourced(error.problem), unsure=error.unsure) from error
+
+
+def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
+    """Return the resource with this name, None if there is none."""
+    at = kind.path(name)
+    if kind.numbered:
+        known = client.get(kind.at, {kind.key: name}).body["items"]
+        if not known:
+            return None
+        at = kind.path(str(known[0]["id"]))
+    try:
+        answer = client.get(at)
+    except Refusal as refusal:
+        if refusal.problem.status != 404:
+            raise
+        return None
+    return Present(at, answer.body, answer.etag)
+
+
+def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
+    """Return the plan for a resource, which the master validates. Raise Refusal with the file's name.
+
+    With `to_apply` also read what is there, and before the plan: a change that comes between has another ETag then.
+    """
+    kind = declared.kind
+    with Sourced(declared):
+        if (wrong := declared.wrong) is not None:
+            raise Refusal(ProblemAnswer(422, "invalid", "the request is not valid", errors=(wrong,)))
+        there = present(client, kind, declared.name) if to_apply else None
+        body = {kind.key: declared.name, **declared.body} if kind.numbered else declared.body
+        return Planned(declared, there, client.ask("POST", kind.plan_path(declared.name), body=body).body)
+
+
+def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool) -> list[Planned]:
+    """Return the plans for all resources. Raise Usage with the errors of all documents that are not valid."""
+    plans: list[Planned] = []
+    wrong: list[str] = []
+    for declared in resources:
+        try:
+            plans.append(planned(client, declared, to_apply=to_apply))
+        except Refusal as refusal:
+            if not isinstance(ending := refusal.ending(), Usage):
+                raise
+            wrong.append(str(ending))
+    if wrong:
+        raise Usage("\n".join(wrong))
+    return plans
+
+
+def only_there(client: Client, labels: Labels, resources: Sequence[Declared]) -> list[OnlyThere]:
+    """Return what exists, carries the labels and is not in the files, in the order of deletion."""
+    declared = {each.title for each in resources}
+    texts = [f"{name}={value}" for name, value in labels.items()]
+    crawls = {str(each["name"]): each for each in client.items(path("crawls"), {"label": texts})}
+    asked, found = Labelled(labels, frozenset(crawls)), []
+    for kind in reversed(KINDS):
+        if kind.carries is None:
+            continue
+        for body in crawls.values() if kind is CRAWL else client.items(kind.at):
+            there = OnlyThere(kind, str(body[kind.key]), body)
+            if kind.carries(body, asked) and there.title not in declared:
+                found.append(there)
+    return found
+
+
+def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[Refusal]:
+    """Yield why valid resources cannot be applied: the crawl that they name is not there, or refuses them.
+
+    A crawl in the files counts as applied, and one in `gone` as deleted.
+    """
+    crawls = {each.declared.name: each.declared.body for each in plans if each.declared.kind is CRAWL}
+    deleted = {each.name for each in gone if each.kind is CRAWL}
+    for each in plans:
+        kind, body = each.declared.kind, each.declared.body
+        named = str(body.get(kind.crawl)) if kind.crawl else ""
+        wrong = kind.lacks(body, each.plan, crawls) if each.action != "none" else None
+        if named in deleted:
+            wrong = WrongField(
+                kind.crawl, f"names the crawl {named!r}, which --prune deletes", "declare the crawl, too"
+            )
+        if wrong is not None:
+            problem = ProblemAnswer(422, "invalid", f"the {kind.name} cannot be used", errors=(wrong,))
+            yield Refusal(each.declared.sourced(problem))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def show_changes(output: CtlOutput, changes: Iterable[Mapping[str, Any]]) -> None:
+    """Print the fields that change. Of lists, print the entries that come and go."""
+    for change in changes:
+        before, after = change.get("before"), change.get("after")
+        if isinstance(before, list) and isinstance(after, list) and any(moved := _moved(before, after)):
+            before, after = (entries or None for entries in moved)
+        for sign, value, style in (("-", before, "red"), ("+", after, "green")):
+            if value is not None:
+                output.say(f"  {sign} {shown(change['path'])}: {_brief(value, before, after)}", style)
+
+
+def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the entries that only the first list has, and those that only the second has."""
+    old, new = (Counter(map(json.dumps, entries)) for entries in (before, after))
+    return [json.loads(each) for each in (old - new).elements()], [json.loads(each) for each in (new - old).elements()]
+
+
+def _brief(value: Any, before: Any, after: Any) -> str:
+    """Return a value of a resource on one line. Seeds are shown by their URLs, if these differ."""
+    if not isinstance(value, list):
+        return shown(value)
+    sides = [side if isinstance(side, list) else [] for side in (before, after)]
+    urls = [{each.get("url") for each in side if isinstance(each, dict)} for side in sides]
+    if all(isinstance(each, dict) and "url" in each for each in value) and not (urls[0] & urls[1]):
+        value = [each["url"] for each in value]
+    more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
+    return (", ".join(map(shown, value[:SHOWN])) or NONE) + more
