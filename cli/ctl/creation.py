@@ -118,16 +118,14 @@ def _delete_declared(desk: VerbContext, declared: Declared, *, ignore: bool) -> 
     if declared.kind is CONFIG:
         desk.note("the config is left as it is: a cluster always has one")
         return
-    at = declared.kind.path(declared.name)
     if declared.kind.numbered:
         there = present(desk.client, declared.kind, declared.name)
         if there is None and not ignore:
             raise Failed(f"{declared.source}: there is no {declared.kind.name} {declared.name!r}.")
-        at = at if there is None else there.at
-        if there is None:
-            desk.output.done(declared.title, "not found")
-            return
-    answer = _removed(desk.client, at, ignore=ignore)
+        at = None if there is None else there.at
+    else:
+        at = declared.kind.path(declared.name)
+    answer = None if at is None else _removed(desk.client, at, ignore=ignore)
     desk.output.done(declared.title, "not found" if answer is None else "deleted", answer and answer.body)
 
 

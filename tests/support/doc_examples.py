@@ -205,6 +205,7 @@ FILES: Final = {
     ("docs/recrawl.md", "seeds:"): "news.yaml",
     ("docs/recrawl.md", "name: nightly"): "nightly.yaml",
     ("docs/ctl.md", "name: docs"): "docs.yaml",
+    ("docs/ctl.md", "kind: host-policy"): "search.yaml",
     ("docs/pages.md", "collections:"): "config.yaml",
     ("docs/schedules.md", "name: nightly"): "nightly.yaml",
 }

@@ -81,12 +81,12 @@ class Sourced:
 
 def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
     """Return the resource with this name, None if there is none."""
-    at = kind.path(name)
     if kind.numbered:
         known = client.get(kind.at, {kind.key: name}).body["items"]
         if not known:
             return None
-        at = kind.path(str(known[0]["id"]))
+        name = str(known[0]["id"])
+    at = kind.path(name)
     try:
         answer = client.get(at)
     except Refusal as refusal:
