@@ -109,7 +109,7 @@ def test_what_others_refer_to_is_applied_first_and_all_is_planned_before(folder:
     assert sum(each.url.path.endswith("/plan") for each in masters.asked[:first]) == 5
 
 
-def test_nothing_is_applied_where_any_is_wrong_and_all_that_are_wrong_are_named(three: str) -> None:
+def test_nothing_is_applied_where_any_is_wrong_and_all_wrong_are_named(three: str) -> None:
     wrong = problem(422, "invalid", "the crawl spec cannot be used", errors=[{"path": "spec.x", "message": "no"}])
     masters = Masters([GONE, plan("create"), GONE, wrong, GONE, wrong])
     with pytest.raises(Usage) as refused:

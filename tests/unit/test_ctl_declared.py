@@ -42,7 +42,7 @@ def test_fields_added_by_master_declare_nothing_and_the_rest_is_sent(tmp_path: P
     assert crawl.body == {"spec": {}, "budget": 3}
 
 
-def test_every_kind_is_read_from_what_masters_show_and_in_the_order_of_references(tmp_path: Path) -> None:
+def test_every_kind_is_read_from_what_masters_show_in_order_of_references(tmp_path: Path) -> None:
     shown: dict[str, dict[str, Any]] = {
         "schedule": {"name": "n", "id": 3, "verb": "start", "crawl": "c", "next_at": None, "history": []},
         "crawl": {"name": "c", "id": 1, "state": "running", "spec": SPEC, "labels": {}, "desired": "running"},
