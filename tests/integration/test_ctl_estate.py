@@ -302,7 +302,7 @@ def test_what_has_ended_is_not_exported_since_it_cannot_be_applied(
         "orb: exclusion/a.test: what has ended is left out",
         "orb: host-policy/a.test: what has ended is left out",
         "orb: host-policy/b.test: what has ended is left out",
-        f"orb: 1 resources in {tmp_path / 'left'}",
+        f"orb: 1 resource in {tmp_path / 'left'}",
     ]
 
 

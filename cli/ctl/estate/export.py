@@ -39,7 +39,7 @@ def export_estate(desk: VerbContext, folder: Path | None) -> None:
             for text in _documents(desk.client, kind, desk.note):
                 out.write(text)
                 count += 1
-    desk.note(f"{count} resources in {folder}")
+    desk.note(f"{count} {'resource' if count == 1 else 'resources'} in {folder}")
 
 
 def _documents(client: Client, kind: DeclaredKind, note: Callable[[str], None]) -> Iterator[bytes]:
