@@ -25,7 +25,15 @@ from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, deletes_by_host, place_of, places_of_chunk
 from shared.domain.frontier.commands import GREATEST, SEED_DELETED, SEED_WITHDRAWN, CommandKind
-from shared.domain.frontier.states import COUNTED_AS_PAGE, EXTRA_BITS, OF_SET, REVISIT, UrlKind, UrlState, with_extra_hops
+from shared.domain.frontier.states import (
+    COUNTED_AS_PAGE,
+    EXTRA_BITS,
+    OF_SET,
+    REVISIT,
+    UrlKind,
+    UrlState,
+    with_extra_hops,
+)
 from shared.domain.frontier.store_model import CommandRun, DiscoveredLink
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 
