@@ -63,9 +63,7 @@ async def put_config(
     Settings that are left out have the values that each member was started with. Members follow within about two
     seconds, without a restart; /v1/cluster lists the others as `outdated_members`. If nothing differs, nothing changes.
     """
-    config = config_of(wanted)
-    if (wrong := _conflict(config, served)) is not None:
-        raise ApiProblem(ProblemKind.INVALID, _UNUSABLE, errors=[wrong])
+    config = _usable(wanted, served)
     stored, changed = await served.desired.put_config(
         config, expected=expected, actor=by, now_ms=served.clock.unix_ms()
     )
@@ -77,9 +75,9 @@ async def put_config(
 @router.post("/plan", summary="Plan a change of the hot configuration")
 async def plan_config(wanted: HotConfiguration, served: Served) -> DeclarationPlan:
     """Return what a PUT of the configuration would change, without changing anything. It is validated as by a PUT."""
-    _judge(wanted, served)
+    config = _usable(wanted, served)
     stored = await served.desired.config()
-    return declaration_plan(config_settings(stored.config), config_settings(config_of(wanted)))
+    return declaration_plan(config_settings(stored.config), config_settings(config))
 
 
 @router.get("/revisions", summary="List revisions of the hot configuration")
@@ -190,6 +188,14 @@ def _announce(stored: StoredConfig, changed: bool, served: Services) -> None:
         served.plane.wake()
         data = {"revision": stored.revision, "by": stored.changed_by}
         served.telling.publish(EventKind.CONFIG, SETTINGS, "updated", data=data)
+
+
+def _usable(wanted: HotConfiguration, served: Services) -> HotConfig:
+    """Return the configuration that was put. Raise a problem for values that cannot work."""
+    config = config_of(wanted)
+    if (wrong := _conflict(config, served)) is not None:
+        raise ApiProblem(ProblemKind.INVALID, _UNUSABLE, errors=[wrong])
+    return config
 
 
 def _conflict(config: HotConfig, served: Services) -> FieldError | None:

@@ -1,6 +1,7 @@
 """/v1/api-keys: API keys, and client certificates that need none, declared by name."""
 
 import json
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
@@ -13,6 +14,7 @@ from api.schemas.crawls import NAME
 from api.schemas.keys import KeyInput, KeySpec, KeyView, key_body
 from api.schemas.model import Listing
 from shared.domain.ops.access import ApiKey, IdentityKind, digest_of, new_key
+from shared.domain.ops.identities import certificate_name, network_of
 from shared.domain.reads.declared import Actor
 
 router = Router(prefix="/v1/api-keys", tags=["api-keys"])
@@ -99,11 +101,10 @@ async def _declared(
 ) -> tuple[ApiKey, str | None]:
     """Return a new key of this declaration and its secret, which a certificate does not have.
 
-    Raise ApiProblem if the declaration names no certificate and needs one.
+    Raise ApiProblem if the declaration names no certificate and needs one, or what is no network or certificate.
     """
-    if wanted.kind is IdentityKind.CERTIFICATE and wanted.certificate is None:
-        wrong = FieldError("certificate", "kind is certificate, so certificate must name one")
-        raise ApiProblem(ProblemKind.INVALID, "the declaration cannot be used", errors=[wrong])
+    if wrong := list(_mistakes(wanted)):
+        raise ApiProblem(ProblemKind.INVALID, "the declaration cannot be used", errors=wrong)
     key_id, secret = new_key()
     spec = {field: value for field, value in (await request.json()).items() if field != "name"}
     made = ApiKey(
@@ -111,3 +112,19 @@ async def _declared(
         kind=wanted.kind, spec=json.dumps(spec), **wanted.bounds(),
     )  # fmt: skip
     return made, secret if wanted.kind is IdentityKind.KEY else None
+
+
+def _mistakes(wanted: KeySpec) -> Iterator[FieldError]:
+    """Yield what is wrong with the networks and the certificate of a declaration."""
+    for number, network in enumerate(wanted.networks):
+        try:
+            network_of(network)
+        except ValueError as error:
+            yield FieldError(f"networks[{number}]", str(error))
+    if wanted.certificate is not None:
+        try:
+            certificate_name(wanted.certificate)
+        except ValueError as error:
+            yield FieldError("certificate", str(error))
+    elif wanted.kind is IdentityKind.CERTIFICATE:
+        yield FieldError("certificate", "kind is certificate, so certificate must name one")

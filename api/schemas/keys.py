@@ -11,10 +11,8 @@ from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
 from shared.domain.ops.identities import MAX_NETWORKS, certificate_name, network_of
 
-_NETWORK = Annotated[str, StringConstraints(max_length=64), AfterValidator(lambda text: network_of(text) and text)]
-_CERTIFICATE = Annotated[
-    str, StringConstraints(min_length=1, max_length=1100), AfterValidator(lambda text: certificate_name(text) and text)
-]
+_NETWORK = Annotated[str, StringConstraints(max_length=64)]
+_CERTIFICATE = Annotated[str, StringConstraints(min_length=1, max_length=1100)]
 _ROLE = "`viewer` reads, `operator` also changes crawls, seeds and hosts, `admin` also manages API keys."
 _EXPIRES = "From this time on it is refused with 401. It needs a time zone. Default: it has no end."
 _NETWORKS = (

@@ -47,6 +47,7 @@ BEYOND_THE_DOCUMENT: Final = frozenset(
     {
         "the crawl spec cannot be used",
         "the schedule cannot be used",
+        "the declaration cannot be used",
         "the configuration cannot be used",
         "the address has a NUL character in it",
         "the cursor is not valid",

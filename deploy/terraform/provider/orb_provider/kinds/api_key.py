@@ -11,7 +11,7 @@ from orb_provider.findings import Finding, Refusal, Rejected
 from orb_provider.lifecycle import Lifecycle
 
 _ATTEMPTS: Final = 5
-_DEFAULTS: Final = {"kind": "key", "expires_at": None, "networks": [], "certificate": None}
+_DEFAULTS: Final[Values] = {"kind": "key", "expires_at": None, "networks": [], "certificate": None}
 _SECRET: Final = "secret"
 _ID: Final = "key_id"
 
