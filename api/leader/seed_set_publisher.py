@@ -102,4 +102,4 @@ class SeedSetPublisher:
             base = command_id_of(change.revision)
             command_id = base if left == 1 else f"{base}-{left}"
             command = Command(command_id, change.crawl_id, CommandKind.SEED_SET, {"places": list(part)})
-            await self._broker.publish_report(partition, "outcome", encode(command), f"{command_id}.{partition}")
+            await self._broker.publish_command(partition, encode(command), f"{command_id}.{partition}")

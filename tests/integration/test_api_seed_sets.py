@@ -131,10 +131,17 @@ class _Dying:
         self._sent = 0
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
+        self._send()
+        return await self._broker.publish_report(partition, kind, data, message_id)
+
+    async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
+        self._send()
+        return await self._broker.publish_command(partition, data, message_id)
+
+    def _send(self) -> None:
         self._sent += 1
         if self._sent == 3:
             raise Transient("killed", retry_in=0.0)
-        return await self._broker.publish_report(partition, kind, data, message_id)
 
 
 def test_change_reaches_its_owners_in_order_and_as_one(
