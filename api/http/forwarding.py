@@ -43,8 +43,8 @@ that into a user name at another host.
 """
 
 _ANYWHERE: Final = re.compile(
-    r"/v1/(crawls/[^/]+/(seeds|plan)|(schedules|host-policies)/[^/]+/plan|(exclusions|config)/plan|hosts/.*"
-    r"|dead-letters(/.*)?)"
+    r"/v1/(crawls/[^/]+/(seeds|plan|seed-sets/[^/]+/plan)|(schedules|host-policies|api-keys)/[^/]+/plan"
+    r"|(exclusions|config)/plan|hosts/.*|dead-letters(/.*)?)"
 )
 _CHANGES_SPEC: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
 _TAKEN_ALONG: Final = frozenset(

@@ -11,11 +11,13 @@ from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.schemas.crawls import NAME
-from api.schemas.keys import KeyInput, KeySpec, KeyView, key_body
+from api.schemas.keys import KeyInput, KeySpec, KeyView, key_body, key_plan
 from api.schemas.model import Listing
+from api.schemas.plans import DeclarationPlan
 from shared.domain.ops.access import ApiKey, IdentityKind, digest_of, new_key
 from shared.domain.ops.identities import certificate_name, network_of
 from shared.domain.reads.declared import Actor
+from shared.ports.catalog import Missing
 
 router = Router(prefix="/v1/api-keys", tags=["api-keys"])
 
@@ -83,6 +85,20 @@ async def put_key(
     return key_body(stored, secret if created else None)
 
 
+@router.post("/{key_name}/plan", summary="Plan a change of a key")
+async def plan_key(key_name: KeyName, wanted: KeySpec, served: Served) -> DeclarationPlan:
+    """Return what a PUT of the key would change, without changing anything. It is validated as by a PUT.
+
+    Declarations are compared in canonical form, with all defaults. No secret is made.
+    """
+    _check(wanted)
+    try:
+        stored = await served.catalog.key_named(key_name)
+    except Missing:
+        stored = None
+    return key_plan(stored, wanted)
+
+
 @router.delete("/{key_name}", summary="Revoke a key", responses=problems(404, ProblemKind.LAST_ADMIN, 412))
 async def revoke_key(key_name: KeyName, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
     """Revoke a key. Its name may be used again, for a key with another id and another secret.
@@ -99,12 +115,8 @@ async def revoke_key(key_name: KeyName, served: Served, by: By, expected: Expect
 async def _declared(
     name: str, wanted: KeySpec, request: Request, served: Served, by: Actor
 ) -> tuple[ApiKey, str | None]:
-    """Return a new key of this declaration and its secret, which a certificate does not have.
-
-    Raise ApiProblem if the declaration names no certificate and needs one, or what is no network or certificate.
-    """
-    if wrong := list(_mistakes(wanted)):
-        raise ApiProblem(ProblemKind.INVALID, "the declaration cannot be used", errors=wrong)
+    """Return a new key of this declaration and its secret, which a certificate does not have."""
+    _check(wanted)
     key_id, secret = new_key()
     spec = {field: value for field, value in (await request.json()).items() if field != "name"}
     made = ApiKey(
@@ -112,6 +124,12 @@ async def _declared(
         kind=wanted.kind, spec=json.dumps(spec), **wanted.bounds(),
     )  # fmt: skip
     return made, secret if wanted.kind is IdentityKind.KEY else None
+
+
+def _check(wanted: KeySpec) -> None:
+    """Raise ApiProblem if the declaration names no certificate and needs one, or what is no network or certificate."""
+    if wrong := list(_mistakes(wanted)):
+        raise ApiProblem(ProblemKind.INVALID, "the declaration cannot be used", errors=wrong)
 
 
 def _mistakes(wanted: KeySpec) -> Iterator[FieldError]:

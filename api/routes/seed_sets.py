@@ -1,6 +1,8 @@
 """/v1/crawls/{name}/seed-sets: named sets of seeds, each declared as a whole."""
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Response
@@ -13,6 +15,7 @@ from api.routes.urls import Name
 from api.schemas.crawls import NAME
 from api.schemas.hosts import CommandAccepted
 from api.schemas.model import ANYTHING, Listing
+from api.schemas.plans import DeclarationPlan, declaration_plan
 from api.schemas.seed_sets import SeedSet, SeedSetInput, SeedSetSummary, seed_set_body, seed_set_summary
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.crawl.spec_parse import SpecError, parse_spec
@@ -85,6 +88,22 @@ async def put_seed_set(
     if created:
         response.headers["Location"] = f"/v1/crawls/{name}/seed-sets/{set_name}"
     return seed_set_body(stored)
+
+
+@router.post("/{set}/plan", summary="Plan a change of a seed set")
+async def plan_seed_set(name: Name, set_name: SetName, wanted: SeedSetInput, served: Served) -> DeclarationPlan:
+    """Return what a PUT of the set would change, without changing anything. It is validated as by a PUT.
+
+    A crawl that does not exist is a warning: it may be created before the PUT. Its scope then decides about the seeds.
+    """
+    before, warnings = None, []
+    try:
+        await _spec(name, wanted, served)
+    except Missing as error:
+        warnings.append(f"{error}: create it before the seed set")
+    with suppress(Missing):
+        before = {"seeds": json.loads((await served.desired.seed_set(name, set_name)).document)}
+    return declaration_plan(before, {"seeds": wanted.seeds}, warnings)
 
 
 @router.delete("/{set}", status_code=202, summary="Delete a seed set", responses=problems(412))

@@ -1,12 +1,14 @@
 """The request and response bodies of API keys."""
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, Strict, StringConstraints
 
 from api.schemas.model import Model, Moment, RequestModel, field, ms_of, when
+from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
 from shared.domain.ops.identities import MAX_NETWORKS, certificate_name, network_of
@@ -96,12 +98,21 @@ class KeyView(Model):
 
 def key_body(key: ApiKey, secret: str | None = None) -> KeyView:
     """Return an API key as the API shows it, with its secret if the key is new."""
-    bounds = KeyBounds(
-        role=key.role,
-        kind=key.kind,
-        expires_at=when(key.expires_at_ms),
-        networks=list(key.networks),
-        certificate=key.certificate,
-    )
+    bounds = _effective(key.role, key.kind, key.expires_at_ms, key.networks, key.certificate)
     spec = bounds.model_dump(mode="json") if key.spec is None else json.loads(key.spec)
     return KeyView.of(key, id=key.key_id, spec=spec, effective=bounds, key=secret)
+
+
+def key_plan(stored: ApiKey | None, wanted: KeySpec) -> DeclarationPlan:
+    """Return what a PUT of `wanted` would change of `stored`."""
+    after = _effective(wanted.role, wanted.kind, **wanted.bounds())
+    before = None if stored is None else key_body(stored).effective.model_dump(mode="json")
+    return declaration_plan(before, after.model_dump(mode="json"))
+
+
+def _effective(
+    role: Role, kind: IdentityKind, expires_at_ms: int | None, networks: Sequence[str], certificate: str | None
+) -> KeyBounds:
+    return KeyBounds(
+        role=role, kind=kind, expires_at=when(expires_at_ms), networks=list(networks), certificate=certificate
+    )

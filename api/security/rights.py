@@ -80,6 +80,7 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("get", f"GET {_CRAWL}/seed-sets/{{set}}", VIEWER),
         ("put", f"PUT {_CRAWL}/seed-sets/{{set}}", OPERATOR),
         ("delete", f"DELETE {_CRAWL}/seed-sets/{{set}}", OPERATOR),
+        ("plan", f"POST {_CRAWL}/seed-sets/{{set}}/plan", VIEWER),
     ),
     "progress": (
         ("get numbers", f"GET {_CRAWL}/stats", VIEWER),
@@ -183,6 +184,7 @@ _TABLE: Final[Mapping[str, tuple[_Row, ...]]] = {
         ("get", "GET /v1/api-keys/{key_name}", ADMIN),
         ("put", "PUT /v1/api-keys/{key_name}", ADMIN),
         ("revoke", "DELETE /v1/api-keys/{key_name}", ADMIN),
+        ("plan", "POST /v1/api-keys/{key_name}/plan", ADMIN),
     ),
     "audit": (("list", "GET /v1/audit", ADMIN),),
     "health": (

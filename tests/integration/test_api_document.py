@@ -116,10 +116,12 @@ def test_which_writes_need_the_leader_is_decided_for_every_one() -> None:
     assert anywhere == {
         ("POST", "/v1/crawls/{name}/plan"),
         ("POST", "/v1/crawls/{name}/seeds"),
+        ("POST", "/v1/crawls/{name}/seed-sets/{set}/plan"),
         ("POST", "/v1/schedules/{schedule}/plan"),
         ("POST", "/v1/host-policies/{host}/plan"),
         ("POST", "/v1/exclusions/plan"),
         ("POST", "/v1/config/plan"),
+        ("POST", "/v1/api-keys/{key_name}/plan"),
         ("POST", "/v1/hosts/{host}/unblock"),
         ("POST", "/v1/dead-letters/replay"),
         ("DELETE", "/v1/dead-letters"),

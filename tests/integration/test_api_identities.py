@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import ssl
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
@@ -93,6 +94,33 @@ def test_a_replaced_key_works_on_with_its_new_role_and_a_deleted_one_not(tmp_pat
     asyncio.run(story())
 
 
+def test_plan_of_a_key_compares_what_is_in_effect_and_changes_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            at = "/v1/api-keys/ci"
+            planned = await admin.post(f"{at}/plan", json=WHOLE)
+            assert planned.json() == {"action": "create", "changes": [], "warnings": []}
+            problem(await admin.get(at), 404, "not-found")
+            made = await admin.put(at, json=WHOLE)
+            same = {
+                "role": "operator",
+                "expires_at": "2099-01-01T00:00:00Z",
+                "networks": ["127.0.0.0/8", "10.1.2.3/32"],
+            }
+            for body in (WHOLE, same, {**same, "kind": "key"}):
+                answer = (await admin.post(f"{at}/plan", json=body)).json()
+                assert answer == {"action": "none", "changes": [], "warnings": []}
+            planned = (await admin.post(f"{at}/plan", json={"role": "viewer", "certificate": "dns:A.test"})).json()
+            assert planned["action"] == "update"
+            changes = {each["path"]: each["after"] for each in planned["changes"]}
+            assert changes == {"role": "viewer", "expires_at": None, "networks": [], "certificate": "dns:a.test"}
+            assert (await admin.get(at)).json() == {**made.json(), "key": None}
+            first = next(iter(served.keys.values()))
+            assert all(text not in json.dumps(planned) for text in (made.json()["key"], first))
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
@@ -111,6 +139,8 @@ def test_a_declaration_that_cannot_be_used_names_its_field(tmp_path: Path, spec:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
             said = problem(await admin.put("/v1/api-keys/ci", json=spec), 422, "invalid")
             assert [each["path"] for each in said["errors"]] == [path]
+            planned = problem(await admin.post("/v1/api-keys/ci/plan", json=spec), 422, "invalid")
+            assert planned["errors"] == said["errors"]
             problem(await admin.get("/v1/api-keys/ci"), 404, "not-found")
 
     asyncio.run(story())

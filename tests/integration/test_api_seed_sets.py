@@ -202,3 +202,44 @@ def test_list_is_paged_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         problem(await client.put(f"{AT}/No", json={"seeds": []}), 422, "invalid")
 
     as_operator(tmp_path, story)
+
+
+def test_plan_says_what_a_put_would_do_and_changes_nothing(tmp_path: Path) -> None:
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        none = {"action": "create", "changes": [], "warnings": []}
+        async with opened.as_role(Role.VIEWER) as viewer:
+            assert (await viewer.post(f"{ONE}/plan", json={"seeds": ["http://a.test/"]})).json() == none
+            problem(await viewer.get(ONE), 404, "not-found")
+            made = await client.put(ONE, json={"seeds": ["http://a.test/", {"url": "http://b.test/", "priority": 1}]})
+            same = {"seeds": made.json()["seeds"]}
+            unchanged = {"action": "none", "changes": [], "warnings": []}
+            assert (await viewer.post(f"{ONE}/plan", json=same)).json() == unchanged
+            planned = (await viewer.post(f"{ONE}/plan", json={"seeds": []})).json()
+            assert planned["action"] == "update"
+            assert planned["changes"] == [{"path": "seeds", "before": same["seeds"], "after": []}]
+            assert (await viewer.get(ONE)).json() == made.json()
+            other = await viewer.post("/v1/crawls/other/seed-sets/one/plan", json={"seeds": ["https://a.test/"]})
+            assert other.json() == none | {"warnings": ["there is no crawl 'other': create it before the seed set"]}
+
+    as_operator(tmp_path, story)
+
+
+@pytest.mark.parametrize("crawl", ["docs", "none"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"seeds": ["http://a.test/", "ftp://b.test/", {"url": 3}, "//"]},
+        {"seeds": [{"url": "http://a.test/", "prio": 1}]},
+        {"seeds": ["http://a.test/"], "name": "one"},
+        {"seeds": ["http://a.test/" + "x" * 9000]},
+        {},
+    ],
+)
+def test_plan_refuses_what_a_put_refuses_in_the_same_words(tmp_path: Path, crawl: str, body: dict[str, Any]) -> None:
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        at = f"/v1/crawls/{crawl}/seed-sets/one"
+        put = problem(await client.put(at, json=body), 422, "invalid")
+        plan = problem(await client.post(f"{at}/plan", json=body), 422, "invalid")
+        assert plan["errors"] == put["errors"] != []
+
+    as_operator(tmp_path, story)
