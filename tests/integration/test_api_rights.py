@@ -19,7 +19,7 @@ from tests.support.api.rest_api import Api, api, client_of
 PATHS = {
     "name": "docs", "revision": "1", "command_id": "c1", "page": "4099-" + "0" * 32, "version": "1", "segment": "s",
     "what": "urls.jsonl", "item": "0" * 32, "host": "example.org", "exclusion_id": "7", "schedule": "nightly",
-    "letter": "7", "id": "m9", "key_id": "0" * 16, "key_name": "ci", "set": "partners",
+    "letter": "7", "id": "m9", "key_id": "0" * 16, "key_name": "ci", "set": "partners", "value": "log_level",
 }  # fmt: skip
 GUARDED = [right for right in RIGHTS if right.role is not None]
 
