@@ -18,7 +18,7 @@ from api.schemas.model import ANYTHING, Listing
 from api.schemas.plans import DeclarationPlan, declaration_plan
 from api.schemas.seed_sets import SeedSet, SeedSetInput, SeedSetSummary, seed_set_body, seed_set_summary
 from shared.domain.crawl.spec import decode_spec
-from shared.domain.crawl.spec_parse import SpecError, parse_spec
+from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.ops.seed_sets import SeedSetSpec, set_spec
 from shared.ports.catalog import Missing
 from shared.wire.events import EventKind
@@ -131,11 +131,10 @@ async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpe
 
 def _checked(wanted: SeedSetInput, bounds: Mapping[str, object]) -> SeedSetSpec:
     try:
-        seeds = parse_spec({"seeds": wanted.seeds, "scope": bounds}).seeds if wanted.seeds else ()
+        return set_spec(wanted.seeds, bounds)
     except SpecError as error:
         wrong = [FieldError(each.path, each.message, each.hint) for each in error.problems]
         raise ApiProblem(ProblemKind.INVALID, "the seeds are not valid", errors=wrong) from error
-    return set_spec(wanted.seeds, seeds)
 
 
 def _changed(name: str, set_name: str, change: str, served: Services) -> None:

@@ -86,6 +86,7 @@ def declare(verbs: Verbs) -> None:
 
 
 def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
+    desk.check_shows_secrets()
     bounds = {
         "expires_at": None if arguments.expires is None else _end_of_key(arguments.expires),
         "networks": arguments.networks,
@@ -94,11 +95,9 @@ def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in bounds.items() if value}
     body = {"name": arguments.name, "role": arguments.role, **given}
     made = desk.client.ask("POST", path("api-keys"), body=body, repeatable=False).body
-    if desk.output.for_people:
-        desk.output.say(made["key"])
-        desk.note(f"key {made['name']} ({arguments.role}), id {made['id']}; it is not shown again")
-    else:
+    if not desk.output.for_people:
         desk.output.done(f"key/{made['name']}", "created", made)
+    desk.issued(made)
     return Exit.OK
 
 

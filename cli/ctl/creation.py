@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from cli.ctl.client import Client, ClientResponse, path
-from cli.ctl.estate.apply import create, files_option
+from cli.ctl.estate.apply import create, files_option, show_done
 from cli.ctl.estate.declared import Declared, read
-from cli.ctl.estate.kinds import CONFIG, CRAWL
+from cli.ctl.estate.kinds import API_KEY, CONFIG, CRAWL
 from cli.ctl.estate.plans import Sourced, present
 from cli.ctl.problems import Refusal
 from cli.ctl.verb_context import VerbContext, Verbs
@@ -68,6 +68,8 @@ def _create(desk: VerbContext, arguments: argparse.Namespace) -> int:
     for each in resources:
         if each.kind is CONFIG:
             raise Usage(f"{each.source}: a cluster always has a config, so it cannot be created: use `orb ctl apply`.")
+    if any(each.has_secret for each in resources):
+        desk.check_shows_secrets()
     for each in resources:
         waits = {"start": False} if arguments.no_start and each.kind is CRAWL else {}
         try:
@@ -77,7 +79,7 @@ def _create(desk: VerbContext, arguments: argparse.Namespace) -> int:
             if refusal.problem.status == 412:
                 raise Failed(f"{each.source}: {each.title} exists already: change it with `orb ctl apply`.") from None
             raise
-        desk.output.done(each.title, "created", made)
+        show_done(desk, each, "created", made)
     return Exit.OK
 
 
@@ -85,7 +87,8 @@ def _delete(desk: VerbContext, arguments: argparse.Namespace) -> int:
     if arguments.file:
         if arguments.kind is not None:
             raise Usage("files and a kind with names cannot be combined.")
-        for declared in reversed(read(arguments.file, sys.stdin)):
+        backwards = reversed(read(arguments.file, sys.stdin))
+        for declared in sorted(backwards, key=lambda each: each.kind is API_KEY):  # one of them may carry all this out
             _delete_declared(desk, declared, ignore=arguments.ignore_missing)
         return Exit.OK
     kind, names = _SINGULAR.get(arguments.kind, (arguments.kind or "").removesuffix("s")), arguments.names

@@ -45,6 +45,11 @@ class CtlOutput:
         """True if the format is for people: sentences and tables."""
         return self._form in ("table", "wide")
 
+    @property
+    def names_only(self) -> bool:
+        """True if the format has nothing but names."""
+        return self._form == "name"
+
     def items(self, resource: ResourceKind, rows: Iterable[Mapping[str, Any]]) -> int:
         """Print a list of resources in the chosen format. Return the number of its entries."""
         match self._form:

@@ -9,6 +9,7 @@ from typing import Any
 from cli.ctl.cells import printable
 from cli.ctl.client import Client
 from cli.ctl.output import CtlOutput
+from cli.terminal.exits import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,17 @@ class VerbContext:
         """Print to stderr how to wait for the command that the answer names. Print nothing for programs."""
         if answer.get("command") is not None and self.output.for_people:
             self.note(f"the owners apply it: `orb ctl wait command {answer['command']}` waits until all have")
+
+    def issued(self, made: Mapping[str, Any]) -> None:
+        """Print the secret of a new key, which no other answer has. Print nothing for programs: `made` has it."""
+        if made.get("key") is not None and self.output.for_people:
+            self.output.say(made["key"])
+            self.note(f"key {made['name']} ({made['effective']['role']}), id {made['id']}; it is not shown again")
+
+    def check_shows_secrets(self) -> None:
+        """Raise Usage if the output has no place for the secret of a new key."""
+        if self.output.names_only:
+            raise Usage("-o name would lose the secret of the new key, which is shown only once: choose another form.")
 
 
 Verb = Callable[[VerbContext, argparse.Namespace], int]

@@ -15,7 +15,6 @@ from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.access_schema import audit_log
 from shared.adapters.sql.frontier.store import SqlStore
-from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.crawl.state import Verb
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.commands import SEED_WITHDRAWN
@@ -71,7 +70,7 @@ async def put(
     *,
     new: bool = False,
 ) -> tuple[StoredSeedSet, bool]:
-    spec = set_spec(seeds, parse_spec({"seeds": list(seeds)}).seeds if seeds else ())
+    spec = set_spec(seeds, {})
     return await desired.put_seed_set(
         crawl_of(t), name, spec, PARTITIONS, expected=expected, new=new, actor=OPERATOR, now_ms=NOW_MS
     )

@@ -285,8 +285,11 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
+SETS: list[dict[str, Any]] = [{"name": "partners", "count": 2}]
+
+
 def cluster(crawls: Sequence[dict[str, Any]] = (OLD,), refused: Sequence[Say] = ()) -> Answering:
-    """Answers of a cluster with these crawls, and the schedules above. Deletions are refused as given."""
+    """Answers of a cluster with these crawls, the schedules above, and the sets above of the crawl `old`. Deletions are refused as given."""
 
     left = iter(refused)
 
@@ -302,7 +305,10 @@ def cluster(crawls: Sequence[dict[str, Any]] = (OLD,), refused: Sequence[Say] = 
                 return listing(crawls)
             case _ if name == "schedules":
                 return listing(SCHEDULES)
-        known = crawls if kind == "crawls" else SCHEDULES
+            case _ if name == "seed-sets":
+                assert request.url.path == "/v1/crawls/old/seed-sets"
+                return listing(SETS)
+        known = crawls if kind == "crawls" else SETS if kind == "seed-sets" else SCHEDULES
         return next((shown("7-7", **each) for each in known if each["name"] == name), GONE)
 
     return answer
@@ -317,15 +323,18 @@ def test_prune_deletes_what_has_the_label_in_the_order_of_references(
         "crawl/a unchanged",
         "schedule/by-crawl deleted",
         "schedule/by-selector deleted",
+        "seed-set/old/partners deleted",
         "crawl/old deleted",
     ]
     assert writes(masters) == [
         'DELETE /v1/schedules/by-crawl "7-7"',
         'DELETE /v1/schedules/by-selector "7-7"',
+        'DELETE /v1/crawls/old/seed-sets/partners "7-7"',
         'DELETE /v1/crawls/old "7-7"',
     ]
     told = capsys.readouterr().err
-    assert "leaves these kinds alone, since they have no labels: config, exclusion, host-policy" in told
+    assert "leaves these kinds alone, since they have no labels: config, exclusion, host-policy, api-key\n" in told
+    assert "seed-set/old/partners would be deleted: its seeds are withdrawn, unless another set" in told
     assert "crawl/old would be deleted: it is running and stops; its URLs, items and counters are deleted" in told
 
 
@@ -393,10 +402,34 @@ def test_crawl_that_only_moved_on_is_deleted_at_its_present_version(one: str) ->
     assert writes(masters).count('DELETE /v1/schedules/by-crawl "7-7"') == 3
 
 
-def test_prune_refuses_to_delete_the_crawl_of_a_schedule_that_stays(tmp_path: Path) -> None:
+def test_set_whose_crawl_loses_the_label_before_the_deletion_is_kept(one: str) -> None:
+    crawls = [dict(OLD)]
+    answering = cluster(crawls)
+
+    def answer(request: httpx.Request) -> Say:
+        if request.method == "DELETE" and request.url.path.endswith("partners"):
+            crawls[0] = OLD | {"labels": {"team": "y"}}
+            return STALE
+        return answering(request)
+
+    masters = Masters(answer)
+    said = masters.run("apply", "-f", one, "--prune", "-l", "team=x", "--yes")
+    assert "seed-set/old/partners kept: it does not carry the label any more\n" in said
+    assert writes(masters).count('DELETE /v1/crawls/old/seed-sets/partners "7-7"') == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: by-crawl\ncrawl: old\nverb: start\nevery_s: 60\n",
+        "kind: seed-set\nname: partners\ncrawl: old\nseeds: []\n",
+    ],
+)
+def test_prune_refuses_to_delete_the_crawl_of_what_stays(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text("name: by-crawl\ncrawl: old\nverb: start\nevery_s: 60\n")
-    masters = Masters(cluster())
+    file.write_text(text)
+    answering = cluster()
+    masters = Masters(lambda asked: plan("update") if asked.method == "POST" else answering(asked))
     with pytest.raises(Usage, match="crawl: names the crawl 'old', which --prune deletes"):
         masters.run("apply", "-f", str(file), "--prune", "-l", "team=x", "--yes")
     assert writes(masters) == []
@@ -414,6 +447,7 @@ def test_diff_ends_with_one_only_for_a_difference(one: str) -> None:
     assert [(each["kind"], each["name"], each["action"]) for each in items] == [
         ("schedule", "by-crawl", "delete"),
         ("schedule", "by-selector", "delete"),
+        ("seed-set", "old/partners", "delete"),
         ("crawl", "old", "delete"),
     ]
     for status, kind in ((401, "unauthenticated"), (403, "forbidden")):

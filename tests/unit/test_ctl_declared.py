@@ -43,8 +43,12 @@ def test_fields_added_by_master_declare_nothing_and_the_rest_is_sent(tmp_path: P
 
 
 def test_every_kind_is_read_from_what_masters_show_in_order_of_references(tmp_path: Path) -> None:
+    spec = {"role": "viewer", "kind": "certificate", "certificate": "dns:a.test"}
+    of_set = {"kind": "seed-set", "crawl": "c"}
     shown: dict[str, dict[str, Any]] = {
+        "api-key": {"name": "k", "id": "0", "spec": spec, "effective": {}, "key": "orb_0_x", "last_used_at": None},
         "schedule": {"name": "n", "id": 3, "verb": "start", "crawl": "c", "next_at": None, "history": []},
+        "seed-set": {**of_set, "name": "s", "count": 1, "seeds": SPEC["seeds"], "command": "x", "changed_by": "y"},
         "crawl": {"name": "c", "id": 1, "state": "running", "spec": SPEC, "labels": {}, "desired": "running"},
         "host-policy": {"host": "Bücher.Example:8080", "effective": {}, "slots": 1, "command": "x", "changed_by": "y"},
         "exclusion": {"id": 7, "target": "HTTPS://a.test/%7Ex", "kind": "url_prefix", "reason": "r", "active": True},
@@ -58,7 +62,9 @@ def test_every_kind_is_read_from_what_masters_show_in_order_of_references(tmp_pa
         ("exclusion/https://a.test/~x", {"reason": "r"}),
         ("host-policy/xn--bcher-kva.example:8080", {"slots": 1}),
         ("crawl/c", {"spec": SPEC, "labels": {}, "desired": "running"}),
+        ("seed-set/c/s", SPEC),
         ("schedule/n", {"verb": "start", "crawl": "c"}),
+        ("api-key/k", spec),
     ]
     assert [kind.name for kind in KINDS] == list(reversed(shown))
     for name, body in shown.items():
@@ -73,6 +79,27 @@ def test_unknown_field_reaches_the_master_which_names_it(tmp_path: Path) -> None
         ({"untill": "x"}, False),
         ({"slotts": 3}, True),
     ]
+
+
+def test_field_identity_of_a_key_is_the_kind_of_the_request(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("kind: api-key\nname: k\nrole: viewer\nidentity: certificate\n---\nname: l\nrole: admin\n")
+    assert [(each.title, each.body, each.has_secret) for each in read([str(file)], [])] == [
+        ("api-key/k", {"role": "viewer", "kind": "certificate"}, False),
+        ("api-key/l", {"role": "admin"}, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("crawl", "name", "path"),
+    [("A", "s", "crawl"), ("c", "", "name"), ("..", "s", "crawl"), ("c/d", "s", "name"), ("c", "s/..", "name")],
+)
+def test_crawl_and_name_of_a_seed_set_cannot_change_its_path(tmp_path: Path, crawl: str, name: str, path: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"kind": "seed-set", "crawl": crawl, "name": name, "seeds": []}))
+    [declared] = read([str(file)], [])
+    assert declared.wrong is not None
+    assert declared.wrong.path == path
 
 
 JSON = st.recursive(
@@ -106,7 +133,10 @@ def test_what_is_written_as_yaml_is_read_as_the_same(body: dict[str, Any]) -> No
         ("kind: scedule\nname: a", "a.yaml: unknown kind 'scedule'; did you mean schedule?"),
         ("kind: hostpolicy\nhost: a", "a.yaml: unknown kind 'hostpolicy'; did you mean host-policy?"),
         ("kind: network\nname: a", "a.yaml: unknown kind 'network'; known: config, exclusion"),
-        ("kind: 7\nname: a", "a.yaml: unknown kind 7; known: config, exclusion, host-policy, crawl, schedule"),
+        (
+            "kind: 7\nname: a",
+            "a.yaml: unknown kind 7; known: config, exclusion, host-policy, crawl, seed-set, schedule, api-key",
+        ),
         ("kind: crawl\nname: a\nverb: start", "a.yaml is not a crawl: it has no `spec:` (or `seeds:`)."),
         ("kind: host-policy\nname: a.test", "a.yaml is not a host-policy: it has no `host:`."),
         ("host: 7", "a.yaml is not a host-policy: its `host:` is no text: quote it."),
@@ -114,6 +144,11 @@ def test_what_is_written_as_yaml_is_read_as_the_same(body: dict[str, Any]) -> No
         ("hots: a.test\nslots: 1", "it has no `name:`; `kind:` names another kind of resource."),
         ("kind: config\nlog_level: info", "a.yaml is not a config: it has no `config:` with the settings."),
         ("config: {}\nlog_level: info", "a.yaml: config: unknown field 'log_level'; settings are below `config:`."),
+        ("kind: seed-set\nname: s\nseeds: []", "a.yaml is not a seed-set: it has no `crawl:`."),
+        ("kind: seed-set\ncrawl: 7\nname: s", "a.yaml is not a seed-set: its `crawl:` is no text: quote it."),
+        ("crawl: c\nname: s\nrole: viewer\n---\nkind: api-key\nname: s", "the api-key 's' is declared twice: in "),
+        ("kind: api-key\nrole: viewer", "a.yaml is not an api-key: it has no `name:`."),
+        ("kind: certificate\nname: s\nrole: viewer", "a.yaml: unknown kind 'certificate'"),
         ("host: A.test\n---\nhost: a.TEST", "the host-policy 'a.test' is declared twice: in "),
         ("target: A.test.\n---\nreason: x\ntarget: a.test", "the exclusion 'a.test' is declared twice: in "),
         ("config: {}\n---\nconfig: {}", "the config is declared twice: in "),

@@ -256,7 +256,9 @@ def test_delete_is_done_when_the_answer_to_the_first_try_was_lost() -> None:
     with pytest.raises(Failed):
         Masters([missing]).run("delete", "crawl", "docs")
     assert Masters([missing]).run("delete", "crawls", "docs", "--ignore-missing") == "crawl/docs not found\n"
-    with pytest.raises(Usage, match="expected one of crawl, exclusion, schedule, host-policy, key, dead-letter"):
+    with pytest.raises(
+        Usage, match="expected one of crawl, exclusion, schedule, host-policy, seed-set, key, dead-letter"
+    ):
         Masters([]).run("delete", "host", "a.test")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cli.ctl.client import Client
 from cli.ctl.estate.declared import Declared, read
-from cli.ctl.estate.kinds import KINDS, Labels
+from cli.ctl.estate.kinds import API_KEY, KINDS, SEED_SET, Labels
 from cli.ctl.estate.plans import (
     SHOWN,
     OnlyThere,
@@ -90,6 +90,8 @@ def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
         return Exit.OK
     if refused:
         raise Usage("\n".join(map(str, refused)))
+    if any(each.declared.has_secret and each.action == "create" for each in plans):
+        desk.check_shows_secrets()
     ask_to_delete(desk, gone, yes=arguments.yes)
     _carry_out(desk, plans, gone, labels)
     return Exit.OK
@@ -103,7 +105,7 @@ def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyT
         for plan in plans:
             done, body = applied(desk.client, plan)
             left.pop(0)
-            desk.output.done(plan.declared.title, done, body)
+            show_done(desk, plan.declared, done, body)
         for each in gone:
             done = delete(desk.client, each, labels)
             left.pop(0)
@@ -113,6 +115,17 @@ def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyT
         names = ", ".join(left[:SHOWN]) + more
         desk.note(f"{total - len(left)} of {total} are done; not done: {names}; repeat the command to continue")
         raise
+
+
+def show_done(desk: VerbContext, declared: Declared, done: str, body: Any) -> None:
+    """Print what was done to a resource, the secret of a new key, and how to wait until the seeds of a set are in."""
+    desk.output.done(declared.title, done, body)
+    if body is None or done == "unchanged":
+        return
+    if declared.kind is API_KEY:
+        desk.issued(body)
+    if declared.kind is SEED_SET:
+        desk.asked(body)
 
 
 def applied(client: Client, plan: Planned) -> tuple[str, Any]:
@@ -131,6 +144,8 @@ def applied(client: Client, plan: Planned) -> tuple[str, Any]:
             if refusal.problem.status not in (404, 412) and refusal.problem.kind != "exists":
                 raise
             seen = planned(client, plan.declared, to_apply=True)
+            if seen.action == "none" and refusal.unsure and plan.action == "create" and plan.declared.has_secret:
+                raise Failed(_unseen(plan.declared)) from refusal
             if seen.action == "none":  # an earlier attempt was applied, or another client made the same change
                 return (first if refusal.unsure else "unchanged"), None if seen.present is None else seen.present.body
             if not seen.same_as(plan):
@@ -145,6 +160,13 @@ def _overtaken(now: Planned) -> str:
     return (
         f"{source}: {now.declared.title} was {what} by another client after it was compared, and is left as it is; "
         "`orb ctl diff` shows what differs now."
+    )
+
+
+def _unseen(key: Declared) -> str:
+    return (
+        f"{key.source}: {key.title} was created, and the answer with its secret was lost: run `orb ctl keys revoke "
+        f"{key.name}` and repeat the command."
     )
 
 

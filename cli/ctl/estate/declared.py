@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cli.ctl.estate.kinds import BY_NAME, CONFIG, CRAWL, EXCLUSION, KINDS, TARGET_KINDS, DeclaredKind
+from cli.ctl.estate.kinds import (
+    API_KEY,
+    BY_NAME,
+    CONFIG,
+    CRAWL,
+    EXCLUSION,
+    IDENTITY,
+    KINDS,
+    TARGET_KINDS,
+    DeclaredKind,
+)
 from cli.ctl.problems import ProblemAnswer, WrongField
 from cli.terminal.exits import Usage
 from cli.terminal.yaml_input import documents, text_of
@@ -32,6 +42,11 @@ class Declared:
     def title(self) -> str:
         """The resource as messages name it."""
         return self.kind.title(self.name)
+
+    @property
+    def has_secret(self) -> bool:
+        """True for a key that a secret proves, and no certificate."""
+        return self.kind is API_KEY and self.body.get("kind", "key") == "key"
 
     @property
     def wrong(self) -> WrongField | None:
@@ -101,15 +116,19 @@ def _resources(data: Any, source: str) -> Iterator[Declared]:
 
 def _resource(data: dict[str, Any], source: str) -> Declared:
     kind, explicit = _kind_of(data, source)
-    rest = {name: value for name, value in data.items() if name not in (_KIND, kind.key)}
-    name = data.get(kind.key) if kind.key else kind.name
-    if not isinstance(name, str):
-        lacks = "text in quotes" if kind.key in data else "missing"
+    naming = [field for field in (kind.crawl if kind.of_crawl else "", kind.key) if field]
+    rest = {name: value for name, value in data.items() if name not in (_KIND, *naming)}
+    for field in naming:
+        if isinstance(data.get(field), str):
+            continue
         more = "" if explicit or kind is not CRAWL else "; `kind:` names another kind of resource"
-        needs = f"it has no `{kind.key}:`" if lacks == "missing" else f"its `{kind.key}:` is no text: quote it"
+        needs = f"its `{field}:` is no text: quote it" if field in data else f"it has no `{field}:`"
         raise Usage(f"{source} is not {_a(kind.name)}: {needs}{more}.")
+    name = "/".join(data[field] for field in naming) or kind.name
     if kind is CRAWL:
         rest = _crawl(rest, source, explicit=explicit)
+    if kind is API_KEY:
+        rest = _key(rest)
     body = kind.declared(rest)
     if kind is CONFIG:
         body = _config(body, source)
@@ -126,7 +145,7 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
         return EXCLUSION, True
     if _KIND in data:
         raise Usage(f"{source}: unknown kind {word!r}; {did_you_mean(str(word), BY_NAME)}.")
-    if isinstance(data.get(CRAWL.key), str) and isinstance(data.get("spec"), dict):
+    if isinstance(data.get(CRAWL.key), str) and isinstance(data.get("spec"), dict) and not API_KEY.signs & data.keys():
         return CRAWL, False
     return next((kind for kind in KINDS if kind is not CRAWL and kind.signs & data.keys()), CRAWL), False
 
@@ -139,6 +158,14 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
         return {"spec": rest}
     more = "" if explicit else "; `kind:` names another kind of resource"
     raise Usage(f"{source} is not a crawl: it has no `spec:` (or `seeds:`){more}.")
+
+
+def _key(rest: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a key. A master shows them below `spec`, and has another use for `kind`."""
+    if isinstance(rest.get("spec"), dict):
+        spec = rest.pop("spec")
+        return {**rest, **spec}
+    return {"kind" if name == IDENTITY else name: value for name, value in rest.items()}
 
 
 def _config(body: dict[str, Any], source: str) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from time import time
 from typing import Any, Final
 
 from cli.ctl.client import Client
-from cli.ctl.estate.kinds import KINDS, DeclaredKind
+from cli.ctl.estate.kinds import API_KEY, KINDS, DeclaredKind
+from cli.ctl.estate.plans import existing, present
 from cli.ctl.output import as_yaml
+from cli.ctl.problems import Refusal
 from cli.ctl.verb_context import VerbContext
 from cli.terminal.atomic_output import written_whole
 from cli.terminal.exits import Usage
@@ -20,11 +22,13 @@ def export_estate(desk: VerbContext, folder: Path | None) -> None:
     """Write all declared resources: a file for each kind, or one stream to standard output.
 
     A kind without resources has an empty file, so that a repeat leaves nothing of an earlier export. All files appear
-    together at the end, or none if anything fails.
+    together at the end, or none if anything fails. API keys are left out, and their file as it is, if the key that
+    asks may not list them.
     """
+    kinds = [kind for kind in KINDS if kind is not API_KEY or _may_list(desk, kind)]
     if folder is None:
         with written_whole(None) as out:
-            for kind in KINDS:
+            for kind in kinds:
                 for text in _documents(desk.client, kind, desk.note):
                     out.write(text)
         return
@@ -34,7 +38,7 @@ def export_estate(desk: VerbContext, folder: Path | None) -> None:
         raise Usage(f"cannot write to the folder {folder}: {error.strerror}.") from error
     count = 0
     with ExitStack() as files:
-        for kind in KINDS:
+        for kind in kinds:
             out = files.enter_context(written_whole(folder / _FILES[kind.name]))
             for text in _documents(desk.client, kind, desk.note):
                 out.write(text)
@@ -45,17 +49,30 @@ def export_estate(desk: VerbContext, folder: Path | None) -> None:
 def _documents(client: Client, kind: DeclaredKind, note: Callable[[str], None]) -> Iterator[bytes]:
     """Yield the resources of a kind, each as a document of YAML."""
     now_s = time()
-    for body in _existing(client, kind):
+    for body in _whole(client, kind):
         declares = kind.document(body, now_s)
-        name = str(body[kind.key]) if kind.key else ""
+        name = kind.name_of(body)
         if declares != kind.document(body, 0.0):
             note(f"{kind.title(name)}: what has ended is left out")
         if declares is not None:
-            named = {kind.key: name} if kind.key else {}
-            yield f"---\n{as_yaml({'kind': kind.name, **named, **declares})}".encode()
+            yield f"---\n{as_yaml({'kind': kind.name, **kind.naming(name), **declares})}".encode()
 
 
-def _existing(client: Client, kind: DeclaredKind) -> Iterator[Mapping[str, Any]]:
-    if kind.key:
-        return client.items(kind.at, kind.query)
-    return iter([client.get(kind.at).body])
+def _whole(client: Client, kind: DeclaredKind) -> Iterator[Mapping[str, Any]]:
+    """Yield all resources of a kind. Those that a list shows in part are read one by one."""
+    for body in existing(client, kind):
+        if not kind.of_crawl:
+            yield body
+        elif (there := present(client, kind, kind.name_of(body))) is not None:
+            yield there.body
+
+
+def _may_list(desk: VerbContext, kind: DeclaredKind) -> bool:
+    try:
+        desk.client.get(kind.at, {"limit": 1})
+    except Refusal as refusal:
+        if refusal.problem.status != 403:
+            raise
+        desk.note("API keys are left out: only a key with the role admin may list them")
+        return False
+    return True

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cli.ctl.cells import moment
@@ -10,8 +10,9 @@ from cli.ctl.client import Query, segment
 from cli.ctl.problems import WrongField
 from shared.domain.crawl.exclusions import TargetKind, TargetRefused, read_target
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
-from shared.domain.crawl.spec_parse import shown
+from shared.domain.crawl.spec_parse import SpecError, shown
 from shared.domain.crawl.state import DECIDED_BY_DESIRED
+from shared.domain.ops.seed_sets import set_spec
 from shared.domain.suggestions import label_meant
 from shared.domain.web.url import host_named
 
@@ -43,7 +44,8 @@ class DeclaredKind:
     - `document`: returns what a file declares of a resource at a Unix time. What has ended then is left out, since it
       cannot be applied again. None: nothing is left.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
-    - `lacks`: returns why a PUT will be refused, by the plan's warnings and the crawls in the files.
+    - `of_crawl`: each crawl has a list of its own, and the name of a resource is CRAWL/NAME. Lists show it in part.
+    - `lacks`: returns why a PUT will be refused, by the plan's warnings and the crawl in the files that it refers to.
     """
 
     name: str
@@ -59,11 +61,19 @@ class DeclaredKind:
     carries: Callable[[Json, Labelled], bool] | None = None
     loses: Callable[[Json], str] = lambda body: ""
     crawl: str = ""
-    lacks: Callable[[Json, Json, Mapping[str, Json]], WrongField | None] = lambda body, plan, crawls: None
+    of_crawl: bool = False
+    lacks: Callable[[Json, Json, Json | None], WrongField | None] = lambda body, plan, crawl: None
 
     def path(self, name: str) -> str:
         """Return the API path of a resource. `name`: its number if the kind is numbered."""
+        if self.of_crawl:
+            crawl, _, name = name.partition("/")
+            return f"{self.list_path(crawl)}/{segment(name, self.name)}"
         return f"{self.at}/{segment(name, self.name)}" if self.key else self.at
+
+    def list_path(self, crawl: str) -> str:
+        """Return the API path of the list of a crawl."""
+        return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
         """Return the API path of its plan."""
@@ -72,6 +82,22 @@ class DeclaredKind:
     def title(self, name: str) -> str:
         """Return the resource as messages name it."""
         return f"{self.name}/{name}" if self.key else self.name
+
+    def naming(self, name: str) -> dict[str, str]:
+        """Return the fields that name a resource."""
+        if self.of_crawl:
+            return dict(zip((self.crawl, self.key), name.split("/"), strict=True))
+        return {self.key: name} if self.key else {}
+
+    def name_of(self, body: Json) -> str:
+        """Return the name of a resource that a master shows."""
+        return f"{body[self.crawl]}/{body[self.key]}" if self.of_crawl else str(body.get(self.key, ""))
+
+    def crawl_of(self, name: str, body: Json) -> str:
+        """Return the name of the crawl that a resource refers to, empty if it refers to none."""
+        if self.of_crawl:
+            return name.partition("/")[0]
+        return str(body.get(self.crawl) or "") if self.crawl else ""
 
     def declared(self, body: Json) -> dict[str, Any]:
         """Return what can be declared of a resource that a master shows."""
@@ -85,6 +111,16 @@ def _label(name: str) -> str | WrongField:
     if re.fullmatch(LABEL, name):
         return name
     return WrongField("name", f"expected {LABEL_WORDS}, got {shown(name)}", label_meant(name))
+
+
+def _set_of_crawl(name: str) -> str | WrongField:
+    parts = name.split("/")
+    if len(parts) != 2:
+        return WrongField("name", f"expected a crawl and a set without slashes, got {shown(name)}", "")
+    for field, part in zip(("crawl", "name"), parts, strict=True):
+        if isinstance(wrong := _label(part), WrongField):
+            return replace(wrong, path=field)
+    return name
 
 
 def _host(name: str) -> str | WrongField:
@@ -115,6 +151,11 @@ def _schedule_carries(schedule: Json, asked: Labelled) -> bool:
     return schedule.get("crawl") in asked.crawls or _has(schedule.get("selector"), asked.labels)
 
 
+def _seed_set_carries(seed_set: Json, asked: Labelled) -> bool:
+    """Return True if the set's crawl has the labels."""
+    return seed_set["crawl"] in asked.crawls
+
+
 # --- what a deletion ends ---------------------------------------------------------------------------------------------
 
 
@@ -127,14 +168,33 @@ def _loses_schedule(schedule: Json) -> str:
     return "with its history; what it has started goes on"
 
 
+def _loses_seed_set(seed_set: Json) -> str:
+    return "its seeds are withdrawn, unless another set or the spec has them"
+
+
 # --- references -------------------------------------------------------------------------------------------------------
 
 
-def _schedule_lacks(schedule: Json, plan: Json, crawls: Mapping[str, Json]) -> WrongField | None:
-    """Return why the crawl of a schedule lets no firing apply its verb. A crawl in the files counts as applied."""
-    crawl = crawls.get(str(schedule.get("crawl")))
+def _missing(plan: Json) -> WrongField | None:
+    return next((WrongField("crawl", str(each), "") for each in plan.get("warnings", ())), None)
+
+
+def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
+    """Return why the crawl of a set takes none, or not these seeds. A crawl in the files counts as applied."""
     if crawl is None:
-        return next((WrongField("crawl", str(each), "") for each in plan.get("warnings", ())), None)
+        return _missing(plan)
+    try:
+        set_spec(seed_set["seeds"], crawl["spec"].get("scope") or {})
+    except SpecError as error:
+        wrong = error.problems[0]
+        return WrongField(wrong.path, wrong.message, wrong.hint)
+    return None
+
+
+def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
+    """Return why the crawl of a schedule lets no firing apply its verb. A crawl in the files counts as applied."""
+    if crawl is None:
+        return _missing(plan)
     verb, desired = schedule.get("verb"), crawl.get("desired")
     if desired is None or verb not in DECIDED_BY_DESIRED:
         return None
@@ -166,6 +226,16 @@ def _crawl_document(crawl: Json, now_s: float) -> Json:
     given = {"labels": crawl["labels"] or None, "desired": crawl["desired"]}
     waits = crawl["desired"] is None and crawl["state"] not in ("seeding", "running")
     return pruned(given) | ({"start": False} if waits else {}) | {"spec": crawl["spec"]}
+
+
+def _seed_set_document(seed_set: Json, now_s: float) -> Json:
+    return {"seeds": seed_set["seeds"]}
+
+
+def _key_document(key: Json, now_s: float) -> Json:
+    given = {name: value for name, value in pruned(key["spec"]).items() if value != []}
+    identity = given.pop("kind", "key")
+    return given if identity == "key" else given | {IDENTITY: identity}
 
 
 def _schedule_document(schedule: Json, now_s: float) -> Json:
@@ -232,6 +302,18 @@ CRAWL: Final = DeclaredKind(
     loses=_loses_crawl,
 )  # fmt: skip
 
+SEED_SET: Final = DeclaredKind(
+    "seed-set", "/v1/crawls/{crawl}/seed-sets", "name",
+    signs=frozenset(),
+    shown_only=frozenset(("count", "created_at", "created_by", "changed_at", "changed_by", "command")),
+    document=_seed_set_document,
+    named=_set_of_crawl,
+    carries=_seed_set_carries,
+    loses=_loses_seed_set,
+    crawl="crawl", of_crawl=True,
+    lacks=_seed_set_lacks,
+)  # fmt: skip
+
 SCHEDULE: Final = DeclaredKind(
     "schedule", "/v1/schedules", "name",
     signs=frozenset(("verb",)),
@@ -246,8 +328,19 @@ SCHEDULE: Final = DeclaredKind(
     lacks=_schedule_lacks,
 )  # fmt: skip
 
-KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SCHEDULE)
+API_KEY: Final = DeclaredKind(
+    "api-key", "/v1/api-keys", "name",
+    signs=frozenset(("role", "last_used_at")),
+    shown_only=frozenset(("id", "effective", "key", "created_at", "created_by", "last_used_at", "revoked_at")),
+    document=_key_document,
+    named=_label, posted=True,
+)  # fmt: skip
+
+KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_KEY)
 """All kinds. What others refer to comes first; deletions go in the opposite order."""
+
+IDENTITY: Final = "identity"
+"""The field of a key that the API calls `kind`, which here names the kind of the document."""
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
 TARGET_KINDS: Final = frozenset(map(str, TargetKind))

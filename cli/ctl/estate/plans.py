@@ -93,7 +93,29 @@ def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
         if refusal.problem.status != 404:
             raise
         return None
-    return Present(at, answer.body, answer.etag)
+    return Present(at, _named(kind, name, answer.body), answer.etag)
+
+
+def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = None) -> Iterator[Mapping[str, Any]]:
+    """Yield all resources of a kind as lists show them. `crawls`: whose, if each crawl has its own; None: all."""
+    if not kind.key:
+        yield client.get(kind.at).body
+    elif not kind.of_crawl:
+        yield from client.items(kind.at, kind.query)
+    else:
+        names = [str(each[CRAWL.key]) for each in client.items(CRAWL.at)] if crawls is None else crawls
+        for crawl in names:
+            try:
+                for body in client.items(kind.list_path(crawl)):
+                    yield {kind.crawl: crawl, **body}
+            except Refusal as refusal:
+                if refusal.problem.status != 404:  # the crawl was deleted since
+                    raise
+
+
+def _named(kind: DeclaredKind, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a master shows of a resource, with the crawl that only its path names."""
+    return {kind.crawl: kind.crawl_of(name, body), **body} if kind.of_crawl else body
 
 
 def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
@@ -135,8 +157,8 @@ def only_there(client: Client, labels: Labels, resources: Sequence[Declared]) ->
     for kind in reversed(KINDS):
         if kind.carries is None:
             continue
-        for body in crawls.values() if kind is CRAWL else client.items(kind.at):
-            there = OnlyThere(kind, str(body[kind.key]), body)
+        for body in crawls.values() if kind is CRAWL else existing(client, kind, crawls):
+            there = OnlyThere(kind, kind.name_of(body), body)
             if kind.carries(body, asked) and there.title not in declared:
                 found.append(there)
     return found
@@ -151,8 +173,8 @@ def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[
     deleted = {each.name for each in gone if each.kind is CRAWL}
     for each in plans:
         kind, body = each.declared.kind, each.declared.body
-        named = str(body.get(kind.crawl)) if kind.crawl else ""
-        wrong = kind.lacks(body, each.plan, crawls) if each.action != "none" else None
+        named = kind.crawl_of(each.declared.name, body)
+        wrong = kind.lacks(body, each.plan, crawls.get(named)) if each.action != "none" else None
         if named in deleted:
             wrong = WrongField(
                 kind.crawl, f"names the crawl {named!r}, which --prune deletes", "declare the crawl, too"

@@ -41,8 +41,8 @@ def delete(client: Client, each: OnlyThere, labels: Labels) -> str:
         there = present(client, each.kind, each.name)
         if there is None:
             return "deleted" if unsure else "not found"
-        crawl = there.body.get(each.kind.crawl) if each.kind.crawl else None
-        asked = Labelled(labels, frozenset() if crawl is None else _labelled_crawl(client, crawl, labels))
+        crawl = each.kind.crawl_of(each.name, there.body)
+        asked = Labelled(labels, _labelled_crawl(client, crawl, labels) if crawl else frozenset())
         if each.kind.carries is None or not each.kind.carries(there.body, asked):
             return "kept: it does not carry the label any more"
         try:

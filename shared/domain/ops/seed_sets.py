@@ -5,13 +5,13 @@ got, and the URLs that have left it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from shared.domain.crawl.spec import Seed
+from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.web.url import Location, locate
@@ -101,11 +101,13 @@ def producer_of(revision: int) -> str:
     return f"seeds-set-{revision}"
 
 
-def set_spec(given: Sequence[Any], seeds: Iterable[Seed]) -> SeedSetSpec:
-    """Return the declared set. `given`: its seeds as they were put, `seeds`: the same with canonical URLs.
+def set_spec(given: Sequence[Any], scope: Mapping[str, object]) -> SeedSetSpec:
+    """Return the declared set of the seeds `given`, of a crawl with this scope, which may be empty.
 
-    Of seeds with one URL the first counts.
+    Raise SpecError with all seeds that the crawl could not fetch. Of seeds with one URL the first counts.
     """
+    bounds = {name: scope[name] for name in ("schemes", "max_url_length") if scope.get(name) is not None}
+    seeds = parse_spec({"seeds": given, "scope": bounds}).seeds if given else ()
     by_url: dict[str, SetSeed] = {}
     for seed in seeds:
         by_url.setdefault(seed.url, SetSeed(seed.url, seed.priority, seed.context))
