@@ -58,6 +58,9 @@ reason: the owner asked
 config: {log_level: warning, worker: {max_visits: 8}}
 """
 
+KEYS = ["admin", "first-admin", "operator", "viewer"]
+"""The keys of a cluster from its start."""
+
 LATE = "2090-01-01t02:00:00.5+02:00"
 AWKWARD: list[tuple[str, str, dict[str, Any]]] = [
     ("PUT", "config", {"log_level": "debug", "pools": {"yes": {"max_visits": 8}, "1e3": {}}, "master": {"grant_s": 7}}),
@@ -83,6 +86,12 @@ AWKWARD: list[tuple[str, str, dict[str, Any]]] = [
             },
         },
     ),
+    ("PUT", "crawls/no/seed-sets/1e3", {"seeds": ["HTTPS://A.test:443", {"url": "https://b.test/", "source": "- #c"}]}),
+    ("PUT", "crawls/no/seed-sets/null", {"seeds": []}),
+    ("PUT", "crawls/runs/seed-sets/1e3", {"seeds": [f"https://a.test/{n}#ü" for n in range(300)]}),
+    ("PUT", "api-keys/null", {"role": "viewer", "expires_at": LATE, "networks": ["::1/128", "10.1.2.3"]}),
+    ("PUT", "api-keys/1e3", {"role": "admin", "expires_at": None, "networks": [], "certificate": None, "kind": "key"}),
+    ("POST", "api-keys", {"name": "robot", "role": "operator", "kind": "certificate", "certificate": "dns:A.test"}),
     ("POST", "crawls", {"name": "stopped", "spec": {"seeds": ["https://a.test/"]}}),
     ("POST", "crawls/stopped/cancel", {}),
     ("POST", "schedules", {"name": "on", "crawl": "runs", "verb": "pause", "cron": "*/7 2-5 * * 1,3", "paused": True}),
@@ -243,29 +252,41 @@ def test_exported_estate_is_unchanged_there_and_the_same_on_an_empty_cluster(
     folder = tmp_path / "estate"
     orb(cluster, "export", "estate", "--out", folder)
     texts = {file.name: file.read_text() for file in folder.iterdir()}
-    assert set(texts) == {"config.yaml", "exclusions.yaml", "host-policies.yaml", "crawls.yaml", "schedules.yaml"}
-    stream = orb(cluster, "export", "estate", role=Role.VIEWER)
-    assert stream == "".join(texts[name] for name in (
-        "config.yaml", "exclusions.yaml", "host-policies.yaml", "crawls.yaml", "schedules.yaml"
-    ))  # fmt: skip
+    names = [
+        "config.yaml", "exclusions.yaml", "host-policies.yaml", "crawls.yaml", "seed-sets.yaml", "schedules.yaml",
+        "api-keys.yaml",
+    ]  # fmt: skip
+    assert sorted(texts) == sorted(names)
+    stream = orb(cluster, "export", "estate")
+    assert stream == "".join(texts[name] for name in names)
+    assert orb(cluster, "export", "estate", role=Role.VIEWER) + texts["api-keys.yaml"] == stream
+    assert "orb_" not in stream
     assert [each for each in stream.splitlines() if each.lstrip().startswith("#")] == []
     applied = orb(cluster, "apply", "-f", folder).splitlines()
-    assert len(applied) == 1 + 3 + 3 + 5 + 2
+    assert len(applied) == 1 + 3 + 3 + 5 + 3 + 2 + len(KEYS) + 3
     assert {line.rpartition(" ")[2] for line in applied} == {"unchanged"}
     assert orb(cluster, "diff", "-f", folder) == ""
 
     (tmp_path / "b").mkdir()
     with served(tmp_path / "b") as empty:
         orb(empty, "export", "estate", "--out", tmp_path / "nothing")
+        keys = tmp_path / "nothing" / "api-keys.yaml"
+        assert [each["name"] for each in yaml.safe_load_all(keys.read_text())] == KEYS
+        keys.unlink()
         assert {file.read_text() for file in (tmp_path / "nothing").iterdir()} == {""}
         made = orb(empty, "apply", "-f", folder).splitlines()
-        assert {line.rpartition(" ")[2] for line in made[1:]} == {"created"}
+        secrets = [line for line in made if line.startswith("orb_")]
+        assert len(secrets) == 2
+        done = [line.rpartition(" ")[2] for line in made[1:] if line not in secrets]
+        assert (done.count("created"), done.count("unchanged")) == (3 + 3 + 5 + 3 + 2 + 3, len(KEYS))
         assert orb(empty, "export", "estate") == stream
         with rest(empty) as there, rest(cluster) as here:
             for kind in ("exclusions", "host-policies", "schedules"):
                 assert [declared(each) for each in there.get(kind).json()["items"]] == [
                     declared(each) for each in here.get(kind).json()["items"]
                 ]
+            for a, b in zip(there.get("api-keys").json()["items"], here.get("api-keys").json()["items"], strict=True):
+                assert (a["name"], a["effective"]) == (b["name"], b["effective"])
             assert there.get("config").json()["config"] == here.get("config").json()["config"]
             specs = {"fields": "spec"}
             for a, b in zip(there.get("crawls", params=specs).json()["items"],
@@ -273,6 +294,10 @@ def test_exported_estate_is_unchanged_there_and_the_same_on_an_empty_cluster(
                 assert (a["name"], a["spec"], a["labels"], a["desired"]) == (
                     b["name"], b["spec"], b["labels"], b["desired"],
                 )  # fmt: skip
+                of_set = f"crawls/{a['name']}/seed-sets"
+                for each in there.get(of_set).json()["items"]:
+                    at = f"{of_set}/{each['name']}"
+                    assert there.get(at).json()["seeds"] == here.get(at).json()["seeds"]
                 assert (a["state"] in ("running", "seeding")) is (b["state"] in ("running", "seeding"))
 
 
@@ -296,13 +321,14 @@ def test_what_has_ended_is_not_exported_since_it_cannot_be_applied(
             database.execute("UPDATE host_policies SET spec = ? WHERE host = ?", (spec, host))
         database.execute("UPDATE exclusions SET until_ms = 1577836800000")
     text = orb(cluster, "export", "estate")
-    assert list(yaml.safe_load_all(text)) == [{"kind": "host-policy", "host": "a.test", "slots": 3}]
+    declares = [each for each in yaml.safe_load_all(text) if each["kind"] != "api-key"]
+    assert declares == [{"kind": "host-policy", "host": "a.test", "slots": 3}]
     assert main(["ctl", "export", "estate", "--out", str(tmp_path / "left")]) == Exit.OK
     assert capfd.readouterr().err.splitlines() == [
         "orb: exclusion/a.test: what has ended is left out",
         "orb: host-policy/a.test: what has ended is left out",
         "orb: host-policy/b.test: what has ended is left out",
-        f"orb: 1 resource in {tmp_path / 'left'}",
+        f"orb: {1 + len(KEYS)} resources in {tmp_path / 'left'}",
     ]
 
 

@@ -289,8 +289,10 @@ SETS: list[dict[str, Any]] = [{"name": "partners", "count": 2}]
 
 
 def cluster(crawls: Sequence[dict[str, Any]] = (OLD,), refused: Sequence[Say] = ()) -> Answering:
-    """Answers of a cluster with these crawls, the schedules above, and the sets above of the crawl `old`. Deletions are refused as given."""
+    """Answers of a cluster with these crawls, the schedules above, and the sets above of the crawl `old`.
 
+    Deletions are refused as given.
+    """
     left = iter(refused)
 
     def answer(request: httpx.Request) -> Say:
@@ -379,20 +381,21 @@ def test_prune_without_a_label_is_refused(one: str, words: tuple[str, ...], why:
     assert masters.asked == []
 
 
-def test_resource_that_loses_its_label_before_the_deletion_is_kept(one: str) -> None:
+@pytest.mark.parametrize(("title", "path"), [("crawl/old", "old"), ("seed-set/old/partners", "old/seed-sets/partners")])
+def test_resource_that_loses_its_label_before_the_deletion_is_kept(one: str, title: str, path: str) -> None:
     crawls = [dict(OLD)]
     answering = cluster(crawls)
 
     def answer(request: httpx.Request) -> Say:
-        if request.method == "DELETE" and request.url.path.endswith("old"):
+        if request.method == "DELETE" and request.url.path.endswith(path):
             crawls[0] = OLD | {"labels": {}}
             return STALE
         return answering(request)
 
     masters = Masters(answer)
     said = masters.run("apply", "-f", one, "--prune", "-l", "team=x", "--yes")
-    assert "crawl/old kept: it does not carry the label any more\n" in said
-    assert writes(masters).count('DELETE /v1/crawls/old "7-7"') == 1
+    assert f"{title} kept: it does not carry the label any more\n" in said
+    assert writes(masters).count(f'DELETE /v1/crawls/{path} "7-7"') == 1
 
 
 def test_crawl_that_only_moved_on_is_deleted_at_its_present_version(one: str) -> None:
@@ -400,22 +403,6 @@ def test_crawl_that_only_moved_on_is_deleted_at_its_present_version(one: str) ->
     said = masters.run("apply", "-f", one, "--prune", "-l", "team=x", "--yes")
     assert "schedule/by-crawl deleted\n" in said
     assert writes(masters).count('DELETE /v1/schedules/by-crawl "7-7"') == 3
-
-
-def test_set_whose_crawl_loses_the_label_before_the_deletion_is_kept(one: str) -> None:
-    crawls = [dict(OLD)]
-    answering = cluster(crawls)
-
-    def answer(request: httpx.Request) -> Say:
-        if request.method == "DELETE" and request.url.path.endswith("partners"):
-            crawls[0] = OLD | {"labels": {"team": "y"}}
-            return STALE
-        return answering(request)
-
-    masters = Masters(answer)
-    said = masters.run("apply", "-f", one, "--prune", "-l", "team=x", "--yes")
-    assert "seed-set/old/partners kept: it does not carry the label any more\n" in said
-    assert writes(masters).count('DELETE /v1/crawls/old/seed-sets/partners "7-7"') == 1
 
 
 @pytest.mark.parametrize(
