@@ -86,6 +86,11 @@ name: nightly
 crawl: c7
 verb: start
 cron: 30 2 * * *
+---
+kind: seed-set
+crawl: c7
+name: partners
+seeds: [https://a.test/partner]
 """
 COUNT = 60
 
@@ -116,11 +121,11 @@ def test_estate_is_applied_over_a_leader_change_and_moves_to_another_cluster(
             said, told = applying.communicate(timeout=120)
         if applying.returncode != 0:  # the message says how far it came
             assert applying.returncode in (1, 4), told
-            assert re.search(r"^orb: \d+ of 64 are done; not done: .*; repeat the command to continue$", told, re.M)
+            assert re.search(r"^orb: \d+ of 65 are done; not done: .*; repeat the command to continue$", told, re.M)
         titles = [line.rpartition(" ")[0] for line in ("config configured\n" + said).splitlines()]
         repeated = ctl("apply", "-f", folder).splitlines()
         assert [line.rpartition(" ")[0] for line in repeated][: len(titles)] == titles
-        assert len(repeated) == COUNT + 4
+        assert len(repeated) == COUNT + 5
         assert {line.rpartition(" ")[2] for line in repeated[: len(titles)]} == {"unchanged"}
         assert ctl("diff", "-f", folder) == ""
         names = [each["name"] for each in json.loads(ctl("get", "crawls", "-o", "json"))["items"]]
@@ -144,6 +149,8 @@ def test_estate_is_applied_over_a_leader_change_and_moves_to_another_cluster(
             "exclusion/private.test created",
             "host-policy/a.test created",
             "crawl/c7 created",
+            "seed-set/c7/partners created",
             "schedule/nightly created",
+            "api-key/first-admin unchanged",
         ]
         assert ctl("export", "estate") == stream
