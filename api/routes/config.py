@@ -3,10 +3,11 @@
 from typing import Annotated, Final
 
 from fastapi import Path, Response
+from pydantic import ValidationError
 
 from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, problems
 from api.http.errors import ApiProblem, ProblemKind
-from api.http.fields import FieldError
+from api.http.fields import FieldError, field_errors
 from api.http.routing import Router
 from api.schemas.config import ConfigRevision, HotConfiguration, config_of, config_settings, revision_body
 from api.schemas.config_values import (
@@ -121,7 +122,14 @@ async def put_config_value(
     The ETag is that of this value: a change of another value neither changes it nor is lost.
     """
     setting = _setting(value)
-    stored = await _change(setting, setting.read(wanted.value), served, by, expected)
+    try:
+        given = setting.read(wanted.value)
+    except ValidationError as error:
+        wrong: list[FieldError] = []
+        for each in error.errors():
+            wrong += field_errors({**each, "loc": ("body", "value")})
+        raise ApiProblem(ProblemKind.INVALID, _UNUSABLE, errors=wrong) from error
+    stored = await _change(setting, given, served, by, expected)
     return _shown(setting, stored, served, response)
 
 

@@ -8,8 +8,7 @@ from functools import cache
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field
 
 from api.schemas.config import (
     DEFAULTS,
@@ -82,12 +81,8 @@ class Setting:
         return found if isinstance(found, Scalar) else None
 
     def read(self, given: Scalar) -> Scalar:
-        """Return the value as it is stored. Raise RequestValidationError if the setting cannot have it."""
-        try:
-            body = self.part.model_validate({self.path[-1]: given})
-        except ValidationError as error:
-            wrong = [{**each, "loc": ("body", "value")} for each in error.errors()]
-            raise RequestValidationError(wrong) from error
+        """Return the value as it is stored. Raise ValidationError if the setting cannot have it."""
+        body = self.part.model_validate({self.path[-1]: given})
         outer: Any = body.model_dump(exclude_none=True)
         for part in reversed(self.path[:-1]):
             outer = {part: outer}

@@ -37,10 +37,11 @@ def test_looking_at_many_crawls_takes_few_statements(on_store: OnStore, queued: 
             await running(t, crawls, queued)
             master = Master(t)
             with statements() as sent:
-                await master.look()
+                for _ in range(2):
+                    await master.look()
             taken.append(len([each for each in sent if each.startswith(("SELECT", "WITH"))]))
             left = [row for row in await t.store.worked_on() if row.state is CrawlState.RUNNING]
-            assert len(left) == (0 if queued == 0 else crawls), "a complete crawl is found in the first pass"
+            assert len(left) == (0 if queued == 0 else crawls), "the first pass starts its time, the second ends it"
             await ended(t)
         assert taken[1] - taken[0] <= 4, taken
         assert taken[0] >= 3, "they are not counted"

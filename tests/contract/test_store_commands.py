@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, text
 
 from shared.adapters.sql.engine import chunks
 from shared.adapters.sql.frontier.store import SqlStore
@@ -14,6 +15,7 @@ from shared.domain.frontier.states import LEVEL_MS, CrawlState, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, HostChange, UrlChange
 from shared.domain.ids import CrawlId, Fingerprint
 from tests.support.database.query_plans import accesses, analyze, recorded
+from tests.support.database.statement_log import executor_of
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
@@ -402,6 +404,25 @@ def test_delete_ends_the_commands_of_its_crawl_and_of_no_other(on_store: OnStore
     on_store(story)
 
 
+async def _in_sets(t: Tables, sets: int, urls: int) -> None:
+    """Let there be so many seed sets of as many other crawls, with so many URLs each."""
+
+    def add(connection: Connection) -> None:
+        for number in range(1, sets + 1):
+            connection.execute(
+                text(
+                    "INSERT INTO seed_sets (set_id, crawl_id, name, document, canonical, seeds, revision,"
+                    " created_at_ms, created_by, changed_at_ms, changed_by)"
+                    " VALUES (:set, :crawl, 'one', '[]', '[]', 0, :set, 0, '', 0, '')"
+                ),
+                {"set": number, "crawl": 1_000 + number},
+            )
+            keys = [{"set": number, "key": b"%08d%08d" % (number, n)} for n in range(urls)]
+            connection.execute(text("INSERT INTO seed_set_urls (set_id, fingerprint) VALUES (:set, :key)"), keys)
+
+    await executor_of(t).write(add)
+
+
 def test_no_statement_of_a_command_looks_at_rows_one_by_one(on_store: OnStore) -> None:
     """Those on one host are small, and letters are found by their numbers."""
 
@@ -409,6 +430,7 @@ def test_no_statement_of_a_command_looks_at_rows_one_by_one(on_store: OnStore) -
         for i in range(4):
             await t.found(*links(f"h{i}.example.com", range(1_500)))
         await _fail(t, "h0.example.com")
+        await _in_sets(t, 200, 1_000)
         assert isinstance(t.store, SqlStore)
         await analyze(t.store)
         with recorded() as sent:

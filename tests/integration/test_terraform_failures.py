@@ -73,7 +73,10 @@ def asked(plugin: Plugin, answer: Callable[[Asked], Reply], call: Callable[[], A
         (Reply(502, "<html>", {"Content-Type": "text/html"}), "text/html that is not JSON"),
         (refused(503, "no-leader", "no leader is elected"), "No leader is elected"),
         (refused(401, "unauthenticated", "the key is not valid"), "The key is not valid. Set a valid API key"),
-        (refused(403, "forbidden", "this needs the role operator"), "use a key with the role operator"),
+        (
+            refused(403, "forbidden", "this needs the role operator"),
+            "this needs the role operator. use a key with that role",
+        ),
         (refused(500, "internal", "internal error"), "Internal error"),
         (Reply(NO_ANSWER), "No master answers at"),
         (Reply(200, {key: value for key, value in SHOWN.items() if key != "revision"}), "have the field `revision`"),

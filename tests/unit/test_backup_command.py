@@ -11,6 +11,7 @@ from cli.admin import backup
 from cli.local.cluster_folder import ClusterFolder, Remembered
 from cli.local.local_cluster import BROKER
 from cli.terminal.exits import Environment
+from shared.adapters.nats.accounts import NatsUser, accounts_of
 from shared.settings import ClusterMasterSettings
 
 
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> ClusterFolder:
     found = ClusterFolder(tmp_path / "up")
     found.nats.mkdir(parents=True)
     found.remember(Remembered(database="cluster.db", nats=1))
-    (found.nats / "nats.conf").write_text(json.dumps({"authorization": {"token": "t"}}))
+    (found.nats / "nats.conf").write_text(json.dumps({"accounts": accounts_of([NatsUser("master", password="m")])}))
     found.lock_file.write_text(json.dumps({"pid": 1, "since": 0}))
     return found
 

@@ -119,7 +119,14 @@ def test_kinds_are_declared_soundly(kind: type[Lifecycle]) -> None:
     names = [each.name for each in kind.SHAPE.fields]
     assert len(names) == len(set(names))
     assert {kind.KEY, "id"} <= set(names)
-    assert {each.name for each in kind.SHAPE.fields if each.stable} <= {"id", "created_at", "kind", "schedule_id"}
+    assert {each.name for each in kind.SHAPE.fields if each.stable} <= {
+        "id",
+        "created_at",
+        "kind",
+        "schedule_id",
+        "key_id",
+        "secret",
+    }
     for each in kind.SHAPE.fields:
         assert each.text.endswith("."), each.name
         assert each.settable or not (each.default or each.replaces or each.once), each.name
