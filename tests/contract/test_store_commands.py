@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from shared.adapters.sql.engine import chunks
 from shared.adapters.sql.frontier.store import SqlStore
@@ -406,21 +406,15 @@ def test_delete_ends_the_commands_of_its_crawl_and_of_no_other(on_store: OnStore
 
 async def _in_sets(t: Tables, sets: int, urls: int) -> None:
     """Let there be so many seed sets of as many other crawls, with so many URLs each."""
-
-    def add(connection: Connection) -> None:
-        for number in range(1, sets + 1):
-            connection.execute(
-                text(
-                    "INSERT INTO seed_sets (set_id, crawl_id, name, document, canonical, seeds, revision,"
-                    " created_at_ms, created_by, changed_at_ms, changed_by)"
-                    " VALUES (:set, :crawl, 'one', '[]', '[]', 0, :set, 0, '', 0, '')"
-                ),
-                {"set": number, "crawl": 1_000 + number},
-            )
-            keys = [{"set": number, "key": b"%08d%08d" % (number, n)} for n in range(urls)]
-            connection.execute(text("INSERT INTO seed_set_urls (set_id, fingerprint) VALUES (:set, :key)"), keys)
-
-    await executor_of(t).write(add)
+    made = text(
+        "INSERT INTO seed_sets (set_id, crawl_id, revision, name, document, canonical, seeds, created_at_ms,"
+        " created_by, changed_at_ms, changed_by) VALUES (:n, :other, :n, 'one', '', '', 0, 0, '', 0, '')"
+    )
+    has = text("INSERT INTO seed_set_urls (set_id, fingerprint) VALUES (:set, :key)")
+    numbers = range(1, sets + 1)
+    keys = [{"set": number, "key": b"%08d%08d" % (number, n)} for number in numbers for n in range(urls)]
+    await executor_of(t).write(lambda c: c.execute(made, [{"n": n, "other": 1_000 + n} for n in numbers]).close())
+    await executor_of(t).write(lambda c: c.execute(has, keys).close())
 
 
 def test_no_statement_of_a_command_looks_at_rows_one_by_one(on_store: OnStore) -> None:
