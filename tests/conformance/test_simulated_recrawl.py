@@ -12,6 +12,8 @@ from tests.support.simulation.freshness_bound import fixed_freshness
 from tests.support.simulation.recrawl_policies import POLICIES
 from tests.support.simulation.recrawl_run import Run
 
+pytestmark = pytest.mark.long
+
 HOSTS, DAYS, PAGES_PER_REQUEST = 25, 120, 30.0
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from api.frontier.capacity import BudgetReservation
 from api.frontier.dispatch_crawls import DispatchCrawl
 from shared.domain.crawl.spec import CrawlSpec, Seed, encode_spec
@@ -136,6 +138,7 @@ def test_what_is_known_of_a_host_survives_reports_of_a_crawl_not_loaded(start: S
     assert (host.last_delay_s, host.facts.health) == (7.0, HostHealth(recent=0b10))
 
 
+@pytest.mark.long
 def test_reports_of_a_thousand_crawls_not_loaded_yet_discard_no_fetch(start: Start) -> None:
     cluster, hand = start(1)
     crawls = [_another(cluster, hand, number) for number in range(MANY)]

@@ -96,6 +96,7 @@ def test_the_end_of_a_connection_is_no_warning(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+@pytest.mark.long
 def test_replicas_are_raised_on_streams_that_have_messages_and_never_lowered(nats: NatsCluster) -> None:
     async def run() -> None:
         async with broker(nats, replicas=1) as alone:
@@ -221,6 +222,7 @@ def test_next_connection_shows_certificate_currently_in_files(nats: NatsCluster,
     asyncio.run(asyncio.wait_for(run(), 90))
 
 
+@pytest.mark.long
 def test_killed_stream_leader_loses_nothing_acknowledged(nats: NatsCluster) -> None:
     async def run() -> None:
         async with broker(nats) as held:

@@ -202,6 +202,7 @@ def test_copy_while_masters_are_registered_in_etcd_is_refused(tmp_path: Path) ->
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_the_commands_say_what_they_did_and_end_as_documented(tmp_path: Path) -> None:
     first = asyncio.run(source(tmp_path / "a.db", drawn=3))
     orb("migrate", "--database", first, "--check")

@@ -84,6 +84,7 @@ def test_stopped_leader_is_deposed_before_another_is_elected(tmp_path: Path) -> 
     run(story)
 
 
+@pytest.mark.long
 def test_session_survives_short_outage_and_ends_in_long_one(tmp_path: Path) -> None:
     async def story() -> None:
         async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(6) as session:

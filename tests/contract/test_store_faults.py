@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = 8
 
 
+@pytest.mark.long
 def test_a_killed_writer_leaves_whole_transactions(tmp_path: Path) -> None:
     """Whatever was told as committed is there, nothing is half there, and a new owner goes on."""
     rng = random.Random(20)

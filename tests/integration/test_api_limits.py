@@ -200,6 +200,7 @@ def test_wrong_keys_of_many_addresses_take_bounded_memory() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_right_keys_from_elsewhere_are_answered_under_a_flood(tmp_path: Path) -> None:
     """Over sockets: three addresses flood, each with new wrong keys. Right keys that were never used before, from other
     addresses, are all answered. What a flood leaves in memory is one counter for each of its addresses."""

@@ -93,6 +93,7 @@ def test_first_use_sets_up_and_compiles_and_later_ones_are_silent(clone: Path, e
 
 
 @pytest.mark.parametrize("compiler", [True, False])
+@pytest.mark.long
 def test_set_up_builds_the_tag_scanner_where_it_can_and_is_silent_where_not(
     clone: Path, environment: dict[str, str], compiler: bool
 ) -> None:
@@ -110,6 +111,7 @@ def test_set_up_builds_the_tag_scanner_where_it_can_and_is_silent_where_not(
     assert orb(clone, environment).stderr == ""
 
 
+@pytest.mark.long
 def test_symlinked_launcher_keeps_directory_and_imports_nothing_there(
     clone: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_symlinked_launcher_keeps_directory_and_imports_nothing_there(
     assert first == path == str(clone)
 
 
+@pytest.mark.long
 def test_changed_lock_is_installed_and_a_developers_environment_stays_one(
     clone: Path, environment: dict[str, str]
 ) -> None:
@@ -148,6 +151,7 @@ def test_first_uses_at_the_same_time_set_up_once(clone: Path, environment: dict[
     assert sum("setting up" in error for _, error in said) == 1, said
 
 
+@pytest.mark.long
 def test_set_up_killed_halfway_is_taken_up_again(clone: Path, environment: dict[str, str]) -> None:
     with subprocess.Popen([clone / "orb"], env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as first:
         while not (clone / ".venv" / "bin").exists():
@@ -160,6 +164,7 @@ def test_set_up_killed_halfway_is_taken_up_again(clone: Path, environment: dict[
     assert "setting up" in again.stderr
 
 
+@pytest.mark.long
 def test_environment_whose_python_went_away_is_made_anew(clone: Path, environment: dict[str, str]) -> None:
     assert orb(clone, environment).returncode == 0
     for name in ("python", "python3"):
@@ -170,6 +175,7 @@ def test_environment_whose_python_went_away_is_made_anew(clone: Path, environmen
     assert "setting up" in again.stderr
 
 
+@pytest.mark.long
 def test_no_network_is_one_sentence_and_exit_code_4_and_heals(clone: Path, environment: dict[str, str]) -> None:
     (clone / "requirements-launcher.lock").write_text("uv==0.13.8 --hash=sha256:" + "0" * 64 + "\n")
     offline = orb(clone, environment, "crawl")
@@ -191,6 +197,7 @@ def test_no_python_new_enough_is_exit_code_4(clone: Path, environment: dict[str,
     assert not (clone / ".venv").exists()
 
 
+@pytest.mark.long
 def test_an_old_python3_gives_way_to_a_newer_one_by_number(clone: Path, environment: dict[str, str]) -> None:
     tools = Path(environment["PATH"])
     (tools / "python3").rename(tools / "python3.12")

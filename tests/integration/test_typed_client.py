@@ -49,6 +49,7 @@ def part(generated: Path) -> Iterator[Part]:
         sys.path.remove(str(generated))
 
 
+@pytest.mark.long
 def test_what_the_document_makes_passes_a_type_checker(generated: Path) -> None:
     """Models and calls; the package's other modules are the generator's own, the same for everybody."""
     command = (

@@ -88,6 +88,7 @@ def test_grant_end_cancels_requests_and_sends_nothing_after(server: BrokerServer
     run(main())
 
 
+@pytest.mark.long
 def test_a_grant_that_is_extended_outlasts_lost_answers(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         slow = Slow()
@@ -313,6 +314,7 @@ def test_sigterm_drains_a_worker_process(server: BrokerServer, tmp_path: Path) -
     run(main())
 
 
+@pytest.mark.long
 def test_without_a_broker_it_says_so_and_ends(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         server.kill()

@@ -52,6 +52,7 @@ def test_drained_worker_hands_back_two_thousand_waiting_visits(server: BrokerSer
     run(main())
 
 
+@pytest.mark.long
 def test_visits_of_a_killed_worker_are_all_attended_to_by_another(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         spec = spec_for("http://127.0.0.1:9/", politeness={"obey_robots": False})

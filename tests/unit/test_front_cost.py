@@ -4,6 +4,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from api.frontier.host_queues import HostQueues
 from api.frontier.pool_shares import PoolShares
 from shared.domain.ids import CrawlId, HostId
@@ -38,6 +40,7 @@ def steps_of(work: Any, *arguments: Any) -> int:
     return count
 
 
+@pytest.mark.long
 def test_heap_of_waiting_hosts_stays_within_twice_the_hosts() -> None:
     """For hours all hosts wait: they are read anew, blocked for longer and shorter, and have something queued."""
     front = HostQueues(PoolShares(), max_hosts=HOSTS, rested_from=0.0)

@@ -45,6 +45,7 @@ def test_no_more_requests_than_slots_and_the_longest_waiting_first() -> None:
     st.tuples(st.floats(0.01, 2.0), st.floats(0.01, 2.0)),
     st.integers(1, 32),
 )
+@pytest.mark.long
 def test_waiting_crawls_share_the_request_time_by_weight(
     weights: tuple[int, int], lasts: tuple[float, float], slots: int
 ) -> None:
