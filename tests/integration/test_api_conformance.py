@@ -98,10 +98,24 @@ def filter_failure(_context: Any, failure: Any, case: AnyCase, response: Any) ->
     match failure.code:
         case "ST202":  # a right request was refused
             foreseen = response.status_code in (400, 422) and response.json()["detail"] in BEYOND_THE_DOCUMENT
-            return not (foreseen or misfits(case) or miscoded(case, response))
+            return not (foreseen or misfits(case) or miscoded(case, response) or mistimed(response))
         case "ST201":  # a wrong request was taken
             return not (in_short(case.body) or unsent(case, response))
+        case "ST204" | "ST205":  # a method that the document does not give to this path
+            return not fits_another(case.operation.path)
     return True
+
+
+def mistimed(response: Any) -> bool:
+    """Return True if only texts were refused that are no times. The tool draws some as long as a time may be."""
+    wrong = response.json().get("errors", []) if response.status_code == 422 else []
+    return bool(wrong) and all(each["message"].startswith("expected a time as") for each in wrong)
+
+
+def fits_another(path: str) -> bool:
+    """Return True if another path of the document fits this one, and has methods of its own there."""
+    others = (other for other in application().openapi()["paths"] if other != path)
+    return any(re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", other), path) for other in others)
 
 
 def misfits(case: AnyCase) -> bool:
