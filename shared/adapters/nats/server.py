@@ -227,4 +227,5 @@ def master_login(config: Path) -> NatsLogin:
     Raise OSError, ValueError, LookupError or TypeError if the file cannot be read.
     """
     users = json.loads(config.read_bytes())["accounts"][MASTERS]["users"]
-    return next(NatsLogin(user["user"], user["password"]) for user in users if user["user"] == MASTER)
+    passwords = {user["user"]: user["password"] for user in users}
+    return NatsLogin(MASTER, passwords[MASTER])
