@@ -48,9 +48,9 @@ from workers.drain import cut_short
 from workers.extract.extractor import Extractor
 from workers.fetch.curl import CurlFetcher
 from workers.fetch.egress import EgressRules
+from workers.known_links import KnownLinks
 from workers.metrics import WorkerMetrics
 from workers.metrics_server import exposing
-from workers.outlinks import KnownLinks
 from workers.owner_client import OwnerClient
 from workers.parse.scanner import CHOICE
 from workers.report import Reporter

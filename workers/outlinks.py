@@ -5,7 +5,6 @@ resolve (cached by directory, shared/domain/web/url.py), drop links already repo
 """
 
 import re
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,20 +17,17 @@ from shared.domain.crawl.requisites_spec import REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import CompiledScope, ExclusionReason
 from shared.domain.crawl.spec import Extract
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, MAX_EXAMPLES, NOFOLLOW, kept, written
-from shared.domain.ids import CrawlId, Fingerprint, Revision
+from shared.domain.ids import CrawlId, Revision
 from shared.domain.web.url import Location, Resolver, canonicalize, locate, names_other_scheme, origin_of
+from workers.known_links import KnownLinks
 from workers.parse.html import ParsedPage
 
-DEFAULT_SLOTS: Final = 1 << 20
 MAX_OUTLINKS_BYTES: Final = 2 << 20
 """The limit, in characters, of the URLs in a page's metadata record. The record counts the URLs beyond it."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 """Matches a relative reference. Resolved, it is longer than the base's directory, unless it climbs out of it."""
 
-_DEPTH_BITS: Final = 24
-_MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
-_MAX_GENERATIONS: Final = 4096
 _MAX_ORIGINS: Final = 4096
 
 MAX_EXAMPLES_SENT: Final = 100
@@ -40,71 +36,6 @@ MAX_EXAMPLES_SENT: Final = 100
 
 Reference = tuple[str, str | None] | tuple[str, str | None, int]
 """A reference as written, its base, and of an entry of a sitemap its `lastmod`."""
-
-
-class KnownLinks:
-    """A cache of links whose report the broker has acknowledged. Its size is fixed: each link can take only one slot.
-
-    It has no false positives, because it compares the whole fingerprint. A Bloom filter would drop real URLs. It
-    forgets a link when another takes its slot; the link is then reported again, and the frontier drops it. Entries
-    belong to a crawl's spec revision: another revision may have another scope, so its links are reported anew. Memory:
-    24 bytes a slot, allocated at once.
-    """
-
-    __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
-
-    def __init__(self, slots: int = DEFAULT_SLOTS) -> None:
-        if slots < 1 or slots & (slots - 1):
-            raise ValueError(f"the number of slots must be a power of two, not {slots}")
-        self._mask: Final = slots - 1
-        self._fingerprints: Final = bytearray(16 * slots)
-        # generation << _DEPTH_BITS | least depth reported. Generation 0 marks an empty slot.
-        self._tags: Final = array("Q", bytes(8 * slots))
-        self._generations: Final[dict[tuple[CrawlId, Revision, bool, int], int]] = {}
-        self._next_generation = 1
-
-    def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return the number that tags the links of this crawl at this revision, or its `requisites`, in the cache.
-
-        Links that are `extra` hops beyond the scope have a number of their own: they may be in scope from another page.
-
-        After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
-        """
-        generation = self._generations.get((crawl_id, revision, requisites, extra))
-        if generation is None:
-            if len(self._generations) >= _MAX_GENERATIONS:
-                self._generations.clear()
-            generation = self._generations[crawl_id, revision, requisites, extra] = self._next_generation
-            self._next_generation += 1
-        return generation
-
-    def forget(self) -> None:
-        """Empty the cache: every link that is found is reported anew."""
-        self._tags[:] = array("Q", bytes(8 * len(self._tags)))
-
-    def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Return True if the link is in the cache with this tag (`generation`) and with a depth of at most `depth`."""
-        slot = (hash(fingerprint) + generation) & self._mask
-        tag = self._tags[slot]
-        return (
-            tag >> _DEPTH_BITS == generation
-            and tag & _MAX_DEPTH <= depth
-            and self._fingerprints.startswith(fingerprint, 16 * slot)
-            and self._tags[slot] == tag  # a thread that reads a large page may call this while the loop writes the slot
-        )
-
-    def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Put links that were reported with `depth` into the cache. Call it only after the broker has acknowledged
-        their report.
-        """
-        if depth > _MAX_DEPTH:
-            return
-        for fingerprint in fingerprints:
-            if not self.contains(generation, fingerprint, depth):
-                slot = (hash(fingerprint) + generation) & self._mask
-                self._tags[slot] = 0
-                self._fingerprints[16 * slot : 16 * slot + 16] = fingerprint
-                self._tags[slot] = generation << _DEPTH_BITS | depth
 
 
 class Outlinks(msgspec.Struct, frozen=True, gc=False):

@@ -27,7 +27,8 @@ from shared.wire.messages import ShardUrl
 from workers.extract.page_rules import PageRules
 from workers.fetch.egress import EgressRules
 from workers.fetch.pool import FetcherPool
-from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.known_links import KnownLinks
+from workers.outlinks import OutlinkResolver
 from workers.parse.mime import UNDECLARED, media_type
 from workers.revisits import conditions
 

@@ -21,7 +21,8 @@ from shared.domain.crawl.spec import CrawlSpec, Extract, Seed
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.web.url import Location, locate
 from tests.support.web.corpora import CORPORA
-from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.known_links import KnownLinks
+from workers.outlinks import OutlinkResolver
 from workers.parse.charset import sniff
 from workers.parse.html import ParsedPage, parse_html
 from workers.parse.mime import classify

@@ -17,7 +17,7 @@ from tests.support.web.raw_server import Connection, page, raw_server
 from workers import main as worker_main
 from workers.fetch.curl import CurlFetcher
 from workers.fetch.pool import FetcherPool
-from workers.outlinks import KnownLinks
+from workers.known_links import KnownLinks
 from workers.visit_crawls import VisitCrawls
 
 DENIED = (UrlEnd.DENIED, "owner")

@@ -14,7 +14,7 @@ from shared.ports.broker import Broker
 from shared.ports.specs import PublishedSpec
 from workers import robots
 from workers import visit_crawls as crawls
-from workers.outlinks import KnownLinks
+from workers.known_links import KnownLinks
 from workers.robots import Robots, RobotsCache
 from workers.visit_crawls import VisitCrawls
 

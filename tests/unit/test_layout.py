@@ -53,7 +53,7 @@ MODULES = {
     "api": {"main", "cluster_main"},
     "workers": {
         "main", "runtime", "visit", "owner_client", "grant", "visit_crawls", "robots", "page_reading", "outlinks",
-        "archive", "report", "visit_report", "retry", "discoveries", "outcome", "membership",
+        "known_links", "archive", "report", "visit_report", "retry", "discoveries", "outcome", "membership",
         "disk_reservations", "request_slots", "stats", "metrics", "metrics_server", "drain", "revisits",
     },
     "shared": {"settings", "telemetry", "tls"},

@@ -24,7 +24,8 @@ from tests.support.web.sitemap_files import urlset
 from workers.discover.host_sitemaps import HOPS, HostSitemaps
 from workers.discover.listing import MAX_ENTRIES
 from workers.discover.reading import MAX_ORIGINS, read_answer
-from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.known_links import KnownLinks
+from workers.outlinks import OutlinkResolver
 from workers.page_reading import PageReading
 from workers.parse.html import MAX_FEEDS
 from workers.robots import Robots, RobotsCache

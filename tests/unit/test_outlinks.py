@@ -1,5 +1,6 @@
 """What is worth reporting of a page's links: nothing twice once acknowledged, nothing real ever dropped."""
 
+import resource
 import tracemalloc
 
 import pytest
@@ -12,10 +13,10 @@ from shared.domain.explain.excluded_links import CUT, MAX_EXAMPLES, MAX_URL
 from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.web.url import Location, canonicalize, fingerprint, locate
 from tests.support.cpu_time import least_cpu_s
+from workers.known_links import KnownLinks
 from workers.outlinks import (
     MAX_EXAMPLES_SENT,
     MAX_OUTLINKS_BYTES,
-    KnownLinks,
     OutlinkResolver,
     Outlinks,
     redirect_target,
@@ -218,6 +219,25 @@ def test_numbering_the_revisions_anew_only_forgets() -> None:
     for number in range(5000):
         assert not known.contains(known.generation(CrawlId(2), Revision(number)), key, 0)
     assert not known.contains(known.generation(CrawlId(1), Revision(1)), key, 0)
+
+
+def test_links_that_are_forgotten_are_reported_anew() -> None:
+    known = KnownLinks(1 << 10)
+    generation, key = known.generation(CrawlId(1), Revision(1)), fingerprint("http://h/")
+    known.remember(generation, [key], 0)
+    known.forget()
+    assert not known.contains(generation, key, 0)
+    known.remember(generation, [key], 0)
+    assert known.contains(generation, key, 0)
+
+
+def test_cache_of_links_takes_no_memory_before_it_is_used() -> None:
+    slots = 1 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    known = KnownLinks(slots)
+    known.forget()
+    touched = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert touched * resource.getpagesize() < 24 * slots / 10
 
 
 def test_slots_come_in_powers_of_two() -> None:

@@ -12,8 +12,9 @@ from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.web.fetch import Answer, Timings, Truncation
 from shared.domain.web.url import locate
 from shared.wire.messages import LeftOut
+from workers.known_links import KnownLinks
 from workers.outcome import answered
-from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.outlinks import OutlinkResolver
 from workers.page_reading import PageReading, read
 from workers.visit_crawls import VisitCrawl
 

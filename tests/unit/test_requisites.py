@@ -13,7 +13,8 @@ from shared.domain.ids import CrawlId, Revision
 from shared.domain.web.fetch import Answer, Timings
 from shared.domain.web.url import locate
 from workers.discoveries import batches_by_stream, links_of
-from workers.outlinks import KnownLinks, OutlinkResolver
+from workers.known_links import KnownLinks
+from workers.outlinks import OutlinkResolver
 from workers.page_reading import PageReading, read
 
 PAGE = "http://a.example/dir/page"

@@ -11,7 +11,7 @@ from shared.domain.web.fetch import Answer, FetchRequest, Timings
 from shared.ports.specs import PublishedSpec
 from workers.fetch import pool as ruled
 from workers.fetch.egress import EgressRules
-from workers.outlinks import KnownLinks
+from workers.known_links import KnownLinks
 from workers.visit_crawls import VisitCrawls
 
 REQUEST = FetchRequest("http://a.test/")

@@ -14,7 +14,7 @@ from shared.ports.specs import PublishedSpec
 from shared.wire.messages import ShardUrl, UrlShard
 from workers.disk_reservations import DiskReservations
 from workers.grant import Grant
-from workers.outlinks import KnownLinks
+from workers.known_links import KnownLinks
 from workers.request_slots import Requests
 from workers.visit import Visit, VisitContext
 from workers.visit_crawls import VisitCrawls

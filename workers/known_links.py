@@ -1,0 +1,82 @@
+"""The links that a worker has reported, so that it need not report them again."""
+
+from collections.abc import Iterable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Final
+
+from shared.domain.ids import CrawlId, Fingerprint, Revision
+
+DEFAULT_SLOTS: Final = 1 << 20
+_DEPTH_BITS: Final = 24
+_MAX_DEPTH: Final = (1 << _DEPTH_BITS) - 1
+_MAX_GENERATIONS: Final = 4096
+
+
+class KnownLinks:
+    """A cache of links whose report the broker has acknowledged. Its size is fixed: each link can take only one slot.
+
+    It has no false positives, because it compares the whole fingerprint. A Bloom filter would drop real URLs. It
+    forgets a link when another takes its slot; the link is then reported again, and the frontier drops it. Entries
+    belong to a crawl's spec revision: another revision may have another scope, so its links are reported anew. Memory:
+    24 bytes a slot, which the system provides as slots are used.
+    """
+
+    __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
+
+    def __init__(self, slots: int = DEFAULT_SLOTS) -> None:
+        if slots < 1 or slots & (slots - 1):
+            raise ValueError(f"the number of slots must be a power of two, not {slots}")
+        self._mask: Final = slots - 1
+        self._fingerprints: Final = _zeros(16 * slots)
+        # generation << _DEPTH_BITS | least depth reported. Generation 0 marks an empty slot.
+        self._tags = memoryview(_zeros(8 * slots)).cast("Q")
+        self._generations: Final[dict[tuple[CrawlId, Revision, bool, int], int]] = {}
+        self._next_generation = 1
+
+    def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
+        """Return the number that tags the links of this crawl at this revision, or its `requisites`, in the cache.
+
+        Links that are `extra` hops beyond the scope have a number of their own: they may be in scope from another page.
+
+        After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
+        """
+        generation = self._generations.get((crawl_id, revision, requisites, extra))
+        if generation is None:
+            if len(self._generations) >= _MAX_GENERATIONS:
+                self._generations.clear()
+            generation = self._generations[crawl_id, revision, requisites, extra] = self._next_generation
+            self._next_generation += 1
+        return generation
+
+    def forget(self) -> None:
+        """Empty the cache: every link that is found is reported anew."""
+        self._tags = memoryview(_zeros(self._tags.nbytes)).cast("Q")
+
+    def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
+        """Return True if the link is in the cache with this tag (`generation`) and with a depth of at most `depth`."""
+        slot = (hash(fingerprint) + generation) & self._mask
+        tag = self._tags[slot]
+        return (
+            tag >> _DEPTH_BITS == generation
+            and tag & _MAX_DEPTH <= depth
+            and self._fingerprints[16 * slot : 16 * slot + 16] == fingerprint
+            and self._tags[slot] == tag  # a thread that reads a large page may call this while the loop writes the slot
+        )
+
+    def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
+        """Put links that were reported with `depth` into the cache. Call it only after the broker has acknowledged
+        their report.
+        """
+        if depth > _MAX_DEPTH:
+            return
+        for fingerprint in fingerprints:
+            if not self.contains(generation, fingerprint, depth):
+                slot = (hash(fingerprint) + generation) & self._mask
+                self._tags[slot] = 0
+                self._fingerprints[16 * slot : 16 * slot + 16] = fingerprint
+                self._tags[slot] = generation << _DEPTH_BITS | depth
+
+
+def _zeros(size: int) -> mmap:
+    """Return zeros that take no memory until they are written. A bytearray writes all of them at once."""
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
