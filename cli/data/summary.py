@@ -24,9 +24,9 @@ from shared.domain.explain.redirects import Hop, redirects_end
 from shared.domain.explain.sentences import NEEDS_SCRIPTS, meaning, moment, why_unknown
 from shared.domain.explain.waits import Waits, given_up, rested, waits_of
 from shared.domain.frontier.crawl_rows import CrawlRow
+from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import Counters
 from shared.domain.reads.views import HostView
 from shared.domain.software import VERSION
 from shared.domain.web.url import Location, canonicalize, fingerprint, host_of, locate

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from shared.adapters.sql.engine.query import Query
+from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Revision
 
 if TYPE_CHECKING:
