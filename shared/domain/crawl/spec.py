@@ -412,6 +412,10 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[Output, described("How pages are archived.")] = Output()
 
 
+_decoder: Final = msgspec.json.Decoder(CrawlSpec)
+"""Made once: a process that is forked from one that has imported this module need not examine the types again."""
+
+
 def encode_spec(spec: CrawlSpec) -> bytes:
     """Return the spec as JSON with every field in a fixed order: equal specs give equal bytes."""
     return msgspec.json.encode(spec, order="deterministic")
@@ -422,7 +426,7 @@ def decode_spec(data: bytes | str) -> CrawlSpec:
 
     Raise msgspec.DecodeError if `data` is invalid.
     """
-    return msgspec.json.decode(data, type=CrawlSpec)
+    return _decoder.decode(data)
 
 
 def user_agent(spec: CrawlSpec, version: str) -> str:
