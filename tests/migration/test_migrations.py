@@ -18,10 +18,11 @@ from sqlalchemy.pool import NullPool
 
 from cli.terminal.exits import Exit
 from shared.adapters.sql.engine.access_schema import metadata
-from shared.adapters.sql.engine.migrate import HEAD, upgrade, upgrade_sqlite
+from shared.adapters.sql.engine.migrate import HEAD, TABLES, upgrade, upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Unusable
+from tests.support.database.sqlite_tables import script
 from tests.support.later_release import LATER, revisions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +88,10 @@ def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Pa
         assert "AUTOINCREMENT" in by_migration[table], table
     for index in ("urls_queued", "urls_waiting", "urls_seeds", "queues_ready", "crawls_name", "crawls_uncollected"):
         assert "WHERE" in by_migration[index], index
+
+
+def test_script_for_an_empty_file_is_that_of_the_metadata() -> None:
+    assert TABLES.read_text("utf-8") == script(), "write it anew: python -m tests.support.database.sqlite_tables"
 
 
 @pytest.mark.parametrize("made", [migrated, made_in_one_go])

@@ -14,6 +14,13 @@ from shared.domain.errors import Unusable
 HEAD: Final = "0013_key_names"
 """The newest migration; a test compares it with the scripts."""
 
+TABLES: Final = Path(__file__).with_name("sqlite_tables.sql")
+"""The statements that make the tables and indexes of `access_schema.metadata`, for SQLite.
+`python -m tests.support.database.sqlite_tables` writes them."""
+
+END: Final = ";\n\n"
+"""The end of each of these statements but the last one."""
+
 _ROOT = Path(__file__).parents[4]
 _LOCK = int.from_bytes(b"orbweave")  # the advisory lock that a migration takes on PostgreSQL
 
@@ -68,11 +75,11 @@ def upgrade(connection: Connection, to: str = HEAD) -> None:
 def _make(connection: Connection) -> None:
     """Make the tables of an empty SQLite file exactly as the migrations do. A test compares both.
 
-    This loads neither Alembic nor its scripts, so a new crawl starts a third of a second sooner.
+    This loads neither Alembic nor its scripts, so a new crawl starts a third of a second sooner. Nor does it compile
+    the statements from the metadata, which takes longer than to run them.
     """
-    from shared.adapters.sql.engine.access_schema import metadata
-
-    metadata.create_all(connection)
+    for statement in TABLES.read_text("utf-8").split(END):
+        connection.exec_driver_sql(statement)
     connection.execute(text(_VERSION))
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
