@@ -14,7 +14,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,18 +28,16 @@ from shared.adapters.nats import NatsBroker, StreamSettings
 from shared.adapters.nats.settings import login_of, nats_tls_of
 from shared.adapters.objects.local import LocalSegments
 from shared.domain.errors import Transient, Unusable, single
-from shared.domain.ops.config import MemberRole, WorkerTuning, worker_tuning
 from shared.domain.ops.counts import CrawlCounts
 from shared.domain.ops.watermarks import Watermarks
 from shared.domain.software import NAME, VERSION
 from shared.ports.broker import Broker
 from shared.ports.specs import SpecSource
-from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.garbage import collecting_when_idle
 from shared.runtime.stalls import ending_where_it_stands
 from shared.runtime.supervise import Tasks, close_on_exec, failpoint_of, until_stopped
 from shared.settings import ClusterWorkerSettings, WorkerSettings, from_environment, listed
-from shared.telemetry import configure_logging, set_log_level
+from shared.telemetry import configure_logging
 from shared.tls import following, server_tls
 from workers.archive import WarcArchive
 from workers.disk_reservations import DiskReservations, archive_disk, pressure_monitor_of
@@ -173,7 +170,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
             max_open=settings.open_crawls,
         )
         if place is not None:
-            tuning = _tuning(settings, place, runtime, reporter)
+            tuning = place.tuning(settings, runtime, reporter)
             background.start("tuning", tuning.run())
             background.start("exclusions", place.exclusions.run())
             reservations.marks = lambda: tuning.current.storage
@@ -290,38 +287,6 @@ async def _extractor(settings: WorkerSettings) -> AsyncIterator[Extractor]:
         yield extractor
     finally:
         await extractor.close()
-
-
-def _tuning(
-    settings: WorkerSettings, place: "WorkerMembership", runtime: Runtime, reporter: Reporter
-) -> ConfigFollower[WorkerTuning]:
-    """Return a follower that applies the hot configuration to the worker's parts.
-
-    The present configuration is applied at once, so that a worker that starts while drained pulls nothing.
-    """
-    visits, draining = settings.max_visits, False
-
-    def apply(values: WorkerTuning) -> None:
-        nonlocal visits
-        visits = values.max_visits
-        set_log_level(values.log_level)
-        reporter.pace(values.report_s)
-        runtime.tune(visits, follower.revision)
-        place.say(visits, draining)
-
-    def drain(desired: bool) -> None:
-        nonlocal draining
-        draining = desired
-        runtime.drain(draining)
-        place.say(visits, draining)
-
-    started = WorkerTuning(settings.max_visits, settings.report_s, settings.log_level)
-    tuned = partial(worker_tuning, settings.pool)
-    follower = ConfigFollower(
-        place.configuration, place.keys, MemberRole.WORKER, settings.id, started, tuned, apply=apply, drain=drain
-    )
-    follower.follow(place.configuration.snapshot)
-    return follower
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import structlog
@@ -12,19 +13,24 @@ from shared.adapters.etcd.settings import etcd_of
 from shared.adapters.etcd.specs import EtcdSpecs
 from shared.adapters.local.addresses import listening_endpoints
 from shared.adapters.local.suffixes import use_list
+from shared.domain.ops.config import MemberRole, WorkerTuning, worker_tuning
 from shared.domain.ops.egress import ETCD_PORT, NATS_PORT, engine_endpoints
 from shared.domain.software import VERSION
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Entry, View, differences
 from shared.ports.specs import SpecSource
+from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.exclusions import ExclusionsFollower
 from shared.runtime.registration import Registration
 from shared.runtime.retry import until_answered
 from shared.runtime.supervise import Tasks
-from shared.settings import ClusterWorkerSettings, listed
+from shared.settings import ClusterWorkerSettings, WorkerSettings, listed
+from shared.telemetry import set_log_level
 from shared.wire.keys import Keys, MemberRecord, decode_record, decode_suffixes, encode_record
 from shared.wire.messages import Malformed
 from workers.fetch.closed_endpoints import ClosedEndpoints
+from workers.report import Reporter
+from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +56,35 @@ class WorkerMembership:
     closed: ClosedEndpoints
     listens: Callable[[str], None]
     exclusions: ExclusionsFollower
+
+    def tuning(self, settings: WorkerSettings, runtime: Runtime, reporter: Reporter) -> ConfigFollower[WorkerTuning]:
+        """Return a follower that applies the hot configuration to the worker's parts.
+
+        The present configuration is applied at once, so that a worker that starts while drained pulls nothing.
+        """
+        visits, draining = settings.max_visits, False
+
+        def apply(values: WorkerTuning) -> None:
+            nonlocal visits
+            visits = values.max_visits
+            set_log_level(values.log_level)
+            reporter.pace(values.report_s)
+            runtime.tune(visits, follower.revision)
+            self.say(visits, draining)
+
+        def drain(desired: bool) -> None:
+            nonlocal draining
+            draining = desired
+            runtime.drain(draining)
+            self.say(visits, draining)
+
+        started = WorkerTuning(settings.max_visits, settings.report_s, settings.log_level)
+        tuned = partial(worker_tuning, settings.pool)
+        follower = ConfigFollower(
+            self.configuration, self.keys, MemberRole.WORKER, settings.id, started, tuned, apply=apply, drain=drain
+        )
+        follower.follow(self.configuration.snapshot)
+        return follower
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ from api.frontier.dispatch_crawls import DispatchCrawls
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.frontier.store_model import Changes, DeadLetterRow, DiscoveryResult
 from shared.domain.ops.counts import OTHER, CrawlCounts, Histogram, Key, status_class
-from shared.domain.schedules.history import Firing, FiringOutcome
 from shared.domain.web.fetch import FailureKind
 from shared.ports.broker import Delivered
 
@@ -103,12 +102,6 @@ class OwnerStats:
         self.links.update(new=result.new, known=result.known, refused=result.refused, repeated=result.repeats)
         self.gaps += result.gaps
         self.dead_lettered(letters)
-
-    def count_firing(self, firing: Firing) -> None:
-        """Count a line of the history of schedules."""
-        self.firings[firing.outcome] += max(1, firing.missed)
-        if firing.outcome is not FiringOutcome.MISSED:
-            self.firing_delay.observe(max(0, firing.at_ms - firing.due_ms) / 1000)
 
     def dead_lettered(self, letters: Sequence[DeadLetterRow]) -> None:
         """Count stored dead letters by kind."""

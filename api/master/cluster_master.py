@@ -23,18 +23,19 @@ from api.members.control_plane import Members
 from api.members.engines import MasterEngines
 from api.members.health import HealthLimits, HealthMonitor
 from api.members.heartbeat import Heartbeat
-from api.members.member_stats import MemberStats, ask_statuses
+from api.members.member_stats import MemberStats
 from api.members.membership import Membership, assignments_in, leader_in, members_in
 from api.members.owner_tuning import limits_of, started_as
 from api.members.partition_owners import PartitionOwners
 from api.members.pressure import MasterPressure, PressureCallback, WorkerPressureEvents
+from api.members.status_request import ask_statuses
 from shared.domain.crawl.exclusions import Exclusions
 from shared.domain.frontier.crawl_rows import CrawlChanges
 from shared.domain.frontier.placement import PlacementRules
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.config import LogLevel, MasterTuning, MemberRole, master_tuning
 from shared.domain.ops.watermarks import Resource
-from shared.domain.schedules.history import Firing
+from shared.domain.schedules.history import Firing, FiringOutcome
 from shared.runtime.config_follower import ConfigFollower
 from shared.runtime.exclusions import ExclusionsFollower
 from shared.runtime.pressure_monitor import Gauge, PressureMonitor
@@ -163,7 +164,9 @@ class ClusterMaster:
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
         """Report a line of the history of schedules. Count it if it is new: each due time counts once."""
         if not waited:
-            self._stats.count_firing(firing)
+            self._stats.firings[firing.outcome] += max(1, firing.missed)
+            if firing.outcome is not FiringOutcome.MISSED:
+                self._stats.firing_delay.observe(max(0, firing.at_ms - firing.due_ms) / 1000)
         self._on_firing(schedule, firing)
 
     # --- the control plane --------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from api.frontier.owner import Owner, ignore_alarm
 from api.frontier.ownership import FrontierSettings
 from api.frontier.stats import OwnerStats
 from api.master.host_waits import host_waits, waiting_in
-from api.members.member_stats import ask_statuses
 from api.members.pressure import MasterPressure, log_only
+from api.members.status_request import ask_statuses
 from shared.domain.crawl.spec import CrawlSpec, encode_spec
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.explain.waits import Waits

@@ -7,16 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
-from shared.domain.errors import Transient
 from shared.domain.ops.config import MemberRole
 from shared.domain.ops.watermarks import Pressure, reason_of
-from shared.ports.broker import Broker
 from shared.wire.messages import MasterStatus, WorkerStatus
-from shared.wire.subjects import STATUS_WANTED
-
-log = structlog.get_logger("orb.control")
 
 STALE_AFTER_S: Final = 5.0
 """A status older than this is ignored."""
@@ -61,14 +54,6 @@ class _WorkerStats:
 class _MasterStats:
     status: MasterStatus
     received_at: float
-
-
-async def ask_statuses(broker: Broker) -> None:
-    """Ask every worker for its status now. If the request is lost, the statuses still come within a second."""
-    try:
-        await broker.tell(STATUS_WANTED, b"")
-    except Transient as error:
-        log.debug("status_request.failed", error=str(error))
 
 
 class MemberStats:

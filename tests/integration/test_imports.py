@@ -20,6 +20,9 @@ HTTP: Final = {"fastapi", "pydantic", "starlette", "uvicorn", "httpx", "promethe
 CLUSTER: Final = {"grpc", "etcd3", "asyncpg"}
 SQL: Final = {"sqlalchemy", "sqlite3"}
 RARE: Final = {"alembic", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "yaml", "workers.parse.css"}
+OPERATED: Final = {"shared.domain.ops.config", "shared.domain.schedules"}
+"""What only a cluster has."""
+
 UNREAD: Final = {"asyncio", "structlog", "ssl", "email", "nats", "uvloop", "pycurl", "api", "workers"}
 """What no command needs that reads a folder."""
 
@@ -27,20 +30,20 @@ ROWS: Final = {
     "help": ("import cli.main", 100, {"asyncio", "structlog", "msgspec", "logging", "ctypes", *SQL}),
     "crawl": (
         "import cli.local.crawl; from cli.local.fork_server import preload; preload(cli.local.crawl.IMPORTED)",
-        735,
-        DRAWING | EXPORTING | HTTP | CLUSTER | RARE,
+        732,
+        DRAWING | EXPORTING | HTTP | CLUSTER | OPERATED | RARE,
     ),
     "show": (
         "import cli.data.show",
-        275,
-        DRAWING | EXPORTING | HTTP | CLUSTER | RARE | UNREAD | {"sqlalchemy"},
+        265,
+        DRAWING | EXPORTING | HTTP | CLUSTER | RARE | UNREAD | {"sqlalchemy", "shared.domain.frontier.store_model"},
     ),
     "show of a URL": (
         "import cli.data.show, cli.data.unknown_url, cli.data.warc",
         300,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE | UNREAD | {"sqlalchemy"},
     ),
-    "worker": ("import workers.main", 500, DRAWING | EXPORTING | HTTP | CLUSTER | RARE | SQL | {"api"}),
+    "worker": ("import workers.main", 495, DRAWING | EXPORTING | HTTP | CLUSTER | OPERATED | RARE | SQL | {"api"}),
     "cluster worker": (
         "import workers.main, workers.membership",
         590,
