@@ -102,6 +102,15 @@ def test_upgrading_again_changes_nothing(tmp_path: Path, made: Callable[[Path], 
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["a?b", "50%20off", "a#b"])
+def test_folder_name_with_signs_of_urls_holds_its_database(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    made_in_one_go(folder / "a.db")
+    assert list(tmp_path.iterdir()) == [folder]
+    assert rows(folder / "a.db") == {"alembic_version": [(HEAD,)]}
+
+
 def test_new_file_is_made_without_alembic(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from shared.adapters.sql.engine.sqlite import sqlite_engine;"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool, StaticPool
 
@@ -41,7 +41,7 @@ def sqlite_engine(
     `synchronous`: NORMAL keeps commits if processes die; FULL also keeps them if the power fails.
     """
     engine = create_engine(
-        f"sqlite:///{path}",
+        URL.create("sqlite", database=str(path)),
         poolclass=QueuePool if read_only else StaticPool,
         connect_args={"isolation_level": None, "timeout": 10.0, "check_same_thread": False, "cached_statements": 512},
         **({} if connect is None else {"creator": connect}),
