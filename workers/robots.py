@@ -11,12 +11,12 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.failure import parse_retry_after
@@ -64,8 +64,7 @@ _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORE
 _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
 
-@dataclass(frozen=True, slots=True)
-class Robots:
+class Robots(Struct, frozen=True):
     """What robots.txt permits on an origin. `failure`: why it is unreachable, such as `robots_dns` or
     `robots_http_503`.
     """
@@ -95,8 +94,7 @@ class Robots:
         return self.policy.rules.crawl_delay(token) if isinstance(self.policy, Rules) else None
 
 
-@dataclass(slots=True)
-class _KeptRobots:
+class _KeptRobots(Struct):
     """A robots.txt in the cache, and the time (Unix ms) from which on a visit renews it."""
 
     record: RobotsRecord
@@ -332,4 +330,4 @@ def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> Robots
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:
         return record
     longest_s = max(MAX_LIFETIME_S, delay_s + _BEYOND_DELAY_S)
-    return msgspec.structs.replace(record, lifetime_s=min(delay_s * _DELAYS_KEPT, longest_s))
+    return replace(record, lifetime_s=min(delay_s * _DELAYS_KEPT, longest_s))

@@ -11,12 +11,13 @@ and no answer is archived any more.
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from shared.domain.archive.model import Exchange
 from shared.domain.crawl.exclusions import OWNER
@@ -338,8 +339,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest) -> Answer | FetchFailed | None:
-        """Request robots.txt after the host's delay, and archive the answer. `via` is the URL that needs it. Return
-        None if the visit must end."""
+        """Request robots.txt for `via` after the delay, and archive the answer. Return None if the visit must end."""
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)
         if isinstance(answer, FetchFailed) and answer.stale:

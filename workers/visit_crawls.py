@@ -2,12 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_network
 from typing import Final
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions
@@ -38,8 +39,7 @@ _ACCEPT: Final = ("Accept", "text/html,application/xhtml+xml,application/xml;q=0
 _KEPT: Final = 256
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VisitCrawl:
+class VisitCrawl(Struct, frozen=True, eq=False):
     """A crawl at one revision of its spec, ready for visits. `token` is the product token that is matched with robots
     rules and directives.
     """

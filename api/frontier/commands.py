@@ -5,7 +5,8 @@ written while a command is in progress carries the command's number as its mark.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.store_model import CommandRun

@@ -21,9 +21,10 @@ Invariants:
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from api.frontier.due_hosts import DueHosts
 from api.frontier.host_shares import CREDIT_S, NEVER, CrawlQueue

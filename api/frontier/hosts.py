@@ -1,6 +1,6 @@
 """A host that an owner has in memory, its facts and its queues. Pure; times are the owner's monotonic seconds."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from api.frontier.host_shares import NEVER, CrawlQueue, HostShares
 from shared.domain.frontier.politeness import HostHealth
@@ -8,8 +8,7 @@ from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True):
     """What is stored of a host in SQL: its health, delays, latency and last failure.
 
     `operator_...`: what the policy of an operator sets, 0 for nothing.
@@ -32,8 +31,7 @@ class HostFacts:
         return max(self.health.blocked_until_ms, self.operator_blocked_until_ms)
 
 
-@dataclass(slots=True)
-class ReservedSlot:
+class ReservedSlot(Struct):
     """A slot of a host that is in use. Times are `Clock.elapsed` seconds.
 
     - `slots`: how many shards of the host may be out while this one is out.
@@ -48,8 +46,7 @@ class ReservedSlot:
     estimate: float = 0.0
 
 
-@dataclass(slots=True)
-class Host:
+class Host(Struct):
     """A host in memory, with its queues and slots. Its delay counts from `rested_from`.
 
     Times are `Clock.elapsed` seconds.

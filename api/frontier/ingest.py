@@ -9,12 +9,12 @@ import asyncio
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Final, assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from api.frontier.dead_letters import letter_of, refused
 from api.frontier.discoveries import gather, judged, links_to_judge, with_priorities

@@ -6,9 +6,10 @@ worker's time ends first. A new owner treats every lease that was ever granted a
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import Final
+
+from msgspec import Struct, field
 
 from shared.domain.crawl.exclusions import OWNER, Exclusions
 from shared.domain.crawl.scope import CompiledScope
@@ -22,8 +23,7 @@ SPLIT_BY: Final = 8
 """How much smaller the next shards of a queue are after a split (500, 62, 7, 1)."""
 
 
-@dataclass(slots=True)
-class LeaseGrant:
+class LeaseGrant(Struct):
     """The newest grant of a lease. It ends at `until` (`Clock.elapsed`).
 
     - `holder`: None if an earlier owner gave the grant. The first `extend` names its holder then.
@@ -39,8 +39,7 @@ class LeaseGrant:
     counted: bool = False
 
 
-@dataclass(slots=True)
-class TrackedLease:
+class TrackedLease(Struct):
     """A lease in the memory of its owner, with its newest grant (None if it never had one).
 
     - `orphan`: the holder of that grant is dead.
@@ -98,32 +97,27 @@ class TrackedLease:
         return [i for i, fingerprint in enumerate(self.row.order) if fingerprint in self.row.urls]
 
 
-@dataclass(frozen=True, slots=True)
-class NoSuchLease:
+class NoSuchLease(Struct, frozen=True):
     """A worker asks to begin a lease that does not exist. It acknowledges and drops the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldByAnother:
+class HeldByAnother(Struct, frozen=True):
     """A worker asks to begin, but another worker or delivery has a live grant. It asks again after `seconds`."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class OldDelivery:
+class OldDelivery(Struct, frozen=True):
     """A worker asks to begin with an old delivery of the shard's message. A later delivery has a live grant."""
 
 
-@dataclass(frozen=True, slots=True)
-class SameHolder:
+class SameHolder(Struct, frozen=True):
     """The worker that has the live grant asks to begin again. It gets the same grant, extended."""
 
     held: TrackedLease
 
 
-@dataclass(frozen=True, slots=True)
-class MayGrant:
+class MayGrant(Struct, frozen=True):
     """The lease has no live grant, so a new one may be given.
 
     `expired`: it had a grant that expired, so outcomes must be applied and the expiry counted first.

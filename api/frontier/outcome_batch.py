@@ -7,7 +7,9 @@ outcome frees the slot only under the newest grant: an earlier holder must not f
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from api.frontier.capacity import Spent
 from api.frontier.dead_letters import letter_of_shard

@@ -1,7 +1,9 @@
 """Derive from an outcome the row of a fetch, the facts of its host, and what changes of a stored page. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.host_shares import CrawlQueue

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 import structlog
+from msgspec import structs
 
 from api.crawls.finished_check import FinishedCheck, finished, refreshed
 from api.crawls.item_writer import ItemWriter
@@ -332,7 +333,7 @@ class Standalone:
             revision=row.revision,
             state=row.state,
             finished_reason=row.finished_reason,
-            counters={name: getattr(counters, name) for name in counters.__dataclass_fields__},
+            counters=structs.asdict(counters),
             tallies=tallies,
             active_ms=row.active_ms,
             hosts_in_motion=len(hosts),

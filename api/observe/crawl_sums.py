@@ -8,7 +8,7 @@ from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId
 from shared.domain.ops.counts import OTHER
 
-_FIELDS: Final = tuple(Counters.__dataclass_fields__)
+_FIELDS: Final = Counters.__struct_fields__
 
 
 class CrawlSums:

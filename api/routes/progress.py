@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from fastapi import Path
+from msgspec.structs import asdict
 
 from api.http.deps import Served, Services, problems
 from api.http.routing import Router
@@ -53,7 +54,7 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
         _rates(served, crawl.crawl_id),
     )
     return CrawlStats(
-        counters={each: getattr(counters, each) for each in counters.__dataclass_fields__ if each not in _UNSHOWN},
+        counters={name: value for name, value in asdict(counters).items() if name not in _UNSHOWN},
         queued_by=QueuedParts(
             new=counters.queued - counters.retries - counters.revisits,
             retry=counters.retries,

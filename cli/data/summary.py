@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from cli.local.crawl_args import retry_command, then, unblock_command
 from cli.local.crawl_folder import CrawlFolder
 from cli.terminal.display_rates import amount, clock, count, rate
@@ -23,8 +25,8 @@ from shared.domain.explain.losses import NOT_READ_AGAIN, Losses
 from shared.domain.explain.redirects import Hop, redirects_end
 from shared.domain.explain.sentences import NEEDS_SCRIPTS, meaning, moment, why_unknown
 from shared.domain.explain.waits import Waits, given_up, rested, waits_of
-from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.counters import Counters
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.states import CrawlState
 from shared.domain.reads.views import HostView
@@ -180,7 +182,7 @@ def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> 
         "pages": counters.pages,
         "bytes": counters.bytes,
         "active_seconds": round(row.active_ms / 1000, 3),
-        "counters": {name: value for name, value in asdict(counters).items() if name != "version"},
+        "counters": {name: value for name, value in structs.asdict(counters).items() if name != "version"},
         "identities": {"urls": counters.url_drift(), "links": counters.link_drift()},
         **{kind: dict(summary.tallies.get(kind, {})) for kind in _TALLIES},
         "left_out_examples": {

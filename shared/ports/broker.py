@@ -10,8 +10,9 @@ Errors:
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
+
+from msgspec import Struct
 
 from shared.domain.frontier.lag import Waiting
 from shared.domain.frontier.states import Position
@@ -36,8 +37,7 @@ ReportKind = Literal["outcome", "discovery"]
 KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """A message read from a stream: its sequence, the broker's time of storing it (Unix ns), its bytes and subject."""
 
     sequence: int
@@ -46,16 +46,14 @@ class Delivered:
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
+class StreamState(Struct, frozen=True):
     """The state of the stream of reports: its creation time (Unix ns) and its last sequence over all subjects."""
 
     created_ns: int
     last_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsState:
+class ItemsState(Struct, frozen=True):
     """The state of the stream of items: its creation time (Unix ns), its oldest kept sequence and its last one.
 
     An empty stream has `first == last + 1`.
@@ -74,8 +72,7 @@ class QueuedVisit(NamedTuple):
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class VisitOrigin:
+class VisitOrigin(Struct, frozen=True):
     """Where a delivered URL shard is queued: its place, its partition, and its sequence in the pool's stream."""
 
     partition: Partition
@@ -83,8 +80,7 @@ class VisitOrigin:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredVisit:
+class StoredVisit(Struct, frozen=True):
     """A URL shard in its pool's queue. A later shard of the same host and slot has a greater sequence."""
 
     sequence: int

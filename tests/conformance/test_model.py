@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import Phase
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
 
 from api.crawls.finished_check import SubjectEnds
 from api.frontier import grants as granting

@@ -1,9 +1,9 @@
 """The store's promises about leases: the best first, nothing taken twice, grants counted, what waits comes back."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from shared.adapters.sql.frontier import apply as applying
 from shared.adapters.sql.frontier import leasing
@@ -71,7 +71,7 @@ def test_a_taken_over_lease_holds_only_what_is_not_settled_yet(on_store: OnStore
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3)))
         row = await _leased(t)
-        done = LeaseRow(**{name: getattr(row, name) for name in row.__dataclass_fields__})
+        done = LeaseRow(**asdict(row))
         done.urls = {row.order[1]: row.urls[row.order[1]]}
         await t.settle(done, UrlState.DONE)
         assert (await t.claim(2)).leases == (), "the lease was freed"
@@ -84,7 +84,7 @@ def test_a_partly_settled_lease_keeps_its_order(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         await t.found(*links(HOST, range(3)))
         row = await _leased(t)
-        one = LeaseRow(**{name: getattr(row, name) for name in row.__dataclass_fields__})
+        one = LeaseRow(**asdict(row))
         one.urls, one.lease_id = {row.order[1]: row.urls[row.order[1]]}, LeaseId(1)
         await t.settle(one, UrlState.DONE)
         (loaded,) = (await t.claim(2)).leases

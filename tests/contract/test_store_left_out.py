@@ -1,8 +1,9 @@
 """Links left out: a bounded number of examples, and counts that a repeated fetch replaces."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from shared.adapters.sql.catalog import excluded_examples
 from shared.adapters.sql.frontier.store import SqlStore

@@ -1,9 +1,9 @@
 """The store's promises about dead letters: replayed or discarded once, each count following, whatever else happened."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shared.adapters.sql.frontier import dead_letters as letters_room
 from shared.domain.frontier.states import UrlState

@@ -1,9 +1,9 @@
 """The store's promises about a wider scope: which pages are read, where a chunk goes on, what is queued."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl import wider_scope

@@ -1,7 +1,8 @@
 """Requisites in SQL: their place in the queue, their own budget, and URLs that are both a requisite and a page."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind

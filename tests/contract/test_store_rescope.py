@@ -1,9 +1,9 @@
 """The store's promises about a changed scope: what it excludes leaves the queue, and what it admits comes back."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shared.adapters.sql.engine import chunks
 from shared.domain.crawl.host_specs import HostSpecs

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shared.adapters.sql.catalog import items as item_table
 from shared.domain.archive.model import Exchange

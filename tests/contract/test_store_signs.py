@@ -1,7 +1,8 @@
 """The store's promises about signs of change: pages with a right one are due sooner, and counts hold."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy

@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-from dataclasses import replace
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest
 from tests.support.processes.open_files import kept_on_exec

@@ -3,9 +3,9 @@
 import asyncio
 import gzip
 import tracemalloc
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Truncation
 from tests.support.web.fetchers import fetcher, run

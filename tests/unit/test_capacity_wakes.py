@@ -1,6 +1,6 @@
 """Which partitions look for hosts to dispatch when workers report capacity: those that can use it, and no others."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from api.frontier.capacity import BudgetReservation, PoolCapacity
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls

@@ -1,12 +1,13 @@
 """The front's invariants, held against a judge that only sees what is leased and released, and when."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue

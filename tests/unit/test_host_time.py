@@ -26,7 +26,7 @@ FACTS = HostFacts(HostHealth(), latency_ms=int(FETCH_S * 1000), visited=True)
 
 def row(crawl_id: int, host_id: int = HOST, blocked_until_ms: int = 0) -> QueueRow:
     """A queue with endless work."""
-    known: dict[str, Any] = dict.fromkeys(QueueRow.__dataclass_fields__, 0)
+    known: dict[str, Any] = dict.fromkeys(QueueRow.__struct_fields__, 0)
     known |= {"crawl_id": crawl_id, "host_id": host_id, "host": "h", "queued": 10**7}
     return QueueRow(**known | {"blocked_until_ms": blocked_until_ms})
 

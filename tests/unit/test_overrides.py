@@ -1,11 +1,11 @@
 """The rules of `overrides`: each mistake has its place, the first match applies, and `explain` names the override."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from api.frontier.capacity import BudgetReservation
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls

@@ -1,10 +1,9 @@
 """Signs of change: how far they are trusted, what they change, and what a sitemap's fetch means."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy

@@ -1,10 +1,9 @@
 """What a fetch of a stored page means: changed or not, gone, tried again, and when it is fetched next."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import compiled
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy, RecrawlRule

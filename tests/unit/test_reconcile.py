@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from api.crawls.known_crawls import COMPARED, KnownCrawls
 from api.crawls.reconcile import (
@@ -89,7 +90,7 @@ class Done:
                 started = rows[crawl_id]
                 assert started is not None
                 zero_ms = now[pool] - active_ms(started, now)
-                rows[crawl_id] = replace(started, active_pool=pool, active_zero_ms=zero_ms)
+                rows[crawl_id] = structs.replace(started, active_pool=pool, active_zero_ms=zero_ms)
             case PublishSpec(row, paused):
                 self.published[row.crawl_id] = SpecState(row.revision, gone=False, paused=paused)
                 self.ending.discard(row.crawl_id)

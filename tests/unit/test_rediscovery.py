@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import pytest
+from msgspec.structs import replace
 
 from api.frontier.capacity import BudgetReservation
 from api.frontier.dispatch_crawls import DispatchCrawl

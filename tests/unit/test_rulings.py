@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from shared.domain.crawl.spec import CrawlSpec, Scope, Seed
 from shared.domain.crawl.spec_parse import parse_spec
@@ -35,7 +36,7 @@ def view(state: UrlState, **more: Any) -> UrlView:
     known = UrlView(
         "http://a.test/x", Fingerprint(bytes(16)), state, None, 1, 0, 0, 0, 0, None, HOST, None, ("http://a.test/",), ()
     )
-    return replace(known, **more)
+    return structs.replace(known, **more)
 
 
 def test_advice_for_given_up_host_fits_the_crawls_state() -> None:
@@ -153,30 +154,34 @@ def test_a_budget_that_is_spent_is_named(budget: dict[str, int], name: str) -> N
 
 
 def test_what_only_makes_a_url_wait_is_told_too() -> None:
-    blocked = replace(HOST, blocked_until_ms=NOW_MS + 60_000, failures=3, last_failure="connect", crawl_delay_ms=7_000)
+    blocked = structs.replace(
+        HOST, blocked_until_ms=NOW_MS + 60_000, failures=3, last_failure="connect", crawl_delay_ms=7_000
+    )
     waiting = view(UrlState.WAITING, due_ms=NOW_MS + 1_000, attempts=2, host=blocked)
     found = judged(waiting, replace(AROUND, host=blocked, workers=0), budget={"max_pages_per_host": 10})
     assert held_by(found) == ["back_off", "pool", "host_budget", "blocked"]
     assert "after 3 failures (connect)" in found["blocked"].detail
     assert "every 7 s" in found["delay"].detail
     assert blocking_reason(list(found.values())) == found["back_off"].detail
-    due = judged(replace(waiting, due_ms=NOW_MS))
+    due = judged(structs.replace(waiting, due_ms=NOW_MS))
     assert held_by(due) == []
 
 
 def test_host_policy_that_blocks_or_slows_is_named_with_its_reason() -> None:
-    policy = replace(HOST, operator_delay_ms=9_000, operator_slots=2, policy_reason="by mail", blocked_until_ms=1)
-    shut = replace(policy, operator_blocked_until_ms=FOREVER_MS)
+    policy = structs.replace(
+        HOST, operator_delay_ms=9_000, operator_slots=2, policy_reason="by mail", blocked_until_ms=1
+    )
+    shut = structs.replace(policy, operator_blocked_until_ms=FOREVER_MS)
     found = judged(view(UrlState.QUEUED, host=shut), replace(AROUND, host=shut))
     assert held_by(found) == ["blocked"]
     assert found["blocked"].detail == f"the policy of {HOST.host} blocks it without an end: by mail"
     assert "every 9 s (its host policy), with at most 2 shards out at a time (its host policy)" in found["delay"].detail
-    until = replace(policy, operator_blocked_until_ms=NOW_MS + 1_000)
+    until = structs.replace(policy, operator_blocked_until_ms=NOW_MS + 1_000)
     assert (
         f"until {moment(NOW_MS + 1_000)}: by mail"
         in judged(view(UrlState.QUEUED), replace(AROUND, host=until))["blocked"].detail
     )
-    longer = replace(until, blocked_until_ms=NOW_MS + 2_000)
+    longer = structs.replace(until, blocked_until_ms=NOW_MS + 2_000)
     assert "policy" not in judged(view(UrlState.QUEUED), replace(AROUND, host=longer))["blocked"].detail
     assert held_by(judged(view(UrlState.QUEUED), replace(AROUND, host=policy))) == []
 
@@ -186,7 +191,7 @@ def test_what_is_fetched_or_given_up_is_held_by_its_own_state() -> None:
     moved = judged(view(UrlState.DONE, fetch=fetch))
     assert held_by(moved) == ["duplicate"]
     assert "a redirect to http://b.test/" in moved["duplicate"].detail
-    page = judged(view(UrlState.DONE, fetch=replace(fetch, redirect=None, status=200)))
+    page = judged(view(UrlState.DONE, fetch=structs.replace(fetch, redirect=None, status=200)))
     assert "is fetched once" in page["duplicate"].detail
     assert held_by(judged(view(UrlState.LEASED))) == ["state"]
     assert "status 404" in judged(view(UrlState.FAILED, reason="http_404"))["state"].detail
@@ -224,7 +229,7 @@ def test_pattern_that_this_version_refuses_is_what_holds_a_url_up() -> None:
 
 
 def test_explain_names_the_wait_for_capacity_and_for_another_crawls_turn() -> None:
-    host = replace(HOST, leased=0)
+    host = structs.replace(HOST, leased=0)
     busy = replace(AROUND, host=host, visits=64, busy=64, others=("news",))
     found = judged(view(UrlState.QUEUED), busy)
     assert held_by(found) == ["turn", "capacity"]
@@ -236,9 +241,9 @@ def test_explain_names_the_wait_for_capacity_and_for_another_crawls_turn() -> No
 def test_capacity_is_no_reason_while_the_host_itself_waits_or_is_visited() -> None:
     """`capacity` came before `blocked`, so a blocked host seemed to wait for a free visit."""
     full = replace(AROUND, visits=64, busy=64)
-    blocked = replace(full, host=replace(HOST, leased=0, blocked_until_ms=NOW_MS + 60_000))
+    blocked = replace(full, host=structs.replace(HOST, leased=0, blocked_until_ms=NOW_MS + 60_000))
     assert held_by(judged(view(UrlState.QUEUED), blocked)) == ["blocked", "capacity"]
-    assert held_by(judged(view(UrlState.QUEUED), replace(full, host=replace(HOST, leased=3)))) == []
+    assert held_by(judged(view(UrlState.QUEUED), replace(full, host=structs.replace(HOST, leased=3)))) == []
 
 
 def test_exclusion_comes_before_every_other_reason() -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from api.frontier.capacity import spent_in
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.frontier.counters import Counters
@@ -148,7 +150,7 @@ def test_page_that_comes_back_counts_once_from_its_next_fetch_on() -> None:
     assert held is not None
     url = held.row.urls[fingerprint(1, 1)]
     assert url.last is not None
-    url.flags, url.last = COUNTED_AS_PAGE, replace(url.last, history=replace(url.last.history, rate=0))
+    url.flags, url.last = COUNTED_AS_PAGE, structs.replace(url.last, history=structs.replace(url.last.history, rate=0))
     recrawl = made.crawl.recrawl
     assert recrawl is not None
     pages = RecrawlPages(10, recrawl.of(""), {}, NOW_MS)
@@ -163,7 +165,7 @@ def test_page_that_is_gone_counts_no_more_and_once_if_it_comes_back() -> None:
     assert held is not None
     url = held.row.urls[fingerprint(1, 1)]
     assert url.last is not None
-    url.last = replace(url.last, history=replace(url.last.history, misses=1))
+    url.last = structs.replace(url.last, history=structs.replace(url.last.history, misses=1))
     changes = settled(made, result(1, 404, b""))
     [gone] = changes.revisited
     assert (moved_by(changes), decoded(gone.recrawl, 0).rate) == (-1, 0)

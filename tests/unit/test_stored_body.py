@@ -3,13 +3,13 @@
 import gzip
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from isal import isal_zlib
+from msgspec.structs import replace
 
 from shared.domain.archive.model import Exchange, Revisit, RevisitProfile
 from shared.domain.archive.stored_body import Member, NotARecord, StoredBody

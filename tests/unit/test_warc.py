@@ -1,12 +1,12 @@
 """A page's records are correct WARC/1.1 and replay to what the server sent, whatever it sent."""
 
 import gzip
-from dataclasses import replace
 from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared.domain.archive.model import ArchivedCrawl, Exchange, Revisit, RevisitProfile, payload_digest
 from shared.domain.archive.warc import page_records, stored_response_head, warc_date, warcinfo_record

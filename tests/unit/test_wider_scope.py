@@ -1,10 +1,10 @@
 """Which scopes are wider, and which stored links of a page the present scope admits."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.override_spec import Override

@@ -1,9 +1,8 @@
 """Conditional requests for stored pages, and how the archive refers to them (RFC 9110 §13, WARC/1.1 §6.7)."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from shared.domain.archive.model import Exchange, RevisitProfile, payload_digest
 from shared.domain.web.fetch import Answer, Timings

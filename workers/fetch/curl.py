@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import ada_url
 import certifi
+from msgspec import structs
 
 from shared.domain.web.addresses import parse_address
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
@@ -154,7 +155,7 @@ class CurlFetcher:
             exchange = self._idle.pop() if plain and self._idle else CurlExchange(self._options)
             begun = asyncio.get_running_loop().time()
             if not request.fresh and self._kept.wants_fresh(target.server, begun):
-                request = replace(request, fresh=True)
+                request = structs.replace(request, fresh=True)
             try:
                 exchange.begin(request, target, head)
                 if not plain:

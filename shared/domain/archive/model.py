@@ -3,17 +3,15 @@
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
+from msgspec import Struct, field
 
 from shared.domain.ids import CrawlId
 from shared.domain.web.fetch import Answer
 
 
-@dataclass(frozen=True, slots=True)
-class RecordLocation:
+class RecordLocation(Struct, frozen=True):
     """Where one compressed WARC record is: its WARC file's (segment's) final name, the offset in it, the length in
     bytes.
 
@@ -32,8 +30,7 @@ class RevisitProfile(StrEnum):
     NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
 
-@dataclass(frozen=True, slots=True)
-class Revisit:
+class Revisit(Struct, frozen=True):
     """The earlier stored fetch that has the payload of this one: its URL, its time, its payload digest if known."""
 
     profile: RevisitProfile
@@ -42,7 +39,7 @@ class Revisit:
     digest: bytes | None = None
 
 
-class Exchange(msgspec.Struct, frozen=True, gc=False):
+class Exchange(Struct, frozen=True, gc=False):
     """Everything that the archive stores of one fetched URL.
 
     `depth` counts links from a seed (None: it is no URL of the crawl). `seed`: it is a seed. `via` is the URL that led
@@ -57,7 +54,7 @@ class Exchange(msgspec.Struct, frozen=True, gc=False):
     fetched_at_ms: int
     depth: int | None
     via: str | None = None
-    outlinks: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
+    outlinks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: Sequence[tuple[str, str]] = ()
     request_body: bytes = b""
     digest: bytes | None = None
@@ -65,16 +62,14 @@ class Exchange(msgspec.Struct, frozen=True, gc=False):
     seed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(Struct, frozen=True):
     """What storing a page adds to its outcome: the response (or revisit) record's location, the payload's digest."""
 
     location: RecordLocation
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedCrawl:
+class ArchivedCrawl(Struct, frozen=True):
     """What a crawl's WARC files (segments) say about it, and their greatest size.
 
     `robots` is the policy in force ("obey", "ignore"). A segment is closed before it would exceed `segment_bytes`,

@@ -5,8 +5,9 @@ are judged as the worker judged them when it fetched the page, but by the presen
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.host_specs import HostSpecs
@@ -93,8 +94,7 @@ def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
     return f"rediscover-{crawl_id}-{revision}"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadablePage:
+class ReadablePage(Struct, frozen=True):
     """A stored page with links that the scope left out, as its row has it.
 
     `via_host`: the host that led to it, None for a seed. `location`: None if `media.stored` kept it out of the archive.
@@ -114,16 +114,14 @@ class ReadablePage:
     context: SeedContext | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadablePages:
+class ReadablePages(Struct, frozen=True):
     """The next pages of a command REDISCOVER, and where its next chunk begins, None at the end."""
 
     pages: Sequence[ReadablePage]
     rest: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rediscovered:
+class Rediscovered(Struct, frozen=True):
     """What a chunk of a command REDISCOVER did: the pages read, the links published, and pages to queue again.
 
     `rest`: where the next chunk begins, None at the end.
@@ -135,8 +133,7 @@ class Rediscovered:
     rest: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundAgain:
+class FoundAgain(Struct, frozen=True):
     """A link of a stored page that the present scope admits. The fields are those of a discovery."""
 
     location: Location

@@ -1,9 +1,11 @@
 """Explain why a host of a crawl gets no request now, until when, and what changes that. Pure; for displays."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import CrawlSpec, host_slots
@@ -39,8 +41,7 @@ class WaitReason(StrEnum):
     """The host's policy blocks it."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostState:
+class HostState(Struct, frozen=True):
     """What is known of a host and its queue of one crawl, to explain why it waits.
 
     `urls`: how many of its URLs are left. `rest_s`: seconds until its delay has passed. `due_s`: seconds until the
@@ -67,8 +68,7 @@ class HostState:
     policy_slots: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class HostWait:
+class HostWait(Struct, frozen=True):
     """A host that gets no request for the next `wait_s` seconds, and why.
 
     `delay_s`: the delay between its requests. `cause`: the name of the last failure. `given_up_s`: seconds until the
@@ -85,8 +85,7 @@ class HostWait:
     asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """The waiting hosts of a crawl, the shortest waits first, and their number. `standing`: no host gets requests now.
 
     `left_s`: the seconds that the slowest host needs for its present URLs at the present pace. It is -1 if no host has

@@ -1,10 +1,9 @@
 """The counters of a crawl, and the identities that hold between them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """A crawl's counters, summed over partitions. `version` grows with every change of any of them.
 
     `retries`, `revisits` and `requisites` are parts of `queued`. `revisiting` is the part of `leased` that uses no page

@@ -1,15 +1,15 @@
 """Crawls as they are stored, and what changed in them since a mark."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from shared.domain.frontier.states import CrawlState, Position
 from shared.domain.ids import CrawlId, Partition, Revision
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlRow:
+class CrawlRow(Struct, frozen=True):
     """A crawl as stored. `spec` is its active revision's JSON; `active_ms` the time it was worked on, when it was read.
 
     While the crawl is worked on and not paused, that time is the clock of `active_pool` less `active_zero_ms`.
@@ -48,8 +48,7 @@ class CrawlVersion(NamedTuple):
     state: CrawlState
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeMark:
+class ChangeMark(Struct, frozen=True):
     """Up to where a reader has read the changes of crawls. The default is for the first read.
 
     - `change`: the greatest number of a change that was read.
@@ -59,11 +58,10 @@ class ChangeMark:
 
     change: int = 0
     versions: Mapping[Partition, int] = field(default_factory=dict)
-    compared: CrawlId = CrawlId(0)  # noqa: RUF009  a NewType returns its argument
+    compared: CrawlId = CrawlId(0)
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlChanges:
+class CrawlChanges(Struct, frozen=True):
     """What changed in crawls since a mark, in one snapshot. Pass `mark` to the next read.
 
     - `rows`: crawls whose version differs from the known one, None for deleted ones.

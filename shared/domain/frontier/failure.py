@@ -16,11 +16,12 @@ is rarely about its URL, so it may occur `THROTTLED_TIMES` as often as other fai
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.crawl.spec import Retry
 from shared.domain.frontier.states import UrlState
@@ -68,8 +69,7 @@ class Disposition(Enum):
     RETRY_HOST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """A row of the table of outcomes: what one kind of result means for the URL and its host.
 
     `host` is the effect on the host, None if the host is not to blame. `failed`: a URL that ends this way is FAILED,
@@ -82,8 +82,7 @@ class Policy:
     failed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What the frontier does with a URL after a fetch.
 
     `state` is DONE, FAILED or WAITING. `wait_s` applies to WAITING and may be 0. `attempt_used`: the attempt counts

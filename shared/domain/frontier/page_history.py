@@ -6,9 +6,11 @@ An entry of the log takes about 13.
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.ids import Fingerprint, HostId
 
@@ -39,8 +41,7 @@ _SIGNALLED: Final = 0x80
 _LARGEST_VERSION: Final = 2**16 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class PageHistory:
+class PageHistory(Struct, frozen=True):
     """What the fetches of a page showed so far.
 
     - `version`: the number of its newest version, from 1.
@@ -140,8 +141,7 @@ class ChangeKind(IntEnum):
     GONE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PageChange:
+class PageChange(Struct, frozen=True):
     """An entry of the log: a page that was new, had changed or was gone. `version` is its newest version then.
 
     `prefix` has the first bytes of its fingerprint.

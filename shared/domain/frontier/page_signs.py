@@ -4,7 +4,9 @@ The sign is the `lastmod` of a sitemap or feed, later than the page's last fetch
 host's signs are trusted, and never sooner than `min_s` after its last fetch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy

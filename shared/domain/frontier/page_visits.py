@@ -5,9 +5,11 @@ Two fetches in a row that find no page (404, 410 or a redirect) make it gone. An
 as it is, and the page is fetched again when it is due.
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, PageInterval
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
@@ -34,8 +36,7 @@ class Finding(StrEnum):
     RETRIED = "retried"
 
 
-@dataclass(frozen=True, slots=True)
-class Visited:
+class Visited(Struct, frozen=True):
     """What a fetch reported: the HTTP status (0: no answer), the payload's digest and the content mark.
 
     `page`: it stored a page. `reason`: why it stored none.
@@ -48,8 +49,7 @@ class Visited:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PageVerdict:
+class PageVerdict(Struct, frozen=True):
     """What becomes of a URL after a fetch: its new state, and `rank`, `attempts`, `reason` and `flags` of its row.
 
     `history`: None if the stored one stays.

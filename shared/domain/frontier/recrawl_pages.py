@@ -5,8 +5,10 @@ which they need the partition's share of the requests a day. The counts are in S
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import PageInterval
 from shared.domain.frontier.change_rate import decoded, prior

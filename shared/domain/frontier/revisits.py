@@ -1,13 +1,12 @@
 """What an owner reads and writes of pages that are fetched again, as values. Times are Unix ms."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from shared.domain.frontier.page_history import PageHistory
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 
 
-@dataclass(frozen=True, slots=True)
-class LastFetch:
+class LastFetch(Struct, frozen=True):
     """The fetch that stored a URL's page, for a fetch that is compared with it. `digest` is the payload's SHA-1."""
 
     at_ms: int
@@ -17,8 +16,7 @@ class LastFetch:
     history: PageHistory
 
 
-@dataclass(frozen=True, slots=True)
-class RevisitRow:
+class RevisitRow(Struct, frozen=True):
     """What a fetch that brought no new version changes in the row of a stored page. None keeps a stored validator."""
 
     crawl_id: CrawlId
@@ -29,8 +27,7 @@ class RevisitRow:
     last_modified: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """A page whose stored version becomes the earlier version `version`. Versions up to `forget` are deleted."""
 
     crawl_id: CrawlId

@@ -4,7 +4,7 @@ A sitemap is read again like a page, with an interval of its own. The interval d
 nothing new, and returns to the least one when something is new. After a number of such fetches it is read no more.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy

@@ -5,8 +5,10 @@ Times are Unix ms unless a name has another unit.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from shared.domain.explain.excluded_links import ExcludedLink
 from shared.domain.frontier.counters import Counters as Counters
@@ -17,8 +19,7 @@ from shared.domain.frontier.states import Fence, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
 
 
-@dataclass(slots=True)
-class LeasedUrl:
+class LeasedUrl(Struct):
     """A URL in a shard that was sent out. `least` is the least depth found since it was sent.
 
     `depth` is the depth that it was sent with. After a takeover it is only known to be at least `least`. `extra` is the
@@ -37,8 +38,7 @@ class LeasedUrl:
     extra: int = 0
 
 
-@dataclass(slots=True)
-class LeaseRow:
+class LeaseRow(Struct):
     """A lease as stored: a URL shard that was sent out.
 
     `order` has the shard's fingerprints in order, `urls` those URLs that are not settled yet. `grants` and `expired`
@@ -61,8 +61,7 @@ class LeaseRow:
     contexts: Mapping[Fingerprint, SeedContext] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True):
     """A host's queue of one crawl as stored, with what is stored of the host."""
 
     crawl_id: CrawlId
@@ -96,8 +95,7 @@ FIRST_HOST: Final = 1
 """The number that a partition allots to its first host. If it is still free, the partition never had a host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """What a new owner reads of its partition after its claim committed: fence, position, leases and commands.
 
     `next_host` and `next_lease` are the next free numbers.
@@ -111,8 +109,7 @@ class Claimed:
     commands: "tuple[CommandRun, ...]" = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(Struct, frozen=True):
     """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first.
 
     `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits all.
@@ -136,8 +133,7 @@ class LeaseRequest:
     requisites: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UrlChange:
+class UrlChange(Struct, frozen=True):
     """The new values of a URL's row after an outcome. `rank`: the queue order if QUEUED, the due time if WAITING."""
 
     crawl_id: CrawlId
@@ -150,8 +146,7 @@ class UrlChange:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRow:
+class FetchRow(Struct, frozen=True):
     """A URL's last fetch, as stored. `page`: it stored a page, whose record belongs in the index.
 
     `truncated`: why the body is incomplete. `left_out`: as shared.domain.explain.excluded_links encodes it.
@@ -183,8 +178,7 @@ class FetchRow:
     recrawl: bytes | None = None
 
 
-@dataclass(slots=True)
-class QueueDelta:
+class QueueDelta(Struct):
     """What one transaction changes in a queue's row: numbers to add, and new values (None keeps the stored one)."""
 
     queued: int = 0
@@ -196,8 +190,7 @@ class QueueDelta:
     shard_cap: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HostChange:
+class HostChange(Struct, frozen=True):
     """The new values of a host's row."""
 
     host_id: HostId
@@ -216,8 +209,7 @@ class HostChange:
     silent_since_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterRow:
+class DeadLetterRow(Struct, frozen=True):
     """A dead letter to store: a URL or message that is given up, with the evidence."""
 
     crawl_id: CrawlId | None
@@ -228,8 +220,7 @@ class DeadLetterRow:
     payload: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MessageDeadLetter:
+class MessageDeadLetter(Struct, frozen=True):
     """A dead letter that is a whole message: its number, the kind of message, and its bytes."""
 
     id: int
@@ -241,8 +232,7 @@ QueueEnd = tuple[CrawlId, HostId, UrlState, str]
 """The end of a queue: crawl, host, final state (FAILED or EXCLUDED) and reason of all its queued and waiting URLs."""
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(Struct):
     """Everything that one owner transaction writes, besides the fence. Deltas are added; rows replace stored ones.
 
     `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues that
@@ -295,8 +285,7 @@ class Changes:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveredLink:
+class DiscoveredLink(Struct, frozen=True):
     """A link or seed to insert, whose host is known by name only. `via_host` and `via` name the page that has the link.
 
     A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind). `outside`: the rule of the
@@ -321,8 +310,7 @@ class DiscoveredLink:
     of_set: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LinkWithContext(DiscoveredLink):
+class LinkWithContext(DiscoveredLink, frozen=True):
     """A link of a page that has the context of a seed, or a seed with labels or a source."""
 
     context: SeedContext = NO_CONTEXT
@@ -330,11 +318,10 @@ class LinkWithContext(DiscoveredLink):
 
 def with_context(link: DiscoveredLink, context: SeedContext) -> LinkWithContext:
     """Return the link with a context."""
-    return LinkWithContext(**{each.name: getattr(link, each.name) for each in fields(DiscoveredLink)}, context=context)
+    return LinkWithContext(**asdict(link), context=context)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerMark:
+class ProducerMark(Struct, frozen=True):
     """How far a sender of discoveries has come: its message `n`, and its URLs so far (`total`), this one's included.
 
     `spec`: the revision under which the sender judged the links of this message.
@@ -347,8 +334,7 @@ class ProducerMark:
     spec: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryTransaction:
+class DiscoveryTransaction(Struct, frozen=True):
     """Messages with discoveries to apply in one transaction, in order of arrival.
 
     Each has its sender's mark, its links, and the number of its links that could not be queued. `excluded`: the URLs
@@ -362,8 +348,7 @@ class DiscoveryTransaction:
     with_contexts: bool = False
 
 
-@dataclass(slots=True)
-class DiscoveryResult:
+class DiscoveryResult(Struct):
     """What applying a DiscoveryTransaction changed.
 
     `queues`: how many URLs were added to each queue. `lowered`: leased URLs that were found at a lesser depth, with it.
@@ -394,8 +379,7 @@ class DiscoveryResult:
     listing_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRun:
+class CommandRun(Struct, frozen=True):
     """A command as one partition applies it.
 
     `number` orders the commands of a partition and is never reused. `sequence` is the position of its message in the

@@ -1,7 +1,8 @@
 """What is read back of pages that are fetched again: the log of changes, and versions. Times are Unix ms."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.frontier.page_history import ChangeKind
@@ -17,8 +18,7 @@ class ChangePlace(NamedTuple):
     entry: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class PageChangeView:
+class PageChangeView(Struct, frozen=True):
     """A page that was new, had changed or was gone. `version` is its newest version then."""
 
     place: ChangePlace
@@ -30,8 +30,7 @@ class PageChangeView:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageVersion:
+class PageVersion(Struct, frozen=True):
     """A version of a page. `newest`: it is the stored page. `digest` is the payload's SHA-1, or empty."""
 
     version: int

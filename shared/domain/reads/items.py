@@ -1,8 +1,9 @@
 """Items as values in messages and in the table of items, and which of a page's several fetches counts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
@@ -38,8 +39,7 @@ class PageItems(NamedTuple):
         return self.lease, self.grant
 
 
-@dataclass(frozen=True, slots=True)
-class ItemPosition:
+class ItemPosition(Struct, frozen=True):
     """The position in the stream of items up to which the table of items is written.
 
     It is the stream's creation time (Unix ns), which identifies the stream, and the last sequence.
@@ -49,8 +49,7 @@ class ItemPosition:
     sequence: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ItemFence:
+class ItemFence(Struct, frozen=True):
     """The condition of every transaction of the only writer of the table of items.
 
     It commits only under this term and directly after this version.
@@ -75,16 +74,14 @@ DROPPED: Final = ("unaccepted", "outdated", "deleted")
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ItemChanges:
+class ItemChanges(Struct, frozen=True):
     """How many items a transaction stored, by crawl, and dropped, by the reasons in DROPPED."""
 
     stored: Mapping[CrawlId, int]
     dropped: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ItemLetter:
+class ItemLetter(Struct, frozen=True):
     """A dead letter for a message of items that can never be applied."""
 
     at_ms: int
@@ -93,8 +90,7 @@ class ItemLetter:
     crawl_id: CrawlId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem:
+class StoredItem(Struct, frozen=True):
     """An item in the table of items. `at_ms`: when its page was fetched (Unix ms). `context`: that of its page."""
 
     id: bytes
@@ -107,8 +103,7 @@ class StoredItem:
     context: SeedContext | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ItemFilter:
+class ItemFilter(Struct, frozen=True):
     """Which items of a crawl to list: those of this rule and this page. None: any."""
 
     rule: str | None = None

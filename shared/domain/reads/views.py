@@ -1,7 +1,8 @@
 """What is read back of a crawl for display and export: pages, URLs, hosts, fetches and seeds. Times are Unix ms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.frontier.page_history import PageHistory
@@ -10,8 +11,7 @@ from shared.domain.frontier.states import UrlKind, UrlState
 from shared.domain.ids import Fingerprint, HostId
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A stored page, for listings and exports. `digest` is the payload's SHA-1 (20 bytes, or empty).
 
     `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` those in scope. `gone`: the site
@@ -37,8 +37,7 @@ class Page:
     context: SeedContext | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownUrl:
+class KnownUrl(Struct, frozen=True):
     """A URL that the crawl knows, for listings and exports. `status` and later fields are None until it was fetched."""
 
     url: str
@@ -56,8 +55,7 @@ class KnownUrl:
     truncated: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
+class HostView(Struct, frozen=True):
     """Everything stored of a host, with the numbers of its queue of one crawl.
 
     `operator_...`: what the policy of the host sets, 0 for nothing. `policy_reason`: the reason of its block.
@@ -89,8 +87,7 @@ class HostView:
         return max(self.blocked_until_ms, self.operator_blocked_until_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchView:
+class FetchView(Struct, frozen=True):
     """What is stored of the fetches of a URL: in full the last one, or the last that stored a page.
 
     `history` lists the others, the newest first, each `at_ms status reason`. One later than `at_ms` gave no page.
@@ -118,16 +115,14 @@ class FetchView:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PageView:
+class PageView(Struct, frozen=True):
     """A stored page, with everything stored of the fetch that stored it."""
 
     page: Page
     fetch: FetchView
 
 
-@dataclass(frozen=True, slots=True)
-class SeedView:
+class SeedView(Struct, frozen=True):
     """A seed, or another URL looked up as one. `status` and `fetched_at_ms` are None until it was fetched."""
 
     host_id: HostId
@@ -141,8 +136,7 @@ class SeedView:
     context: SeedContext | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UrlView:
+class UrlView(Struct, frozen=True):
     """Everything known of one URL. `chain` leads from the page where it was found back towards the seed.
 
     `history`: that of its stored page, if the page is fetched again. `kind`: what the URL was found as. `extra_hops`:

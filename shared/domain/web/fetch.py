@@ -1,8 +1,9 @@
 """A fetch's request and its result. What the server does is a value, never an exception."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 
 class FailureKind(StrEnum):
@@ -31,8 +32,7 @@ class Truncation(StrEnum):
     DISCONNECT = "disconnect"
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
+class FetchLimits(Struct, frozen=True):
     """Limits of one request, in seconds and bytes.
 
     A body beyond its limit is truncated, and the answer says so. Beyond any other limit the fetch fails.
@@ -46,8 +46,7 @@ class FetchLimits:
     decoded_bytes: int = 30 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(Struct, frozen=True):
     """One HTTP request for the fetcher, which never follows redirects. `fresh`: use a new connection.
 
     `skips_body` returns True for the status and Content-Type of a response whose body is not wanted. Its transfer ends
@@ -65,8 +64,7 @@ class FetchRequest:
     skips_body: Callable[[int, str | None], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """When each phase of a fetch ended, in seconds since its start.
 
     None: the phase was not reached, or not needed (a reused connection).
@@ -79,8 +77,7 @@ class Timings:
     total_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A complete HTTP response (any status).
 
     `request_head` and `response_head` are the bytes of the start line and headers as sent and received, with CRLF line
@@ -116,8 +113,7 @@ class Answer:
         return ", ".join(values) if values else None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchFailed:
+class FetchFailed(Struct, frozen=True):
     """The result of a fetch without a usable response. `detail` is one line for people. `sent`: a request may have
     reached the server.
 

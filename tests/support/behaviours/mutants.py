@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pycurl
+from msgspec import structs
 
 from shared.domain.crawl.scope import ExclusionReason
 from workers.parse.mime import Media
@@ -40,7 +41,7 @@ _ADD: Final = "shared.domain.web.robots_rules._Group._add"
 def _no_such_redirect(status: int) -> Mutant:
     def read(original: Replacement, crawl: Any, page: Any, depth: int, hops: int, answer: Any, *rest: Any) -> Any:
         status_seen = 200 if answer.status == status else answer.status
-        return original(crawl, page, depth, hops, replace(answer, status=status_seen), *rest)
+        return original(crawl, page, depth, hops, structs.replace(answer, status=status_seen), *rest)
 
     return {_READ: read}
 
@@ -147,11 +148,11 @@ def _in_ascii(reference: str) -> str | None:
 
 def _hasty(original: Replacement, *given: Any, **more: Any) -> Any:
     request = original(*given, **more)
-    return replace(request, limits=replace(request.limits, total_s=1.0))
+    return structs.replace(request, limits=structs.replace(request.limits, total_s=1.0))
 
 
 def _blamed(original: Replacement, *given: Any) -> Any:
-    return replace(original(*given), stale=False)
+    return structs.replace(original(*given), stale=False)
 
 
 def _whole(original: Replacement, *given: Any, **more: Any) -> Any:

@@ -3,9 +3,11 @@
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.exclusions import NO_EXCLUSIONS, Exclusions

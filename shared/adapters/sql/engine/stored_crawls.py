@@ -18,7 +18,7 @@ ACTIVE_MS: Final = (
 )
 """The active time of a row of `crawls` until now, in ms, as SQL."""
 
-COUNTED: Final = tuple(Counters.__dataclass_fields__)
+COUNTED: Final = Counters.__struct_fields__
 """The columns of `crawl_counters` that are summed over partitions."""
 
 _CRAWLS: Final = Query(

@@ -8,10 +8,10 @@ that accepts them applies them.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, assert_never
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from shared.adapters.sql.engine.bulk import AMONG

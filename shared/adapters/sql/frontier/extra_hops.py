@@ -1,8 +1,8 @@
 """Links that lead beyond the scope, in the transaction of discoveries: the least hops and the least depth are kept."""
 
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from shared.adapters.sql.engine.bulk import Bulk, Row
