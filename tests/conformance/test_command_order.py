@@ -130,6 +130,7 @@ def walk(database: Database, rng: Random) -> list[str]:
         cluster.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("broken", "walks"), [(False, 40), (True, 500)])
 def test_random_walks_find_a_command_out_of_its_order(
     database: Database, monkeypatch: pytest.MonkeyPatch, broken: bool, walks: int

@@ -199,6 +199,7 @@ def test_states_and_positions_are_exact(server: BrokerServer) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_reading_over_kills_of_the_broker_has_no_gap_and_no_repeat(server: BrokerServer) -> None:
     """Also: every report that was acknowledged is there, and those published again with their id are there once.
 
@@ -262,6 +263,7 @@ def test_reader_idle_beyond_cursor_lifetime_resumes(server: BrokerServer) -> Non
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_reader_keeps_its_cursor_while_the_broker_sends_heartbeats(
     server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

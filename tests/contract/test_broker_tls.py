@@ -205,6 +205,7 @@ def test_a_server_that_demands_no_tls_is_told_nothing_at_all(nats: NatsCluster, 
     assert bytes(heard) == b""
 
 
+@pytest.mark.long
 def test_next_connection_shows_certificate_currently_in_files(nats: NatsCluster, tmp_path: Path) -> None:
     own = Certificate(tmp_path / "own.pem", tmp_path / "own.key")
 

@@ -292,6 +292,7 @@ def test_workers_share_a_queue_and_each_shard_goes_to_one(server: BrokerServer) 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.long
 def test_broker_kills_lose_no_shard_and_repeat_none_after_ack(server: BrokerServer) -> None:
     total = 1_500
     chance = random.Random(7)

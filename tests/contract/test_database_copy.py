@@ -43,6 +43,7 @@ def tables(path: Path | str) -> dict[str, list[tuple[Any, ...]]]:
         return {name: sorted(connection.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in named}
 
 
+@pytest.mark.long
 def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(
     tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_server_that_does_not_start_is_unusable_with_its_last_words(tmp_path: 
     assert server.pid is None
 
 
+@pytest.mark.long
 def test_a_taken_port_is_unusable_within_the_bound_and_free_again_it_works(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -180,6 +180,7 @@ def test_a_watch_that_may_not_watch_ends_its_block(tmp_path: Path) -> None:
     run(story)
 
 
+@pytest.mark.long
 @needs_openssl
 def test_a_certificate_is_the_user_and_without_one_there_is_no_answer(tmp_path: Path) -> None:
     async def story() -> None:

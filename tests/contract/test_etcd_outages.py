@@ -55,6 +55,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_stopped_leader_is_deposed_before_another_is_elected(tmp_path: Path) -> None:
     async def story() -> None:
         async with etcd(tmp_path) as server, coordinator(server.endpoint) as c, c.session(30) as session:
@@ -187,6 +188,7 @@ def test_a_watch_leaves_a_member_that_went_silent_as_soon_as_a_call_has(tmp_path
     run(story)
 
 
+@pytest.mark.long
 def test_a_member_without_the_others_ends_its_watches_instead_of_going_quiet(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, election_ms=500) as members:

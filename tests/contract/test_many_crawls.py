@@ -23,6 +23,7 @@ MANY = 2_000
 """One step more for each crawl would be above the bounds: the least of what is counted is about a thousand steps."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queued", [0, 1])
 def test_looking_at_many_crawls_takes_few_statements(on_store: OnStore, queued: int) -> None:
     """Ten crawls more or a thousand, all complete or all with a URL queued."""

@@ -95,6 +95,7 @@ def test_a_commit_whose_answer_is_lost_is_transient_and_not_done_twice(
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_a_server_that_falls_silent_is_transient(postgres_server: PostgresServer, tmp_path: Path) -> None:
     """Nothing is cut, nothing answers: neither the statement, nor the rollback, nor the end of the session."""
 
@@ -126,6 +127,7 @@ def test_a_server_that_falls_silent_is_transient(postgres_server: PostgresServer
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_closing_does_not_wait_for_a_server_that_stands_still(postgres_server: PostgresServer) -> None:
     """Session after session, each for as long as a statement may take: three of them would take most of a minute."""
 

@@ -44,6 +44,7 @@ def struck(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -> Run
     return run
 
 
+@pytest.mark.long
 def test_each_due_time_fires_once_over_drawn_faults(struck: Runs, short: bool) -> None:
     seed = int(os.environ.get("ORB_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     print(f"ORB_TEST_SEED={seed}")

@@ -284,6 +284,7 @@ def test_labels_stay_within_their_number_when_some_are_added(running: Served) ->
         assert len(swapped.json()["labels"]) == 64
 
 
+@pytest.mark.long
 def test_every_resource_names_its_methods_to_who_asks_by_another(running: Served) -> None:
     paths = application().openapi()["paths"]
     for path in paths:

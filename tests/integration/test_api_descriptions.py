@@ -179,6 +179,7 @@ def test_examples_of_the_configuration_are_accepted(client: httpx.Client) -> Non
         assert answer.status_code == 200, f"{body}: {answer.text}"
 
 
+@pytest.mark.long
 def test_examples_of_bodies_and_queries_are_accepted(client: httpx.Client) -> None:
     """A cursor is only valid in the list that gave it, and a time that is over blocks no host."""
     assert client.put("/v1/crawls/docs", json={"spec": {"seeds": [URL]}}).status_code in (200, 201)

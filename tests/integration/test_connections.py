@@ -244,6 +244,7 @@ def test_beyond_the_connections_that_may_stay_slow_reading_holds_no_place(
     run(story, TlsSettings(ca.cert, own.cert, own.key) if secure else None)
 
 
+@pytest.mark.long
 def test_an_answer_that_is_read_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.server.serving.HEAD_S", 1.5)
 

@@ -83,6 +83,7 @@ def ageless(text: str) -> str:
     return re.sub(r"\b(\d+[smhd])+(?= |$)", "0s", text, flags=re.M)
 
 
+@pytest.mark.long
 def test_a_crawl_is_declared_changed_turned_and_deleted(running: Served, orb: Orb, file: Path) -> None:
     assert orb("apply", "-f", file, "--dry-run") == "crawl/docs would be created, created\n"
     assert orb("apply", "-f", file) == "crawl/docs created\n"
@@ -186,6 +187,7 @@ def test_the_frontier_is_listed_described_and_explained(running: Served, orb: Or
     )
 
 
+@pytest.mark.long
 def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> None:
     key = orb("keys", "create", "ci", "--role", "viewer").strip()
     found = next(each for each in json.loads(orb("get", "keys", "-o", "json"))["items"] if each["name"] == "ci")
@@ -383,6 +385,7 @@ zone: Europe/Berlin
 """
 
 
+@pytest.mark.long
 def test_schedule_is_applied_described_paused_and_deleted(
     running: Served, orb: Orb, tmp_path: Path, file: Path
 ) -> None:

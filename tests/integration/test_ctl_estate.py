@@ -154,6 +154,7 @@ def actions(at: Served) -> list[str]:
         return [each["action"] for each in reversed(client.get("audit", params={"limit": 500}).json()["items"])]
 
 
+@pytest.mark.long
 def test_estate_is_applied_drifts_is_compared_and_mended(cluster: Served, orb: Orb, files: Path) -> None:
     titles = [
         "config", "exclusion/private.example.org", "host-policy/example.org", "crawl/docs", "crawl/other",
@@ -243,6 +244,7 @@ def test_prune_deletes_only_what_has_the_label_and_is_in_no_file(
     assert orb(cluster, *pruning) == "crawl/docs unchanged\n", "there is nothing to ask about"
 
 
+@pytest.mark.long
 def test_exported_estate_is_unchanged_there_and_the_same_on_an_empty_cluster(
     cluster: Served, orb: Orb, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ expires_at: 2090-01-01T00:00:00Z
 """
 
 
+@pytest.mark.long
 def test_seed_sets_and_keys_are_applied_drift_and_are_mended(cluster: Served, orb: Orb, files: Path) -> None:
     (files / "seeds.yaml").write_text(SEEDS)
     titles = ["config", "exclusion/private.example.org", "host-policy/example.org", "crawl/docs", "crawl/other",

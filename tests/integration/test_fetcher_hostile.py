@@ -166,6 +166,7 @@ def test_silence_before_the_first_byte_ends_at_its_limit() -> None:
     assert (failure.kind, failure.sent, failure.ip) == (FailureKind.FIRST_BYTE_TIMEOUT, True, "127.0.0.1")
 
 
+@pytest.mark.long
 def test_silence_after_the_head_is_not_bound_by_the_first_byte_limit() -> None:
     limits = replace(LIMITS, first_byte_s=3, total_s=4)
     answer = answered(silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"), limits)

@@ -7,6 +7,7 @@ import pytest
 from tests.benchmarks.frontier_scale import main
 
 
+@pytest.mark.long
 def test_a_frontier_grows_is_taken_over_and_worked_on_within_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--urls", "6000", "--rounds", "1"])
     told = json.loads(capsys.readouterr().out.splitlines()[0])

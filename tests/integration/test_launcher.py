@@ -75,6 +75,7 @@ def orb(clone: Path, environment: dict[str, str], *arguments: str, **more: objec
     )
 
 
+@pytest.mark.long
 def test_first_use_sets_up_and_compiles_and_later_ones_are_silent(clone: Path, environment: dict[str, str]) -> None:
     """The bytecode is there although Python may write none, and a module that cannot be compiled stops nothing."""
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -139,6 +140,7 @@ def test_changed_lock_is_installed_and_a_developers_environment_stays_one(
     assert orb(clone, environment, "test").stderr == ""
 
 
+@pytest.mark.long
 def test_first_uses_at_the_same_time_set_up_once(clone: Path, environment: dict[str, str]) -> None:
     running = [
         subprocess.Popen(

@@ -195,6 +195,7 @@ def test_process_ends_while_the_lock_is_held_and_no_log_is_read() -> None:
             process.wait()
 
 
+@pytest.mark.long
 def test_process_stopped_beyond_watchdog_time_survives() -> None:
     """The first timer fires at once when it continues; the second one leaves it time to show a sign of life."""
     code = (
@@ -255,6 +256,7 @@ workers.main.serve(WorkerSettings(id="w-1", dir="/nowhere", nats_url="nats://127
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("member", [MASTER, WORKER], ids=["master", "worker"])
 def test_member_with_spinning_loop_ends_to_be_restarted(member: str) -> None:
     sooner = """

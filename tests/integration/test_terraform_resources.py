@@ -327,6 +327,7 @@ def test_configuration_of_others_is_not_overwritten_but_imported(provider: Plugi
             config.import_(unknown)
 
 
+@pytest.mark.long
 def test_twenty_imports_leave_no_difference(provider: Plugin, client: httpx.Client) -> None:
     kinds: list[tuple[str, str, dict[str, Any]]] = []
     for number in range(8):

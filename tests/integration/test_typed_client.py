@@ -60,6 +60,7 @@ def test_what_the_document_makes_passes_a_type_checker(generated: Path) -> None:
     assert ended.returncode == 0, ended.stdout
 
 
+@pytest.mark.long
 def test_every_part_of_the_client_can_be_loaded(generated: Path, part: Part) -> None:
     files = sorted((generated / PACKAGE).rglob("*.py"))
     names = [".".join(file.relative_to(generated / PACKAGE).with_suffix("").parts) for file in files]

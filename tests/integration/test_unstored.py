@@ -12,6 +12,7 @@ from shared.domain.ids import Partition
 from tests.support.engines.nats_server import persist
 
 
+@pytest.mark.long
 def test_a_broker_that_answers_and_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else takes the publishes and answers none, as nats-server does with a file that a full disk broke."""
     monkeypatch.setattr(storing, "SILENT_S", 1.0)

@@ -173,6 +173,7 @@ def test_the_next_request_is_sent_under_the_new_revision(server: BrokerServer, t
     run(main())
 
 
+@pytest.mark.long
 def test_revision_during_politeness_wait_applies_to_next_request(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         async with at_work(server, tmp_path, spec("one")) as (held, site, owner):

@@ -114,6 +114,7 @@ def test_a_grant_that_is_extended_outlasts_lost_answers(server: BrokerServer, tm
     run(main())
 
 
+@pytest.mark.long
 def test_lost_lease_ends_requests_and_leaves_the_message(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         slow = Slow()
@@ -138,6 +139,7 @@ def test_lost_lease_ends_requests_and_leaves_the_message(server: BrokerServer, t
     run(main())
 
 
+@pytest.mark.long
 def test_without_an_answer_nothing_is_fetched_and_the_shard_comes_again(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         async with visited(server, tmp_path, Slow()) as (site, owner):

@@ -30,6 +30,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "LAST_REPORTS_S", 60.0)
 
 
+@pytest.mark.long
 def test_drained_worker_hands_back_two_thousand_waiting_visits(server: BrokerServer, tmp_path: Path) -> None:
     """None of them may outlast the last reports, after which a worker cancels what is left."""
 

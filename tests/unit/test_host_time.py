@@ -155,6 +155,7 @@ def test_crawl_with_a_delay_of_minutes_is_within_a_shard_of_its_time(
     assert abs(first - second) <= shard, dict(sim.used)
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(weights, weights, st.sampled_from([2, 8]))
 def test_host_time_is_shared_by_weight_over_several_slots(one: int, other: int, slots: int) -> None:

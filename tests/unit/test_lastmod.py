@@ -148,6 +148,7 @@ def test_dates_travel_beside_their_links_and_take_no_byte_without_any(lastmods: 
     assert message.lastmods == ([[0, 7, 0, 9]] if lastmods else [])
 
 
+@pytest.mark.long
 def test_dates_of_largest_sitemap_cost_little_processor_time() -> None:
     """1.5 s of CPU are wanted on a quiet machine; the rest is for slow ones. Each entry has a date of its own."""
     dates = {f"http://a.example/part-{n % 97}/item-{n}?a=1&amp;b={n}": iso(NOW_S - 37 * n) for n in range(MAX_ENTRIES)}

@@ -108,6 +108,7 @@ _PATTERNS = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=1500, deadline=None)
 @given(_PATTERNS, st.lists(st.text("abcAB0_/.x-{}", min_size=1, max_size=8), min_size=4, max_size=4))
 def test_accepted_pattern_finds_what_python_finds_in_a_url(pattern: str, texts: list[str]) -> None:

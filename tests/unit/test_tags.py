@@ -101,6 +101,7 @@ def test_broken_markup_has_the_tags_that_a_tree_has(both_scanners: ScanTags, pie
     assert set(scanned(html, both_scanners)) == set(built(html))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_markup_costs_time_and_memory_in_proportion_to_its_length(name: str) -> None:
     def parse(html: bytes) -> None:

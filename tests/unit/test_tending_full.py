@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from api.crawls.retention_sweeper import RetentionSweeper
 from shared.domain.errors import ResourceFull, Transient
 from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges
@@ -101,6 +103,7 @@ def test_what_finds_no_room_keeps_nothing_else_from_being_done() -> None:
     story(small, told)
 
 
+@pytest.mark.long
 def test_action_without_space_is_retried_before_next_sweep() -> None:
     small = Small()
     small.refused = {"reopen": ResourceFull("the disk is full", retry_in=1.0)}
