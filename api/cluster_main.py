@@ -112,11 +112,22 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
             read_s=settings.metrics_s,
         )
         places = places_for(settings.http_connections)
+        wrong_keys = WrongKeys(settings.wrong_keys)
         metrics = MasterMetrics(
-            master, sampler, stats, clock, places, member=settings.id, store=engines.kind, partitions=partitions
+            master,
+            sampler,
+            stats,
+            clock,
+            places,
+            wrong_keys,
+            member=settings.id,
+            store=engines.kind,
+            partitions=partitions,
         )
         overview = SqlOverview(store.executor)
-        services = _services(settings, master, partitions, engines, catalog, overview, broker, publisher, metrics)
+        services = _services(
+            settings, master, partitions, engines, catalog, overview, broker, publisher, metrics, wrong_keys
+        )
         if isinstance(services.archive, ServedPages):
             stack.callback(services.archive.close)
         recorder = EventRecorder(master, overview, broker.events, publisher, clock, settings.id)
@@ -201,6 +212,7 @@ def _services(
     broker: NatsBroker,
     publisher: EventPublisher,
     metrics: MasterMetrics,
+    wrong_keys: WrongKeys,
 ) -> Services:
     probes: dict[str, Callable[[], Awaitable[object]]] = {
         "database": engines.store.newest_term,
@@ -229,7 +241,7 @@ def _services(
         exports=OpenEventStreams(settings.exports),
         body_bytes=settings.body_bytes,
         permits=Permits(settings.key_reads, settings.key_writes, settings.key_bulk),
-        wrong_keys=WrongKeys(settings.wrong_keys),
+        wrong_keys=wrong_keys,
         roster=master.roster,
         tuning=master.tuning,
         wanted=master.wanted,

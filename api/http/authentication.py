@@ -40,6 +40,9 @@ _KEYS: Final = (
 )
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="orbweaver"'}
 
+GUARDED: Final = "/v1"
+"""The path below which an identity is needed."""
+
 
 class Keyring:
     """Verifies API keys, and caches each valid key for a second.
@@ -102,7 +105,7 @@ class Keyring:
 
 
 class Authentication:
-    """Layer: refuses requests below the path `guarded` that prove no identity which is accepted from their peer.
+    """Layer: refuses requests below the path `GUARDED` that prove no identity which is accepted from their peer.
 
     It puts the identity's record into the request's state as `key`, and the peer as `peer`. The peer of a request that
     another master forwards is that of the client, as the other master signed it.
@@ -116,7 +119,6 @@ class Authentication:
         uses: KeyUses,
         wrong_keys: WrongKeys,
         clock: Clock,
-        guarded: str = "/v1",
     ) -> None:
         self._app = app
         self._keyring = keyring
@@ -124,10 +126,9 @@ class Authentication:
         self._uses = uses
         self._wrong_keys = wrong_keys
         self._clock = clock
-        self._guarded = guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (scope["path"] + "/").startswith(self._guarded + "/"):
+        if scope["type"] == "http" and (scope["path"] + "/").startswith(GUARDED + "/"):
             try:
                 await self._authenticate(scope)
             except (ApiProblem, Transient) as error:
@@ -158,21 +159,18 @@ class Authentication:
         return Peer(None if client is None else client[0], scope["state"].get("certificate"))
 
     async def _identity(self, scope: Scope, peer: Peer) -> ApiKey:
-        given = header_of(scope, b"authorization").decode("latin-1")
+        given = header_of(scope, b"authorization")
         if not given and peer.certificate is not None:
             self._limit(peer)
             proved = await self._keyring.of_certificate(peer.certificate)
             if proved is not None:
                 return proved
             self._wrong_keys.count(peer.address, self._clock.elapsed())
-        scheme, _, key = given.partition(" ")
-        if scheme.lower() == "basic":
-            key = _password_of(key)
-        if scheme.lower() not in ("bearer", "basic") or not key:
+        key = key_of(given)
+        if not key:
             if peer.certificate is not None and not given:
                 raise _unauthenticated(_NO_PROOF, f"{_PROOF}, or {_SEND}")
             raise _unauthenticated("the request has no API key", f"{_SEND}; {_KEYS}")
-        key = key.strip()
         if not self._keyring.has_seen(key):  # a right key that is in use is never shut out by wrong ones beside it
             self._limit(peer)
         holder = await self._keyring.holder(key)
@@ -185,10 +183,8 @@ class Authentication:
         """Raise ApiProblem if too many wrong keys came from this address. That costs no look at the database."""
         wait_s = self._wrong_keys.wait_s(peer.address, self._clock.elapsed())
         if wait_s:
-            hint = "keys that were right here a moment ago are still accepted; the setting wrong_keys sets the limit"
-            headers = {"Retry-After": str(wait_s)}
-            detail = "too many wrong keys came from this address"
-            raise ApiProblem(ProblemKind.RATE_LIMITED, detail, hint=hint, headers=headers)
+            self._wrong_keys.refused += 1
+            raise too_many_wrong_keys(wait_s)
 
 
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
@@ -209,6 +205,15 @@ def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Await
     return allowed
 
 
+def too_many_wrong_keys(wait_s: int) -> ApiProblem:
+    """Return the problem of a request whose address may try another key in `wait_s` seconds."""
+    hint = "keys that were right here a moment ago are still accepted; the setting wrong_keys sets the limit"
+    headers = {"Retry-After": str(wait_s)}
+    return ApiProblem(
+        ProblemKind.RATE_LIMITED, "too many wrong keys came from this address", hint=hint, headers=headers
+    )
+
+
 def _unauthenticated(detail: str, hint: str) -> ApiProblem:
     return ApiProblem(ProblemKind.UNAUTHENTICATED, detail, hint=hint, headers=_CHALLENGE)
 
@@ -227,6 +232,18 @@ def _refused(kept: ApiKey, why: IdentityRefusal) -> ApiProblem:
             return ApiProblem(ProblemKind.FORBIDDEN, f"the key {kept.name!r} needs its certificate", hint=hint)
         case _:
             assert_never(why)
+
+
+def key_of(authorization: bytes) -> str:
+    """Return the API key in the value of an Authorization header; "" if it has none."""
+    scheme, _, credentials = authorization.decode("latin-1").partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return credentials.strip()
+        case "basic":
+            return _password_of(credentials).strip()
+        case _:
+            return ""
 
 
 def _password_of(credentials: str) -> str:

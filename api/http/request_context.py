@@ -21,8 +21,6 @@ class RequestContext:
     """Layer: gives each request an id, logs it, and answers unexpected errors.
 
     It adds the headers that an inner layer puts into the request's state, as `headers`.
-
-    The id is the client's X-Request-Id if that is well-formed, otherwise a new one.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -32,8 +30,7 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = header_of(scope, HEADER)
-        request_id = given.decode() if _ID.fullmatch(given) else secrets.token_hex(16)
+        request_id = request_id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         status = 0
 
@@ -42,7 +39,7 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = scope["state"].get("headers", ())
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode()), *_ALWAYS, *own]
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode()), *ALWAYS, *own]
             await send(message)
 
         began = time.monotonic()
@@ -67,4 +64,11 @@ class RequestContext:
             structlog.contextvars.reset_contextvars(**bound)
 
 
-_ALWAYS: Final = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+def request_id_of(scope: Scope) -> str:
+    """Return the client's X-Request-Id if that is well-formed, otherwise a new id."""
+    given = header_of(scope, HEADER)
+    return given.decode() if _ID.fullmatch(given) else secrets.token_hex(16)
+
+
+ALWAYS: Final = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+"""Headers of each response."""

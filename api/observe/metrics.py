@@ -12,6 +12,7 @@ from api.frontier.ownership import Ownership
 from api.frontier.stats import OwnerStats
 from api.master.cluster_master import ClusterMaster
 from api.observe.sampler import KINDS, StatsSampler
+from api.security.limits import WrongKeys
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.reads.items import DROPPED
 from shared.domain.schedules.history import FiringOutcome
@@ -142,6 +143,9 @@ ITEM_LAG = Metric(
 )
 CONNECTIONS = Metric("http_connections", "gauge", "Open connections to its port.")
 CROWDED = Metric("http_connections_refused_total", "counter", "Connections refused at the limit.")
+WRONG_KEYS = Metric(
+    "wrong_keys_refused_total", "counter", "Requests refused as too many wrong keys came from their address."
+)
 ITEMS_MISSED = Metric(
     "item_messages_missed_total", "counter", "Messages of items that left their stream before they were read."
 )
@@ -153,7 +157,7 @@ METRICS: Final = (
     OUTCOMES, ENDS, HOST_FAILURES, STALE, DISCARDED, LINKS, DISPATCHED, DISPATCHED_URLS, REFUSED, UNPUBLISHED,
     CALLED_BACK, REPLACED, GRANTS, EXPIRED, LETTERS, GAPS, RELOADS, STREAMS, ITEMS, ITEMS_DROPPED, ITEM_LAG,
     ITEMS_MISSED, USED, LIMIT,
-    SHORT, CONNECTIONS, CROWDED,
+    SHORT, CONNECTIONS, CROWDED, WRONG_KEYS,
 )  # fmt: skip
 
 _STATES: Final = ("queued", "leased", "done", "failed", "excluded")
@@ -176,6 +180,7 @@ class MasterMetrics:
         stats: OwnerStats,
         clock: Clock,
         connections: ConnectionLimit,
+        wrong_keys: WrongKeys,
         *,
         member: str,
         store: str,
@@ -186,6 +191,7 @@ class MasterMetrics:
         self._stats = stats
         self._clock = clock
         self._connections = connections
+        self._wrong_keys = wrong_keys
         self._member = member
         self._store = store
         self._partitions = partitions
@@ -221,6 +227,7 @@ class MasterMetrics:
         yield CRAWLS, _by_one(Counter(str(crawl.state) for crawl in master.crawls))
         yield CONNECTIONS, {(): len(self._connections)}
         yield CROWDED, {(): self._connections.refused}
+        yield WRONG_KEYS, {(): self._wrong_keys.refused}
         statuses = master.capacity.live(now)
         yield POOL_WORKERS, _by_one(Counter(status.pool for status in statuses))
         free: Counter[str] = Counter()

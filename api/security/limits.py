@@ -6,6 +6,7 @@ client shut out its user.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -58,6 +59,8 @@ class WrongKeys:
 
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:
         self._buckets = Buckets(per_minute / 60, per_minute, max_count)
+        self.refused = 0
+        """Keys that were refused since too many wrong ones came from their address."""
 
     def __len__(self) -> int:
         """Return the number of addresses in memory."""
@@ -78,6 +81,7 @@ class WrongKeys:
             log.warning("wrong_keys.limited", address=address)
 
 
+@lru_cache(MAX_ADDRESSES)
 def _client(text: str | None) -> str:
     address = address_of(text)
     if isinstance(address, IPv6Address):

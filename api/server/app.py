@@ -18,6 +18,7 @@ from api.http.conditional import Conditional
 from api.http.deps import Services
 from api.http.document import document
 from api.http.errors import ApiProblem, ProblemKind, respond
+from api.http.flood import FloodRefusal
 from api.http.forwarding import ANSWER_S, Forwarding
 from api.http.limits import BodyLimit
 from api.http.request_context import RequestContext
@@ -118,7 +119,15 @@ async def _no_such_method(request: Request, error: Exception) -> Response:
 
 
 class _Application(FastAPI):
-    """A FastAPI application with our document."""
+    """A FastAPI application with our document, which answers floods of wrong keys before anything else."""
+
+    flood: FloodRefusal | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.flood is not None and scope["type"] == "http" and (wait_s := self.flood.wait_s(scope)):
+            await self.flood.refuse(wait_s, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         return document(self)
@@ -161,7 +170,13 @@ def application(
 
     `client` sends forwarded requests to the leader; the caller closes it. `answer_s` is the timeout of such a request.
     """
-    app = _Application(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
+    app = _Application(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would look for each at every request
+    )
     for router in ROUTERS:
         mount(app, router)
     check_rights(app)
@@ -170,6 +185,7 @@ def application(
     app.add_exception_handler(405, _no_such_method)
     if services is not None and client is not None:
         app.state.services = services
+        app.flood = FloodRefusal(services.keyring, services.wrong_keys, services.clock)
         vouching = Vouching(services.catalog, services.clock)
         # Layers are added from the inside out: a request passes the last one first.
         app.add_middleware(Conditional)

@@ -116,6 +116,40 @@ def test_wrong_keys_of_an_address_are_refused_and_right_ones_in_use_are_not(tmp_
     asyncio.run(story())
 
 
+def test_a_flood_of_wrong_keys_is_counted_and_neither_logged_nor_served(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db", wrong_keys=1) as served, client_of(served.app, new_key()[1]) as wrong:
+            assert (await wrong.get("/v1/crawls")).status_code == 401
+            with capture_logs() as logs:
+                for method in ("GET", "PUT", "HEAD", "VERB"):
+                    for path in ("/v1/crawls", "/v1/nothing"):
+                        response = await wrong.request(method, path, headers={"X-Request-Id": "mine"})
+                        assert (response.status_code, response.headers["x-request-id"]) == (429, "mine")
+                        assert int(response.headers["retry-after"]) >= 1
+                        assert response.headers["cache-control"] == "no-store"
+                        assert bool(response.content) == (method != "HEAD")
+                assert (await wrong.get("/livez")).status_code == 200
+            assert [line["path"] for line in logs if line["event"] == "request.answered"] == ["/livez"]
+            services: Services = served.app.state.services
+            assert services.wrong_keys.refused == 8
+
+    asyncio.run(story())
+
+
+def test_a_basic_password_counts_as_a_key_in_a_flood(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db", wrong_keys=1) as served, served.as_role(Role.VIEWER) as right:
+            key = right.headers["authorization"].partition(" ")[2]
+            assert (await right.get("/v1/crawls")).status_code == 200
+            async with client_of(served.app) as client:
+                given = [
+                    await client.get("/v1/crawls", auth=("key", each)) for each in (new_key()[1], new_key()[1], key)
+                ]
+            assert [each.status_code for each in given] == [401, 429, 200]
+
+    asyncio.run(story())
+
+
 class CountedCatalog:
     """A catalog with one key, which counts the looks at it."""
 

@@ -14,6 +14,7 @@ from shared.adapters.sql.catalog import pages as stored_pages
 from shared.adapters.sql.catalog import seeds as stored_seeds
 from shared.adapters.sql.engine.executor import SqlAdapter, read, write
 from shared.adapters.sql.frontier import commands
+from shared.domain.ops.access import ApiKey
 from shared.domain.reads.declared import DeclaredCrawl, Stamp
 
 
@@ -36,6 +37,9 @@ class SqlCatalog(SqlAdapter):
 
     async def stamp(self, name: str) -> Stamp:
         return declared.stamped(await self._run.glance(declared.STAMP, wanted_name=name), name)
+
+    async def key(self, key_id: str) -> ApiKey | None:
+        return identities.with_id(await self._run.glance(identities.BY_ID, wanted_id=key_id))
 
     scope_change = read(scope_plan.scope_change)
     left_out = read(excluded_examples.examples)
@@ -64,7 +68,6 @@ class SqlCatalog(SqlAdapter):
     add_first_key = write(identities.add_first_key)
     put_key = write(identities.put_key)
     revoke_key = write(identities.revoke_key)
-    key = read(identities.key)
     key_named = read(identities.key_named)
     keys = read(identities.keys)
     key_of_certificate = read(identities.key_of_certificate)

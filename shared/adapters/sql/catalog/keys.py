@@ -7,15 +7,19 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, text, tuple_, update
+from sqlalchemy import Connection, bindparam, insert, select, text, tuple_, update
 
 from shared.adapters.sql.catalog.access import answer, answered, record
 from shared.adapters.sql.engine.access_schema import api_keys, cluster_secrets
+from shared.adapters.sql.engine.point_query import PointQuery
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.ports.catalog import Exists, LastAdmin, Missing, Stale
+
+BY_ID: Final = PointQuery(select(api_keys).where(api_keys.c.key_id == bindparam("wanted_id")))
+"""Finds a key by its id. Each wrong key that is well formed costs one, so it must not need another thread."""
 
 _LIVE = api_keys.c.revoked_at_ms.is_(None)
 _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING")
@@ -89,10 +93,9 @@ def revoke_key(
     return replace(stored, revoked_at_ms=now_ms)
 
 
-def key(connection: Connection, key_id: str) -> ApiKey | None:
-    """Return the API key with this id, revoked or not, or None if there is none (Catalog.key)."""
-    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).first()
-    return None if row is None else _key_of(row)
+def with_id(rows: Sequence[Any]) -> ApiKey | None:
+    """Return the API key of the rows of `BY_ID`, revoked or not, or None if there is none (Catalog.key)."""
+    return _key_of(rows[0]) if rows else None
 
 
 def key_named(connection: Connection, name: str) -> ApiKey:
@@ -216,8 +219,8 @@ def _declared(kept: ApiKey) -> dict[str, Any]:
     }
 
 
-def _key_of(row: Row[Any]) -> ApiKey:
-    """Return the key of a row of `api_keys`."""
+def _key_of(row: Any) -> ApiKey:
+    """Return the key of a row of `api_keys`, or of `BY_ID`."""
     return ApiKey(
         key_id=row.key_id,
         name=row.name,
