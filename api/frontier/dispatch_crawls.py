@@ -121,7 +121,8 @@ class DispatchCrawl:
 
         A page that was leased to be fetched again keeps its versions, although no page is fetched again any more.
         """
-        return self.recrawl if url.last is None else compiled(self.spec.recrawl)
+        spec = self.spec.recrawl
+        return None if url.last is None and not spec.used else compiled(spec)
 
 
 class DispatchCrawls:

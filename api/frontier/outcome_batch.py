@@ -307,7 +307,7 @@ class OutcomeBatch:
             retry_after_s=retry_after_s(result),
             host_refuses=refuses,
         )
-        if broken_off(result) and decision.state is UrlState.FAILED:
+        if decision.state is UrlState.FAILED and broken_off(result):
             # After all attempts a partial page is better than none. It is counted as truncated.
             return replace(decision, state=UrlState.DONE)
         return decision
@@ -330,17 +330,17 @@ class OutcomeBatch:
     ) -> None:
         """Move one URL out of its lease into `state`, and update all counts."""
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
-        self.changes.urls.append(
-            UrlChange(
-                crawl_id, host_id, fingerprint, state, rank, attempts, url.flags if flags is None else flags, reason
-            )
-        )
+        flags = url.flags if flags is None else flags
+        self.changes.urls.append(UrlChange(crawl_id, host_id, fingerprint, state, rank, attempts, flags, reason))
         queue = self.changes.queue(crawl_id, host_id)
         queue.leased -= 1
         counters = self.changes.counters[crawl_id]
         counters["leased"] -= 1
-        counters["revisiting"] -= url.flags & OUTSIDE_BUDGET != 0
-        if state in (UrlState.QUEUED, UrlState.WAITING) and (part := queued_as(self.changes.urls[-1].flags)):
+        if url.flags & OUTSIDE_BUDGET:
+            counters["revisiting"] -= 1
+        else:
+            self._settled_of(held).leased += 1
+        if state in (UrlState.QUEUED, UrlState.WAITING) and (part := queued_as(flags)):
             counters[part] += 1
         match state:
             case UrlState.QUEUED:
@@ -352,7 +352,6 @@ class OutcomeBatch:
                 queue.next_due_ms = rank if queue.next_due_ms is None else min(queue.next_due_ms, rank)
             case _:
                 counters[state.name.lower()] += 1
-        self._settled_of(held).leased += not url.flags & OUTSIDE_BUDGET
 
     def _give_back(self, held: TrackedLease, fingerprint: Fingerprint, url: LeasedUrl) -> None:
         # A stored page stays due. It leaves the queue of new URLs to them.
@@ -377,7 +376,9 @@ class OutcomeBatch:
 
     def _settled_of(self, held: TrackedLease) -> Spent:
         key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
-        return self._settled.setdefault(key, Spent())
+        if (settled := self._settled.get(key)) is None:
+            settled = self._settled[key] = Spent()
+        return settled
 
     def _stale(self, crawl_id: CrawlId, results: Sequence[UrlOutcome]) -> None:
         known = self.crawls.find(crawl_id) is not None

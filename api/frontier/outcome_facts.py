@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -36,6 +37,7 @@ from shared.wire.messages import HostNote, UrlOutcome
 
 _NOT_MODIFIED = 304
 _LOGGED = {Finding.NEW: ChangeKind.NEW, Finding.CHANGED: ChangeKind.CHANGED, Finding.GONE: ChangeKind.GONE}
+_FAILURES: Final = frozenset(FailureKind)
 _FAILURE_CHARS = 500
 
 
@@ -115,6 +117,8 @@ def fetch_row(
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
     """Return the stored text of a page's excluded links, with the revision that judged them unless it is the first."""
+    if not result.left_out:
+        return None
     counts = {each.reason: each.n for each in result.left_out}
     if revision > 1 and not BY_SCOPE.isdisjoint(counts):
         counts[SCOPE] = revision
@@ -123,12 +127,11 @@ def _left_out(result: UrlOutcome, revision: int) -> str | None:
 
 def end_of(result: UrlOutcome) -> FailureKind | int:
     """Return how a fetch ended, for the table of outcomes: a failure kind or the HTTP status."""
-    if broken_off(result):
+    if result.truncated and broken_off(result):
         return FailureKind.RESET
     if result.end == UrlEnd.ANSWERED:
         return result.status
-    known = result.reason in FailureKind.__members__.values()
-    return FailureKind(result.reason) if known else FailureKind.OTHER
+    return FailureKind(result.reason) if result.reason in _FAILURES else FailureKind.OTHER
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
@@ -136,6 +139,8 @@ def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int
 
     The counts of a repeated fetch replace those of the earlier one.
     """
+    if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
+        return flags  # An ordinary page loses nothing. Sitemaps have a reason.
     if result.entries >= 0 and not flags & (COUNTED_LOSSES | REVISIT):
         changes.tallies[row.crawl_id, "discover", source_read(result, flags)] += 1
     for each in result.left_out:

@@ -42,6 +42,7 @@ MAX_EXAMPLES: Final = 20
 MAX_URL: Final = 300
 """Characters of an example that are kept. CUT marks a longer one."""
 
+_NOT_INDEXED: Final = frozenset(NotIndexed)
 _SHOWN: Final = 100
 
 CUT: Final = "\u2026"
@@ -104,7 +105,7 @@ def losses(
     A page with links that the scope left out counts once in OUTLINKS.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
-    if may_be_admitted(left_out):
+    if left_out and may_be_admitted(left_out):
         counts.append((OUTLINKS, "left_out", 1))
         if is_unlisted(decoded(left_out, every=True)):
             counts.append((OUTLINKS, UNLISTED, 1))
@@ -117,7 +118,7 @@ def losses(
 
 def not_indexed(reason: str | None) -> bool:
     """Return True if the stored reason of a fetch is that its page is in no list (NotIndexed)."""
-    return reason in NotIndexed.__members__.values()
+    return reason in _NOT_INDEXED
 
 
 def may_be_admitted(row: str | None) -> bool:

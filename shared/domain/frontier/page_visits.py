@@ -78,8 +78,9 @@ def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
 
     The limit of depth may now admit its links, or they are fewer hops beyond the scope.
     """
-    nearer = merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN
-    return nearer or extra_hops_of(url.flags) < url.extra
+    if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
+        return True
+    return url.extra > 0 and extra_hops_of(url.flags) < url.extra
 
 
 def is_unchanged(url: LeasedUrl, visited: Visited) -> bool:

@@ -265,7 +265,10 @@ class Changes(Struct):
 
     def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
         """Return the QueueDelta of this queue, to which the caller adds. It is empty at first."""
-        return self.queues.setdefault((crawl_id, host_id), QueueDelta())
+        delta = self.queues.get((crawl_id, host_id))
+        if delta is None:
+            delta = self.queues[crawl_id, host_id] = QueueDelta()
+        return delta
 
     def empty(self) -> bool:
         """Return True if there is nothing to write."""
