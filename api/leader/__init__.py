@@ -4,7 +4,8 @@
 - `candidacy` decides whether a master that drains still campaigns.
 - `schedule_runner` fires schedules.
 - `spec_publisher` publishes crawl specs for workers, and `config_publisher` the hot configuration and drains.
-- `host_policy_publisher` and `seed_set_publisher` send what operators declare to the owners of partitions.
+- `exclusion_publisher`, `host_policy_publisher`, `schedule_commands` and `seed_set_publisher` send commands to the
+  owners of partitions, in the rounds of `command_rounds`.
 
 A term is (epoch, etcd revision). The leader raises the epoch when etcd was replaced, so no term is given twice.
 Every transaction under a term begins with a fence that names it, so a deposed leader changes nothing.

@@ -4,12 +4,13 @@ The members apply what is published at once. The command then excludes what is q
 published record with SQL, so the next pass completes what a crash interrupted. An owner applies a command id once.
 """
 
-import asyncio
-from functools import partial
+from collections.abc import Sequence
 
 import structlog
 
+from api.leader.command_rounds import CommandErrors, CommandRounds
 from shared.domain.crawl.exclusions import partitions_with, read_target
+from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
 from shared.domain.ops.exclusions import StoredExclusion
@@ -17,7 +18,6 @@ from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.desired import Desired
-from shared.runtime.retry import until_answered
 from shared.wire.desired_state import exclusions_record
 from shared.wire.keys import EXCLUSIONS, Keys
 from shared.wire.messages import Command, encode
@@ -26,7 +26,7 @@ log = structlog.get_logger("orb.control")
 
 
 class ExclusionPublisher:
-    """Publishes the exclusions under one leadership."""
+    """Publishes the exclusions under one leadership. `commands` sends the commands of those that are published."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class ExclusionPublisher:
         self._written: bytes | None = None
         self._revision = -1
         self._ends_ms: int | None = None
-        self._poked = asyncio.Event()
+        self._to_send: Sequence[StoredExclusion] = ()
+        self.commands = CommandRounds("exclusions", self._send_all, lambda: leadership.acting(clock.elapsed()))
 
     async def once(self) -> None:
         """Publish the exclusions in force if they differ from the record. Raise Conflict as `Leadership.write`."""
@@ -67,22 +68,28 @@ class ExclusionPublisher:
             log.info("exclusions.published", revision=listed.revision, count=len(listed.targets))
             published = value
         self._written, self._revision, self._ends_ms = published, listed.revision, listed.ends_ms
-        self._poked.set()
+        self._to_send = listed.to_command
+        self.commands.wake()
 
-    async def send_commands(self) -> None:
-        """Send the commands of new and changed exclusions after each publication, until cancelled."""
-        while True:
-            await self._poked.wait()
-            self._poked.clear()
-            listed = await until_answered(lambda: self._desired.exclusions_in_force(self._clock.unix_ms()))
-            for stored in listed.to_command:
+    async def _send_all(self) -> CommandErrors:
+        """Send the commands of new and changed exclusions that are published. Return those that were refused."""
+        errors: dict[str, Transient | Permanent] = {}
+        sent: set[str] = set()
+        for stored in self._to_send:
+            try:
                 await self._send(stored)
+                sent.add(stored.command_id)
+            except (Transient, Permanent) as error:
+                errors[stored.command_id] = error
+        # Meanwhile `once` may have listed what this round has sent.
+        self._to_send = [stored for stored in self._to_send if stored.command_id not in sent]
+        return errors
 
     async def _send(self, stored: StoredExclusion) -> None:
         args = {"target": stored.target, "revision": stored.revision, "withdraw": stored.terms.withdraw}
         message = encode(Command(stored.command_id, CrawlId(0), CommandKind.EXCLUDE, args))
         for partition in partitions_with(read_target(stored.target), self._partitions):
             message_id = f"{stored.command_id}.{partition}"
-            await until_answered(partial(self._broker.publish_command, partition, message, message_id))
-        await until_answered(partial(self._desired.exclusion_commanded, stored.exclusion_id, stored.revision))
+            await self._broker.publish_command(partition, message, message_id)
+        await self._desired.exclusion_commanded(stored.exclusion_id, stored.revision)
         log.info("exclusion.commanded", target=stored.target, command=stored.command_id)

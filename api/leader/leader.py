@@ -20,9 +20,11 @@ import structlog
 
 from api.crawls.controller import CrawlController
 from api.leader.candidacy import Candidacy
+from api.leader.command_rounds import CommandRounds
 from api.leader.config_publisher import ConfigPublisher
 from api.leader.exclusion_publisher import ExclusionPublisher
 from api.leader.host_policy_publisher import HostPolicyPublisher
+from api.leader.schedule_commands import ScheduleCommandPublisher
 from api.leader.schedule_runner import FiringCallback, ScheduleRunner
 from api.leader.seed_set_publisher import SeedSetPublisher
 from api.leader.spec_publisher import CrawlSpecPublisher
@@ -113,8 +115,12 @@ class Leader:
         self._sick_s = sick_s
         self._failpoint = failpoint
         self._schedules = engines.schedules
-        self._policies = HostPolicyPublisher(engines.desired, engines.broker, self.acting)
-        self._seed_sets = SeedSetPublisher(engines.desired, engines.broker, partitions, self.acting)
+        policies = HostPolicyPublisher(engines.desired, engines.broker)
+        seed_sets = SeedSetPublisher(engines.desired, engines.broker, partitions)
+        firings = ScheduleCommandPublisher(engines.schedules, engines.broker, partitions)
+        self._policies = CommandRounds("host_policies", policies.once, self.acting)
+        self._seed_sets = CommandRounds("seed_sets", seed_sets.once, self.acting)
+        self._firings = CommandRounds("schedules", firings.once, self.acting)
         self._on_firing = on_firing
         self._candidacy = Candidacy(member.id, engines.view, engines.keys, engines.clock)
         self._leadership: Leadership | None = None
@@ -198,13 +204,12 @@ class Leader:
                     self._partitions,
                 )
                 tasks.start("leader.pass", self._passes(leadership, excluding))
-                tasks.start("leader.exclusions", excluding.send_commands())
+                tasks.start("leader.exclusions", excluding.commands.run())
                 tasks.start("leader.host_policies", self._policies.run())
                 tasks.start("leader.seed_sets", self._seed_sets.run())
                 tasks.start("leader.tend", self._controller.lead(self.acting, self.term, self._poked.set))
-                firing = self._firing()
-                tasks.start("leader.schedules", firing.run())
-                tasks.start("leader.schedule_commands", firing.publish())
+                tasks.start("leader.schedules", self._runner().run())
+                tasks.start("leader.schedule_commands", self._firings.run())
                 tasks.start("leader.leave", self._leave(leadership))
                 await leadership.lost()
                 return not self._sick
@@ -212,14 +217,14 @@ class Leader:
             self._leadership = None
             log.info("leadership.ended", master=self._member.id, revision=leadership.revision)
 
-    def _firing(self) -> ScheduleRunner:
+    def _runner(self) -> ScheduleRunner:
         """Return the runner of schedules for this leadership. It acts only while another leader is impossible."""
         return ScheduleRunner(
             self._schedules,
-            self._broker,
             self._clock,
             self._partitions,
             lambda: self.term() if self.acting() else None,
+            self._firings.wake,
             self._controller.wake,
             self._on_firing,
         )

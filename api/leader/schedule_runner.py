@@ -4,27 +4,23 @@ The runner reads what is due, decides with `step_of`, and lets the database carr
 keeps nothing between two rounds: what was fired and what comes next is in the database. So a killed leader loses
 nothing, and a deposed one changes nothing.
 
-Commands of firings are published by a loop of their own. So a broker that is away, or a partition whose subject is
-full, delays no due time. A schedule that cannot be fired delays no other.
+The commands of firings are published in rounds of their own (`ScheduleCommandPublisher`). So a broker that is away, or
+a partition whose subject is full, delays no due time. A schedule that cannot be fired delays no other.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import structlog
 
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
-from shared.domain.frontier.commands import CommandKind
-from shared.domain.ids import Partition, Term
+from shared.domain.ids import Term
 from shared.domain.schedules.firing import Step, step_of
 from shared.domain.schedules.history import Fired, Firing, FiringOutcome
-from shared.domain.schedules.stored import StoredSchedule, UnreadableSchedule, WaitingCommand
-from shared.ports.broker import Broker
+from shared.domain.schedules.stored import StoredSchedule, UnreadableSchedule
 from shared.ports.clock import Clock
 from shared.ports.schedules import Schedules
-from shared.wire.messages import Command, encode
 
 log = structlog.get_logger("orb.control")
 
@@ -35,9 +31,6 @@ AT_ONCE: Final = 200
 
 BATCH: Final = 50
 """The schedules that fire in one transaction. It holds the leader's fence and the rows of their crawls."""
-
-PUBLISHING: Final = 16
-"""The commands that are published at a time."""
 
 _LOOK_S: Final = 0.5
 """The longest time between two rounds. A schedule that another master changed is seen after this."""
@@ -52,30 +45,30 @@ FiringCallback = Callable[[str, Firing, bool], None]
 class ScheduleRunner:
     """Fires the schedules of a cluster while its master leads.
 
-    `term` returns the term of the leadership, None while this master must not act. `changed` is called after a verb was
-    applied to a crawl, and `noted` with the schedule's name and each line of its history that is new or has changed.
+    `term` returns the term of the leadership, None while this master must not act. `publish` is called when there may
+    be commands to publish, and `changed` after a verb was applied to a crawl. `noted` is called with the schedule's
+    name and each line of its history that is new or has changed.
     """
 
     def __init__(
         self,
         schedules: Schedules,
-        broker: Broker,
         clock: Clock,
         partitions: int,
         term: Callable[[], Term | None],
+        publish: Callable[[], None],
         changed: Callable[[], None],
         noted: FiringCallback,
     ) -> None:
         self._schedules = schedules
-        self._broker = broker
         self._clock = clock
         self._partitions = partitions
         self._term = term
+        self._publish = publish
         self._changed = changed
         self._noted = noted
         self._claimed: Term | None = None
         self._refused: set[tuple[str, str]] = set()
-        self._asked = asyncio.Event()
 
     async def run(self) -> None:
         """Fire what is due, again and again, until cancelled."""
@@ -109,7 +102,7 @@ class ScheduleRunner:
             self._claimed = term
         now_ms, next_ms = self._clock.unix_ms(), await self._schedules.next_fires_ms()
         due = await self._schedules.due(now_ms, AT_ONCE) if next_ms is not None and next_ms <= now_ms else ()
-        moved = False
+        moved = waited = False
         for batch in _batches(due, BATCH):
             moved |= await self._fire(term, batch)
         for waiting in await self._schedules.queued(AT_ONCE):
@@ -118,51 +111,18 @@ class ScheduleRunner:
                 fired = await self._schedules.fire_queued(term, waiting, now_ms, self._partitions)
                 self._note(fired)
                 if fired is not None:
+                    waited = True
                     self._changed()
             except Permanent as error:
                 self._refuse(f"schedule {waiting.schedule_id}, crawl {waiting.crawl}", error)
-        self._asked.set()
+        if moved or waited:
+            self._publish()
         if moved:
             return 0.0 if len(due) == AT_ONCE else LEAST_S
         if due:  # None of them can be fired: do not try again at once.
             return _LOOK_S
         left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000
         return min(_LOOK_S, max(LEAST_S, left_s))
-
-    async def publish(self) -> None:
-        """Publish the commands of firings, again and again, until cancelled."""
-        while True:
-            self._asked.clear()  # Even while this master must not act: else the wait below would never suspend.
-            await self.attempt_publish()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._asked.wait()
-
-    async def attempt_publish(self) -> None:
-        """Publish the commands that wait if this master may act, and log an error of it."""
-        try:
-            while self._term() is not None and await self.publish_once():
-                continue
-        except Transient as error:
-            log.warning("schedules.delayed", error=str(error))
-        except Permanent as error:
-            log.error("schedules.refused", error=str(error))
-
-    async def publish_once(self) -> bool:
-        """Publish the commands that wait, each to all partitions. Return True if more of them may wait.
-
-        PUBLISHING of them are published at a time. Those that a partition refuses for now wait on, and delay no other.
-        """
-        commands = await self._schedules.commands(AT_ONCE)
-        turns = asyncio.Semaphore(PUBLISHING)
-        # All are awaited, also after an error: none of them runs on while the next round publishes it again.
-        ended = await asyncio.gather(*(self._publish(each, turns) for each in commands), return_exceptions=True)
-        refused = [error for error in ended if error is not None]
-        for error in refused:
-            if not isinstance(error, Transient):
-                raise error
-            log.warning("schedules.delayed", error=str(error))
-        return len(commands) == AT_ONCE and not refused
 
     async def _fire(self, term: Term, batch: Sequence[StoredSchedule | UnreadableSchedule]) -> bool:
         """Carry out the next steps of schedules. Return False if none can be carried out."""
@@ -221,15 +181,6 @@ class ScheduleRunner:
             )
         if any(each.outcome is FiringOutcome.FIRED for firing in fired.firings for each in firing.effects):
             self._changed()
-
-    async def _publish(self, command: WaitingCommand, turns: asyncio.Semaphore) -> None:
-        """Publish a command to all partitions. An owner applies its id once, so a repeat after a kill is harmless."""
-        async with turns:
-            message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
-            for number in range(self._partitions):
-                message_id = f"{command.command}.{number}"
-                await self._broker.publish_command(Partition(number), message, message_id)
-            await self._schedules.commanded(command)
 
 
 def _decided(stored: StoredSchedule | UnreadableSchedule, now_ms: int) -> Step | Permanent | None:

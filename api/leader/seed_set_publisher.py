@@ -1,20 +1,16 @@
 """Send the changes of seed sets to the owners of their URLs: first the seeds that were added, then the command.
 
-A change and its command are one transaction in SQL. A change is sent until the broker has all of it. A repeat after a
-kill, or by two leaders at once, is harmless: it has the same messages, and an owner applies each of them once. The
-command waits at the owner for the seeds, and withdraws what no set has at that moment.
+A repeat has the same messages, and an owner applies each of them once. The command waits at the owner for the seeds,
+and withdraws what no set has at that moment.
 """
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
 
 import structlog
 
 from api.crawls.seed_messages import SeedLink, seed_messages
 from api.crawls.seed_places import Place, pieces
+from api.leader.command_rounds import CommandErrors
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId, Partition
@@ -26,56 +22,34 @@ from shared.wire.messages import Command, Link, encode
 
 log = structlog.get_logger("orb.control")
 
-_LOOK_S: Final = 1.0
-
 
 class SeedSetPublisher:
-    """Publishes the changes of seed sets while `acting` returns True."""
+    """Publishes the changes of seed sets (see `CommandRounds`)."""
 
-    def __init__(self, desired: Desired, broker: Broker, partitions: int, acting: Callable[[], bool]) -> None:
+    def __init__(self, desired: Desired, broker: Broker, partitions: int) -> None:
         self._desired = desired
         self._broker = broker
         self._partitions = partitions
-        self._acting = acting
-        self._poked = asyncio.Event()
 
-    def wake(self) -> None:
-        """Look for changes now."""
-        self._poked.set()
+    async def once(self) -> CommandErrors:
+        """Publish all changes that wait. Return those that were refused.
 
-    async def run(self) -> None:
-        """Publish what waits, again and again, until cancelled."""
-        while True:
-            self._poked.clear()
-            try:
-                if self._acting():
-                    await self.once()
-            except Transient as error:
-                log.warning("seed_sets.delayed", error=str(error))
-            except Permanent as error:
-                log.error("seed_sets.refused", error=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._poked.wait()
-
-    async def once(self) -> None:
-        """Publish all changes that wait. Those of one crawl are sent in order, so a refused one holds up the next.
-
-        Raise Transient if one was refused.
+        Those of one crawl are sent in order, so a refused one holds up the next.
         """
-        refused: dict[CrawlId, Transient] = {}
+        errors: dict[str, Transient | Permanent] = {}
+        held: set[CrawlId] = set()
         after = 0
         while waiting := await self._desired.seed_set_commands(after):
             for change in waiting:
                 after = change.revision
-                if change.crawl_id in refused:
+                if change.crawl_id in held:
                     continue
                 try:
                     await self._publish(change)
-                except Transient as error:
-                    refused[change.crawl_id] = error
-        if refused:
-            raise next(iter(refused.values()))
+                except (Transient, Permanent) as error:
+                    errors[command_id_of(change.revision)] = error
+                    held.add(change.crawl_id)
+        return errors
 
     async def _publish(self, change: SeedSetCommand) -> None:
         links: dict[Partition, list[SeedLink]] = defaultdict(list)

@@ -23,6 +23,8 @@ from typing import Final, cast
 import structlog
 from sqlalchemy import Connection, insert
 
+from api.leader.command_rounds import CommandRounds
+from api.leader.schedule_commands import ScheduleCommandPublisher
 from api.leader.schedule_runner import ScheduleRunner
 from shared.adapters.local.clock import SystemClock
 from shared.adapters.sql.catalog.schedules import SqlSchedules
@@ -111,9 +113,10 @@ async def measured(store: SqlStore, told: argparse.Namespace) -> None:
     await store.executor.write(lambda c: make_due(c, count, begin_ms, 1000 / told.each_second))
     broker, clock = cast(Broker, AtOnce()), SystemClock()
     fires = SqlSchedules(store.executor)
-    runner = ScheduleRunner(fires, broker, clock, PARTITIONS, lambda: TERM, lambda: None, noted)
+    commands = CommandRounds("schedules", ScheduleCommandPublisher(fires, broker, PARTITIONS).once, lambda: True)
+    runner = ScheduleRunner(fires, clock, PARTITIONS, lambda: TERM, commands.wake, lambda: None, noted)
     spent = time.process_time()
-    running = [asyncio.create_task(runner.run()), asyncio.create_task(runner.publish())]
+    running = [asyncio.create_task(runner.run()), asyncio.create_task(commands.run())]
     try:
         await ended.wait()
     finally:

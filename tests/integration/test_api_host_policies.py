@@ -13,7 +13,7 @@ from api.leader.host_policy_publisher import HostPolicyPublisher
 from shared.adapters.sql.catalog import host_policies as stored_policies
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.access_schema import audit_log, host_policies
-from shared.domain.errors import Transient
+from shared.domain.errors import Permanent, Transient
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
 from shared.domain.web.url import partition_of
@@ -265,7 +265,7 @@ def test_commands_reach_the_owner_of_the_host_once_each(tmp_path: Path, server: 
                 (await client.delete(HOST)).json()["command"],
             ]
             lifted = (await client.post("/v1/hosts/A.test/unblock")).json()["command"]
-            publisher = HostPolicyPublisher(SqlDesired(opened.threads), broker, lambda: True)
+            publisher = HostPolicyPublisher(SqlDesired(opened.threads), broker)
             await publisher.once()
             await publisher.once()
             reader = await broker.read_reports(partition_of("a.test", PARTITIONS), "outcome", 0)
@@ -281,7 +281,10 @@ def test_commands_reach_the_owner_of_the_host_once_each(tmp_path: Path, server: 
     asyncio.run(story())
 
 
-def test_command_that_the_broker_refuses_waits_and_holds_up_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [Transient("full"), Permanent("no such stream")], ids=["for_now", "for_good"])
+def test_command_that_the_broker_refuses_waits_and_holds_up_no_other(
+    tmp_path: Path, error: Transient | Permanent
+) -> None:
     class Half:
         """A broker that refuses the reports of one partition."""
 
@@ -291,7 +294,7 @@ def test_command_that_the_broker_refuses_waits_and_holds_up_no_other(tmp_path: P
 
         async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> None:
             if partition == self.refused:
-                raise Transient("full")
+                raise error
             self.published.append(message_id)
 
     other = next(f"h{n}.test" for n in range(99) if partition_of(f"h{n}.test", 4) != partition_of("a.test", 4))
@@ -300,12 +303,11 @@ def test_command_that_the_broker_refuses_waits_and_holds_up_no_other(tmp_path: P
         first = (await client.put(HOST, json={"delay_s": 1})).json()["command"]
         second = (await client.put(f"{AT}/{other}", json={"delay_s": 1})).json()["command"]
         broker = Half()
-        publisher = HostPolicyPublisher(SqlDesired(opened.threads), broker, lambda: True)  # type: ignore[arg-type]
-        with pytest.raises(Transient):
-            await publisher.once()
+        publisher = HostPolicyPublisher(SqlDesired(opened.threads), broker)  # type: ignore[arg-type]
+        assert await publisher.once() == {first: error}
         assert broker.published == [second]
         broker.refused = Partition(-1)
-        await publisher.once()
+        assert await publisher.once() == {}
         assert broker.published == [second, first]
 
     as_operator(tmp_path, story)

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from api.leader.schedule_runner import AT_ONCE, BATCH, LEAST_S, PUBLISHING, ScheduleRunner
+from api.leader.schedule_commands import PUBLISHING, ScheduleCommandPublisher
+from api.leader.schedule_runner import AT_ONCE, BATCH, LEAST_S, ScheduleRunner
 from shared.domain.crawl.state import Verb
 from shared.domain.errors import OwnershipLost, Permanent, Refused
 from shared.domain.ids import CrawlId, Term
@@ -110,32 +111,40 @@ class Reports:
         self.ids.append(message_id)
 
 
-def runner(table: OneTable, clock: StoppedClock, **more: Any) -> tuple[ScheduleRunner, Reports, list[str]]:
-    broker, noted = Reports(), list[str]()
+def runner(table: OneTable, clock: StoppedClock, **more: Any) -> tuple[ScheduleRunner, list[str]]:
+    noted = list[str]()
     made = ScheduleRunner(
         cast(Schedules, table),
-        cast(Broker, broker),
         clock,
         2,
         lambda: TERM,
+        more.get("publish", lambda: None),
         more.get("changed", lambda: None),
         lambda schedule, firing, waited: noted.append(f"{schedule} {firing.outcome}" + " later" * waited),
     )
-    return made, broker, noted
+    return made, noted
 
 
-def test_round_fires_what_is_due_and_publishes_its_command() -> None:
+def publisher(table: OneTable) -> tuple[ScheduleCommandPublisher, Reports]:
+    broker = Reports()
+    return ScheduleCommandPublisher(cast(Schedules, table), cast(Broker, broker), 2), broker
+
+
+def test_round_fires_what_is_due_and_wakes_the_publisher() -> None:
     async def story() -> None:
-        clock, woken = StoppedClock(), list[bool]()
+        clock, calls = StoppedClock(), list[str]()
         now = clock.unix_ms()
         table = OneTable([now - 1_000, now + 200])
-        leads, broker, noted = runner(table, clock, changed=lambda: woken.append(True))
+        changed, publish = (lambda: calls.append("changed")), (lambda: calls.append("publish"))
+        leads, noted = runner(table, clock, changed=changed, publish=publish)
         assert await leads.once(TERM) == LEAST_S
-        assert (noted, woken, broker.ids) == (["s1 fired"], [True], [])
-        await leads.publish_once()
+        assert (noted, calls) == (["s1 fired"], ["changed", "publish"])
+        publishes, broker = publisher(table)
+        await publishes.once()
         assert broker.ids == ["retry-1.0", "retry-1.1"]
         assert table.waiting == []
         assert await leads.once(TERM) == pytest.approx(0.2), "until the next one fires"
+        assert calls == ["changed", "publish"], "nothing was fired"
         assert table.asked == [AT_ONCE], "nothing was due in the second round"
 
     asyncio.run(story())
@@ -155,7 +164,7 @@ def test_schedule_that_cannot_be_fired_delays_no_other() -> None:
             return [UnreadableSchedule(1, "s1", "its spec cannot be read"), unknown, *([] if fired else found[2:])]
 
         table.due = due  # type: ignore[method-assign]
-        leads, _, noted = runner(table, clock)
+        leads, noted = runner(table, clock)
         assert await leads.once(TERM) == LEAST_S
         assert noted == ["s3 fired"]
         assert await leads.once(TERM) == 0.5, "what cannot be fired is not tried again at once"
@@ -168,7 +177,7 @@ def test_due_schedules_fire_in_batches() -> None:
     async def story() -> None:
         clock = StoppedClock()
         table = OneTable([clock.unix_ms() - 1_000] * (BATCH + 3))
-        leads, _, noted = runner(table, clock)
+        leads, noted = runner(table, clock)
         assert await leads.once(TERM) == LEAST_S
         assert (table.batches, len(noted)) == ([BATCH, 3], BATCH + 3)
 
@@ -178,7 +187,7 @@ def test_due_schedules_fire_in_batches() -> None:
 def test_round_that_read_as_much_as_it_may_is_followed_at_once() -> None:
     async def story() -> None:
         clock = StoppedClock()
-        leads, _, noted = runner(OneTable([clock.unix_ms() - 1_000] * AT_ONCE), clock)
+        leads, noted = runner(OneTable([clock.unix_ms() - 1_000] * AT_ONCE), clock)
         assert await leads.once(TERM) == 0.0
         assert len(noted) == AT_ONCE
 
@@ -190,7 +199,7 @@ def test_batch_that_is_refused_fires_all_but_the_schedule_at_fault() -> None:
         clock = StoppedClock()
         table = OneTable([clock.unix_ms() - 1_000] * 4)
         table.refused = "s2"
-        leads, _, noted = runner(table, clock)
+        leads, noted = runner(table, clock)
         assert await leads.once(TERM) == LEAST_S
         assert noted == ["s1 fired", "s3 fired", "s4 fired"]
         assert await leads.once(TERM) == 0.5, "what cannot be fired is not tried again at once"
@@ -200,13 +209,14 @@ def test_batch_that_is_refused_fires_all_but_the_schedule_at_fault() -> None:
 
 def test_firing_whose_crawls_waited_is_noted_once_and_wakes_for_each() -> None:
     async def story() -> None:
-        clock, woken = StoppedClock(), list[bool]()
+        clock, calls = StoppedClock(), list[str]()
         table = OneTable([clock.unix_ms() + 60_000])
         table.queue = [QueuedEffect(1, clock.unix_ms(), crawl) for crawl in ("a", "b", "c")]
-        leads, _, noted = runner(table, clock, changed=lambda: woken.append(True))
+        changed, publish = (lambda: calls.append("changed")), (lambda: calls.append("publish"))
+        leads, noted = runner(table, clock, changed=changed, publish=publish)
         await leads.once(TERM)
         assert noted == ["s1 fired later"]
-        assert len(woken) == 3
+        assert calls == ["changed"] * 3 + ["publish"]
 
     asyncio.run(story())
 
@@ -215,14 +225,15 @@ def test_command_that_a_partition_refuses_waits_and_delays_no_other() -> None:
     async def story() -> None:
         clock = StoppedClock()
         table = OneTable([clock.unix_ms() - 1_000] * 2)
-        leads, broker, _ = runner(table, clock)
+        leads, _ = runner(table, clock)
         assert await leads.once(TERM) == LEAST_S
+        publishes, broker = publisher(table)
         broker.full = "retry-1.1"
-        await leads.publish_once()
+        assert [*await publishes.once()] == ["retry-1"]
         assert broker.ids == ["retry-1.0", "retry-2.0", "retry-2.1"]
         assert [each.command for each in table.waiting] == ["retry-1"]
         broker.full = ""
-        await leads.publish_once()
+        assert await publishes.once() == {}
         assert broker.ids[3:] == ["retry-1.0", "retry-1.1"]
         assert table.waiting == []
 
@@ -233,11 +244,10 @@ def test_commands_of_many_schedules_are_published_together() -> None:
     """As many at a time as are allowed, all that wait, and none waits for one that its partition refuses."""
 
     async def story() -> None:
-        clock = StoppedClock()
         table = OneTable([])
         wanted = AT_ONCE + 7
         table.waiting = [WaitingCommand(n, 1, "docs", CrawlId(7), f"retry-{n}") for n in range(wanted)]
-        leads, broker, _ = runner(table, clock)
+        publishes, broker = publisher(table)
         under_way, most = 0, 0
 
         async def slow(partition: int, data: bytes, message_id: str) -> None:
@@ -250,41 +260,19 @@ def test_commands_of_many_schedules_are_published_together() -> None:
             broker.ids.append(message_id)
 
         broker.publish_command = slow  # type: ignore[method-assign]  # a broker that takes its time
-        await leads.attempt_publish()
+        await publishes.once()
         assert most == PUBLISHING
         assert sorted(broker.ids) == sorted(f"retry-{n}.{partition}" for n in range(wanted) for partition in range(2))
         assert table.waiting == []
 
         table.waiting = [WaitingCommand(n, 2, "docs", CrawlId(7), f"again-{n}") for n in range(40)]
-        leads, broker, _ = runner(table, clock)
+        publishes, broker = publisher(table)
         broker.full = "again-3.1"
-        await leads.attempt_publish()
+        await publishes.once()
         assert [each.command for each in table.waiting] == ["again-3"]
         broker.full = ""
-        await leads.attempt_publish()
+        await publishes.once()
         assert table.waiting == []
-
-    asyncio.run(story())
-
-
-def test_publisher_of_a_master_that_must_not_act_leaves_the_loop_free() -> None:
-    async def story() -> None:
-        clock = StoppedClock()
-        leads, broker, _ = runner(OneTable([clock.unix_ms() + 60_000]), clock)
-        await leads.once(TERM)  # asks for publication
-        acts = asyncio.Event()
-
-        def term() -> None:
-            acts.set()
-
-        leads._term = term
-        publishing = asyncio.create_task(leads.publish())
-        await acts.wait()
-        await asyncio.sleep(0)
-        publishing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await publishing
-        assert broker.ids == []
 
     asyncio.run(story())
 
@@ -294,7 +282,7 @@ def test_round_of_a_deposed_leader_fires_nothing() -> None:
         clock = StoppedClock()
         table = OneTable([clock.unix_ms() - 1_000])
         table.term = Term(9)
-        leads, _, noted = runner(table, clock)
+        leads, noted = runner(table, clock)
         with pytest.raises(OwnershipLost):
             await leads.once(TERM)
         assert noted == []
@@ -316,7 +304,7 @@ def test_runner_of_a_deposed_leader_goes_on_without_firing() -> None:
             raise OwnershipLost("a later leader has claimed")
 
         table.claim = claim  # type: ignore[method-assign]
-        leads, _, noted = runner(table, clock)
+        leads, noted = runner(table, clock)
         running = asyncio.create_task(leads.run())
         await refused.wait()
         await asyncio.sleep(0)

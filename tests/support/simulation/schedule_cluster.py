@@ -15,7 +15,9 @@ from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, event
 
+from api.leader.command_rounds import CommandRounds
 from api.leader.leader import epoch_after
+from api.leader.schedule_commands import ScheduleCommandPublisher
 from api.leader.schedule_runner import LEAST_S, ScheduleRunner
 from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.engine.executor import Executor
@@ -184,6 +186,7 @@ class Master:
     term: Term | None = None
     acts_until_ms: int = 0
     runner: ScheduleRunner | None = None
+    commands: CommandRounds | None = None
     round: "asyncio.Task[float | None] | None" = None
 
 
@@ -305,12 +308,19 @@ class ScheduleCluster:
                 return cluster.unix_ms(master)
 
         master.term, master.acts_until_ms = term, self.now_ms + _ACTS_MS
+        schedules = self._opened(executor)
+        publisher = ScheduleCommandPublisher(schedules, cast(Broker, Reports(master.steps, self.published)), PARTITIONS)
+
+        def acts() -> bool:
+            return master.term == term and self.now_ms < master.acts_until_ms
+
+        master.commands = CommandRounds("schedules", publisher.once, acts)
         master.runner = ScheduleRunner(
-            self._opened(executor),
-            cast(Broker, Reports(master.steps, self.published)),
+            schedules,
             MasterClock(),
             PARTITIONS,
-            lambda: term if master.term == term and self.now_ms < master.acts_until_ms else None,
+            lambda: term if acts() else None,
+            lambda: None,
             lambda: None,
             lambda *_: None,
         )
@@ -333,11 +343,12 @@ class ScheduleCluster:
                 return
 
     async def _round(self, master: Master) -> float | None:
-        assert master.runner is not None
-        runner = master.runner
+        runner, commands = master.runner, master.commands
+        assert runner is not None
+        assert commands is not None
         try:
             pause_s = await runner.attempt()
-            await runner.attempt_publish()
+            await commands.attempt()
         except Killed:
             self.kill(master, self._draw.randint(0, 30_000))
             return None

@@ -1,0 +1,72 @@
+"""The rounds in which the leader publishes commands to the owners of partitions, whatever the commands are of.
+
+A change and its command are one transaction in SQL. A publisher sends the command until the broker has it. An owner
+applies a command id once, so a repeat after a kill, or by two leaders at once, is harmless.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import structlog
+
+from shared.domain.errors import Permanent, Transient
+from shared.runtime.wake_up import WakeUp
+
+log = structlog.get_logger("orb.control")
+
+LOOK_S: Final = 1.0
+"""The longest time between two rounds. What another master stored is seen after this."""
+
+MAX_LOGGED: Final = 5
+"""The reasons for which a round logs a line each. The first of them says how many there are."""
+
+CommandErrors = Mapping[str, Transient | Permanent]
+"""The commands of a round that were refused, by their ids, with the reasons."""
+
+
+class CommandRounds:
+    """Publishes the commands of one kind of resource (`of`) while `acting` returns True.
+
+    `once` publishes all that waits and returns what was refused. It runs after each `wake`, and at least every LOOK_S.
+    """
+
+    def __init__(self, of: str, once: Callable[[], Awaitable[CommandErrors]], acting: Callable[[], bool]) -> None:
+        self._of = of
+        self._once = once
+        self._acting = acting
+        self._work = WakeUp()
+
+    def wake(self) -> None:
+        """Start a round now, or when the present one ends."""
+        self._work.notify()
+
+    async def run(self) -> None:
+        """Run rounds until cancelled."""
+        while True:
+            seen = self._work.revision
+            await self.attempt()
+            await self._work.changed(seen, LOOK_S)
+
+    async def attempt(self) -> None:
+        """Run a round if this master may act, and log what was refused."""
+        if not self._acting():
+            return
+        try:
+            self._log_refused(await self._once())
+        except Transient as error:
+            log.warning("commands.delayed", of=self._of, error=str(error))
+        except Permanent as error:
+            log.error("commands.refused", of=self._of, error=str(error))
+
+    def _log_refused(self, errors: CommandErrors) -> None:
+        """Log each reason once, with the first command that it refuses and the number of these."""
+        refused: dict[tuple[bool, str], list[str]] = {}
+        for command, error in errors.items():
+            refused.setdefault((isinstance(error, Permanent), str(error)), []).append(command)
+        # What is refused for good comes first: it may be one command among many that only wait.
+        for (for_good, reason), commands in sorted(refused.items(), key=lambda each: not each[0][0])[:MAX_LOGGED]:
+            first, count, reasons = commands[0], len(commands), len(refused)
+            if for_good:
+                log.error("commands.refused", of=self._of, error=reason, command=first, count=count, reasons=reasons)
+            else:
+                log.warning("commands.delayed", of=self._of, error=reason, command=first, count=count, reasons=reasons)

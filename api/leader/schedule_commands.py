@@ -1,0 +1,53 @@
+"""Send the commands of firings to the owners of all partitions."""
+
+import asyncio
+from typing import Final
+
+from api.leader.command_rounds import CommandErrors
+from shared.domain.errors import Permanent, Transient
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import Partition
+from shared.domain.schedules.stored import WaitingCommand
+from shared.ports.broker import Broker
+from shared.ports.schedules import Schedules
+from shared.wire.messages import Command, encode
+
+AT_ONCE: Final = 200
+"""The commands that are read at once."""
+
+PUBLISHING: Final = 16
+"""The commands that are published at a time."""
+
+
+class ScheduleCommandPublisher:
+    """Publishes the commands of firings (see `CommandRounds`), PUBLISHING of them at a time."""
+
+    def __init__(self, schedules: Schedules, broker: Broker, partitions: int) -> None:
+        self._schedules = schedules
+        self._broker = broker
+        self._partitions = partitions
+
+    async def once(self) -> CommandErrors:
+        """Publish the commands that wait, each to all partitions. Return those that were refused.
+
+        Those that a partition refuses wait on, and delay no other.
+        """
+        errors: dict[str, Transient | Permanent] = {}
+        turns = asyncio.Semaphore(PUBLISHING)
+        while not errors and (waiting := await self._schedules.commands(AT_ONCE)):
+            # All are awaited, also after an error: none of them runs on while the next round publishes it again.
+            ended = await asyncio.gather(*(self._publish(each, turns) for each in waiting), return_exceptions=True)
+            for command, error in zip(waiting, ended, strict=True):
+                if isinstance(error, Transient | Permanent):
+                    errors[command.command] = error
+                elif error is not None:
+                    raise error
+        return errors
+
+    async def _publish(self, command: WaitingCommand, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            message = encode(Command(command.command, command.crawl_id, CommandKind.RETRY_FAILED))
+            for number in range(self._partitions):
+                message_id = f"{command.command}.{number}"
+                await self._broker.publish_command(Partition(number), message, message_id)
+            await self._schedules.commanded(command)
