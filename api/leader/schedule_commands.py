@@ -34,7 +34,9 @@ class ScheduleCommandPublisher:
         """
         errors: dict[str, Transient | Permanent] = {}
         turns = asyncio.Semaphore(PUBLISHING)
-        while not errors and (waiting := await self._schedules.commands(AT_ONCE)):
+        after = None
+        while waiting := await self._schedules.commands(after, AT_ONCE):
+            after = waiting[-1].place
             # All are awaited, also after an error: none of them runs on while the next round publishes it again.
             ended = await asyncio.gather(*(self._publish(each, turns) for each in waiting), return_exceptions=True)
             for command, error in zip(waiting, ended, strict=True):

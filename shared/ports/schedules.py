@@ -100,8 +100,11 @@ class Schedules(Protocol):
         The result has the line of the due time if its outcome is another one by that.
         """
 
-    async def commands(self, max_count: int) -> Sequence[WaitingCommand]:
-        """Return up to `max_count` commands that are not published for certain."""
+    async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
+        """Return up to `max_count` commands that are not published for certain, ordered by their `place`.
+
+        `after`: only those after this place. None: from the first on.
+        """
 
     async def commanded(self, command: WaitingCommand) -> None:
         """Record that a command was published."""

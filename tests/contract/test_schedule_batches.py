@@ -104,7 +104,7 @@ def test_ten_thousand_schedules_cost_what_is_due(on_schedules: Callable[[Story],
                     assert await stage.fire(stored, NOW) is not None
                 await stage.schedules.next_fires_ms()
                 await stage.schedules.queued(100)
-                await stage.schedules.commands(100)
+                await stage.schedules.commands(None, 100)
             assert len(due) == 3
             sent_for.append(len(sent))
         assert sent_for[0] == sent_for[1], sent_for

@@ -186,12 +186,32 @@ def test_retry_leaves_a_command_until_it_is_published(on_schedules: Callable[[St
         await stage.crawl(start=True)
         stored = await stage.declared(ScheduleSpec(Verb.RETRY_FAILED, crawl="news", every_s=60))
         assert await stage.fire(stored, NOW + MINUTE) is not None
-        [command] = await stage.schedules.commands(10)
+        [command] = await stage.schedules.commands(None, 10)
         progress = await stage.catalog.command(command.command)
         assert progress is not None
         assert (progress.kind, progress.partitions) == ("retry_failed", PARTITIONS)
         await stage.schedules.commanded(command)
-        assert await stage.schedules.commands(10) == []
+        assert await stage.schedules.commands(None, 10) == []
+
+    on_schedules(story)
+
+
+def test_commands_are_read_on_from_a_place(on_schedules: Callable[[Story], None]) -> None:
+    """Firings of two schedules, of which one has two crawls: no command is read twice, and none is left out."""
+
+    async def story(stage: Stage) -> None:
+        for name in ("a", "b"):
+            await stage.crawl(name, start=True, team="search")
+        first = await stage.declared(ScheduleSpec(Verb.RETRY_FAILED, selector={"team": "search"}, every_s=60))
+        second = await stage.declared(ScheduleSpec(Verb.RETRY_FAILED, crawl="a", every_s=60), "again")
+        assert await stage.fire(second, NOW + MINUTE) is not None
+        assert await stage.fire(first, NOW + MINUTE) is not None
+        assert await stage.fire(await stage.schedules.schedule("nightly"), NOW + 2 * MINUTE) is not None
+        whole = await stage.schedules.commands(None, 10)
+        places = [(first.schedule_id, NOW + at * MINUTE, crawl) for at in (1, 2) for crawl in ("a", "b")]
+        assert [each.place for each in whole] == [*places, (second.schedule_id, NOW + MINUTE, "a")]
+        for at, command in enumerate(whole):
+            assert await stage.schedules.commands(command.place, 2) == whole[at + 1 : at + 3]
 
     on_schedules(story)
 
@@ -262,9 +282,9 @@ def test_command_of_a_deleted_schedule_is_still_published(on_schedules: Callable
         stored = await stage.declared(replace(EVERY, verb=Verb.RETRY_FAILED))
         assert await stage.fire(stored, NOW + MINUTE) is not None
         await stage.schedules.delete("nightly", expected=None, actor=OPERATOR, now_ms=NOW)
-        (command,) = await stage.schedules.commands(10)
+        (command,) = await stage.schedules.commands(None, 10)
         await stage.schedules.commanded(command)
-        assert await stage.schedules.commands(10) == []
+        assert await stage.schedules.commands(None, 10) == []
         left = await stage.run.read(lambda c: c.execute(text("SELECT count(*) FROM schedule_effects")).scalar())
         assert left == 0
 

@@ -91,8 +91,9 @@ class OneTable:
         line = Firing(queued.schedule_id, queued.due_ms, now_ms, verb, outcome, "", 0, queued.due_ms)
         return Fired(f"s{queued.schedule_id}", [line] if queued.crawl == "a" else [], waited=True)
 
-    async def commands(self, max_count: int) -> Sequence[WaitingCommand]:
-        return self.waiting[:max_count]
+    async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
+        left = sorted(self.waiting, key=lambda each: each.place)
+        return [each for each in left if after is None or each.place > after][:max_count]
 
     async def commanded(self, command: WaitingCommand) -> None:
         self.waiting.remove(command)
@@ -104,10 +105,13 @@ class Reports:
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.full = ""
+        self.refused: set[str] = set()
 
     async def publish_command(self, partition: int, data: bytes, message_id: str) -> None:
         if message_id == self.full:
             raise Refused("the subject is full")
+        if message_id.rpartition(".")[0] in self.refused:
+            raise Permanent(f"{message_id} is too large")
         self.ids.append(message_id)
 
 
@@ -273,6 +277,23 @@ def test_commands_of_many_schedules_are_published_together() -> None:
         broker.full = ""
         await publishes.once()
         assert table.waiting == []
+
+    asyncio.run(story())
+
+
+def test_commands_that_are_refused_for_good_starve_no_other() -> None:
+    """Two whole reads of them come before one that can be published."""
+
+    async def story() -> None:
+        table = OneTable([])
+        wanted = 2 * AT_ONCE + 1
+        table.waiting = [WaitingCommand(n, 1, "docs", CrawlId(7), f"retry-{n}") for n in range(wanted)]
+        publishes, broker = publisher(table)
+        broker.refused = {f"retry-{n}" for n in range(2 * AT_ONCE)}
+        errors = await publishes.once()
+        assert broker.ids == [f"retry-{2 * AT_ONCE}.{partition}" for partition in range(2)]
+        assert errors.keys() == broker.refused, "each has its error"
+        assert {each.command for each in table.waiting} == broker.refused
 
     asyncio.run(story())
 

@@ -85,3 +85,8 @@ class WaitingCommand:
     crawl: str
     crawl_id: CrawlId
     command: str
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Its place in the order in which commands are read."""
+        return self.schedule_id, self.due_ms, self.crawl

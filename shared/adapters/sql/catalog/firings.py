@@ -151,10 +151,13 @@ def fire_queued(
     return Fired(stored.name, [replace(before, outcome=outcome)], waited=True)
 
 
-def commands(connection: Connection, max_count: int) -> Sequence[WaitingCommand]:
-    """Return commands that are not published for certain (Schedules.commands)."""
+def commands(connection: Connection, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
+    """Return commands after a place that are not published for certain (Schedules.commands)."""
     table = schedule_effects
-    query = select(table).where(_TO_PUBLISH).order_by(table.c.schedule_id, table.c.due_ms).limit(max_count)
+    place = table.c.schedule_id, table.c.due_ms, table.c.crawl
+    query = select(table).where(_TO_PUBLISH).order_by(*place).limit(max_count)
+    if after is not None:
+        query = query.where(tuple_(*place) > after)
     return [
         WaitingCommand(row.schedule_id, row.due_ms, row.crawl, CrawlId(row.crawl_id), row.command)
         for row in connection.execute(query)
