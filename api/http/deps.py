@@ -154,8 +154,20 @@ async def _expected(
 Expected = Annotated[frozenset[str] | None, Depends(_expected)]
 
 
-OnlyNew = Annotated[str | None, Header(pattern=ANYTHING, description="`*`: only if the resource does not exist.")]
-"""The header If-None-Match of a PUT that must create."""
+async def _only_new(
+    request: Request,
+    if_none_match: Annotated[
+        str | None, Header(pattern=ANYTHING, description="`*`: only if the resource does not exist.")
+    ] = None,
+) -> bool:
+    """Return True if the PUT must create. Raise a problem if If-Match asks for a version at the same time."""
+    if if_none_match is not None and "if-match" in request.headers:
+        raise ApiProblem(ProblemKind.LOST_UPDATE, "nothing meets both If-Match and If-None-Match", hint="omit one")
+    return if_none_match is not None
+
+
+OnlyNew = Annotated[bool, Depends(_only_new)]
+"""True if the header If-None-Match says that a PUT must create."""
 
 
 async def _known(

@@ -151,8 +151,8 @@ async def put_crawl(
     served: Served,
     by: By,
     expected: Expected,
+    new: OnlyNew,
     response: Response,
-    if_none_match: OnlyNew = None,
 ) -> Crawl:
     """Create the crawl, or replace its spec, its labels and whether it runs.
 
@@ -163,7 +163,7 @@ async def put_crawl(
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
     now_ms, max_count = served.clock.unix_ms(), served.tuning().max_crawls
-    if if_none_match is not None:
+    if new:
         try:
             made = await served.catalog.create(
                 declaration, start=wanted.start, actor=by, now_ms=now_ms, max_count=max_count

@@ -109,8 +109,8 @@ async def put_host_policy(
     served: Served,
     by: By,
     expected: Expected,
+    new: OnlyNew,
     response: Response,
-    if_none_match: OnlyNew = None,
 ) -> HostPolicySummary:
     """Create the policy of a host, or replace it as a whole. It holds for every crawl.
 
@@ -119,13 +119,12 @@ async def put_host_policy(
     name, spec, now_ms = _named(host), wanted.spec(), served.clock.unix_ms()
     ends_ms = until_ms(wanted)
     _check_end(ends_ms, now_ms, wanted, await _stored(served, name))
-    new = if_none_match is not None
     stored, created = await served.desired.put_host_policy(
         name,
         partition_of(name, served.partitions),
         spec,
         limits_of(spec, ends_ms),
-        expected=None if new else expected,
+        expected=expected,
         actor=by,
         now_ms=now_ms,
         new=new,

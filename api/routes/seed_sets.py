@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Final
 
-from fastapi import Header, Path, Response
+from fastapi import Path, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Page, Served, Services, etag, problems
+from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, OnlyNew, Page, Served, Services, etag, problems
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.urls import Name
 from api.schemas.crawls import NAME
 from api.schemas.hosts import CommandAccepted
-from api.schemas.model import ANYTHING, Listing
+from api.schemas.model import Listing
 from api.schemas.plans import DeclarationPlan, declaration_plan
 from api.schemas.seed_sets import SeedSet, SeedSetInput, SeedSetSummary, seed_set_body, seed_set_summary
 from shared.domain.crawl.spec import decode_spec
@@ -59,10 +59,8 @@ async def put_seed_set(
     served: Served,
     by: By,
     expected: Expected,
+    new: OnlyNew,
     response: Response,
-    if_none_match: Annotated[
-        str | None, Header(pattern=ANYTHING, description="`*`: only if the set does not exist.")
-    ] = None,
 ) -> SeedSet:
     """Create a seed set, or replace it as a whole. If nothing differs, nothing changes.
 
@@ -78,7 +76,7 @@ async def put_seed_set(
         spec,
         served.partitions,
         expected=expected,
-        new=if_none_match is not None,
+        new=new,
         actor=by,
         now_ms=served.clock.unix_ms(),
     )

@@ -172,3 +172,26 @@ def test_a_key_is_revoked_only_as_it_was_seen(tmp_path: Path) -> None:
                 problem(await operator.get(path), 403, "forbidden")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/crawls/other", {"spec": SPEC}),
+        ("/v1/crawls/docs/seed-sets/one", {"seeds": []}),
+        ("/v1/host-policies/a.test", {"delay_s": 2}),
+    ],
+)
+def test_put_that_may_only_create_and_only_change_does_neither(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "orb.db") as opened, opened.as_role(Role.OPERATOR) as client:
+            assert (await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})).status_code == 201
+            for known in ("*", '"1-1"'):
+                both = {"If-None-Match": "*", "If-Match": known}
+                refused = await client.put(path, json=body, headers=both)
+                problem(refused, 412, "lost-update")
+                assert refused.json()["hint"] == "omit one"
+                assert (await client.get(path)).status_code == 404
+            assert (await client.put(path, json=body, headers={"If-None-Match": "*"})).status_code == 201
+
+    asyncio.run(story())
