@@ -21,7 +21,7 @@ from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.suggestions import SUGGESTED
-from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, LastAdmin, Missing, NoSecret, ReusedKey, Stale
 
 log = structlog.get_logger("orb.api")
 
@@ -116,6 +116,10 @@ def problem_of(error: Exception, body: Any = None) -> ApiProblem:
             return ApiProblem(ProblemKind.FULL, str(error), hint=hint)
         case LastAdmin():
             return ApiProblem(ProblemKind.LAST_ADMIN, str(error), hint="create another admin key first")
+        case NoSecret():
+            hint = "delete it, and put it again: that makes a key with a secret"
+            wrong = FieldError("kind", "is certificate, and a certificate has no secret, so it cannot become key", hint)
+            return ApiProblem(ProblemKind.INVALID, str(error), errors=[wrong])
         case Stale():
             hint = "get the current version, apply the change to it, and send that with its ETag"
             return ApiProblem(ProblemKind.LOST_UPDATE, str(error), hint=hint, headers={"ETag": f'"{error.current}"'})

@@ -17,7 +17,7 @@ from api.schemas.plans import DeclarationPlan
 from shared.domain.ops.access import ApiKey, IdentityKind, digest_of, new_key
 from shared.domain.ops.identities import certificate_name, network_of
 from shared.domain.reads.declared import Actor
-from shared.ports.catalog import Missing
+from shared.ports.catalog import Missing, NoSecret
 
 router = Router(prefix="/v1/api-keys", tags=["api-keys"])
 
@@ -75,7 +75,8 @@ async def put_key(
     """Create the key, or replace its role and bounds.
 
     A key that exists keeps its id and its secret. Only the answer that creates it shows the secret; if that answer was
-    lost, delete the key and put it again. If nothing differs, nothing changes. Masters follow within a second.
+    lost, delete the key and put it again. A certificate has no secret, so it is refused to become a key: delete it and
+    put it again. If nothing differs, nothing changes. Masters follow within a second.
     """
     made, secret = await _declared(key_name, wanted, request, served, by)
     stored, created = await served.catalog.put_key(made, expected=expected, actor=by, now_ms=made.created_at_ms)
@@ -96,6 +97,8 @@ async def plan_key(key_name: KeyName, wanted: KeySpec, served: Served) -> Declar
         stored = await served.catalog.key_named(key_name)
     except Missing:
         stored = None
+    if stored is not None and not stored.may_become(wanted.kind):
+        raise NoSecret(f"{key_name!r} is a client certificate")
     return key_plan(stored, wanted)
 
 

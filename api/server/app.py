@@ -54,7 +54,7 @@ from api.security.vouching import Vouching
 from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Transient
-from shared.ports.catalog import Exists, Full, LastAdmin, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, LastAdmin, Missing, NoSecret, ReusedKey, Stale
 from shared.runtime.supervise import Tasks
 
 ROUTERS: Final = (
@@ -95,6 +95,7 @@ _OURS: Final = (
     Exists,
     Full,
     LastAdmin,
+    NoSecret,
     Stale,
     ReusedKey,
     Transient,

@@ -54,6 +54,10 @@ class LastAdmin(Exception):
     """The key must not be revoked: it is the last with the role admin. Without it no key could be created over REST."""
 
 
+class NoSecret(Exception):
+    """The identity is a client certificate. It has no secret that its client knows, so it cannot become a key."""
+
+
 class Stale(Exception):
     """The object changed since the caller read it. `current` is the tag (HTTP ETag) of its present version."""
 
@@ -282,7 +286,7 @@ class Catalog(Protocol):
         """Create the key `wanted`, or replace what the key of its name declares. Return it, and True if it is new.
 
         A key that exists keeps its id, its secret, and its creation. If nothing differs, nothing changes. Raise Stale,
-        Exists if another identity has its certificate, or LastAdmin.
+        Exists if another identity has its certificate, NoSecret if a certificate would become a key, or LastAdmin.
         """
 
     async def revoke_key(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
 from shared.domain.reads.declared import Actor
-from shared.ports.catalog import Exists, LastAdmin, Missing, Stale
+from shared.ports.catalog import Exists, LastAdmin, Missing, NoSecret, Stale
 from tests.support.database.store_tables import NOW_MS, Tables
 
 ADMIN = Actor("0" * 16, "admin", "r")
@@ -50,6 +51,26 @@ def test_a_key_that_is_declared_again_keeps_its_id_and_secret(new_tables: NewTab
             assert (again, created) == (second, False), "nothing differs"
             with pytest.raises(Stale):
                 await put(keys, declared("ci", 4), frozenset({first.tag}))
+
+    asyncio.run(story())
+
+
+def test_certificate_becomes_no_key_since_it_has_no_secret(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            keys = catalog(t)
+            proof: dict[str, Any] = {"kind": IdentityKind.CERTIFICATE, "certificate": "dns:ci"}
+            unbound: dict[str, Any] = {}
+            made, _ = await put(keys, declared("ci", 1, **proof))
+            for bounds in (unbound, {"certificate": "dns:ci"}):
+                with pytest.raises(NoSecret, match="'ci' is a client certificate"):
+                    await put(keys, declared("ci", 2, **bounds))
+            assert await keys.key_named("ci") == made
+            changed, _ = await put(keys, declared("ci", 2, Role.OPERATOR, **proof))
+            assert (changed.key_id, changed.role) == (made.key_id, Role.OPERATOR)
+            await put(keys, declared("other", 3))
+            changed, created = await put(keys, declared("other", 3, kind=IdentityKind.CERTIFICATE, certificate="dns:x"))
+            assert (changed.kind, created) == (IdentityKind.CERTIFICATE, False), "a key may become a certificate"
 
     asyncio.run(story())
 

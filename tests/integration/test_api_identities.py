@@ -146,6 +146,26 @@ def test_a_declaration_that_cannot_be_used_names_its_field(tmp_path: Path, spec:
     asyncio.run(story())
 
 
+def test_certificate_is_refused_to_become_a_key_with_what_to_do(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            at = "/v1/api-keys/ci"
+            proof = {"role": "viewer", "kind": "certificate", "certificate": "dns:ci.test"}
+            made = await admin.put(at, json=proof)
+            assert (made.status_code, made.json()["key"]) == (201, None)
+            for spec in ({"role": "viewer"}, {**proof, "kind": "key"}):
+                said = problem(await admin.put(at, json=spec), 422, "invalid")
+                assert [(each["path"], each["hint"]) for each in said["errors"]] == [
+                    ("kind", "delete it, and put it again: that makes a key with a secret")
+                ]
+                assert problem(await admin.post(f"{at}/plan", json=spec), 422, "invalid")["errors"] == said["errors"]
+            assert (await admin.get(at)).json() == made.json()
+            assert (await admin.delete(at)).status_code == 200
+            assert (await admin.put(at, json={"role": "viewer"})).json()["key"].startswith("orb_")
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("by_post", [True, False])
 @pytest.mark.parametrize(
     ("bounds", "status", "reason"),

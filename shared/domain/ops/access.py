@@ -79,6 +79,10 @@ class ApiKey:
         """The tag of what is shown. The last use is after a dot, which If-Match ignores."""
         return f"{self.tag}.{self.last_used_at_ms or 0}"
 
+    def may_become(self, kind: IdentityKind) -> bool:
+        """Return False if this is a certificate and `kind` a key: its client was never given a secret."""
+        return self.kind is kind or kind is not IdentityKind.KEY
+
     def __repr__(self) -> str:
         return f"<ApiKey {self.key_id} {self.name!r} {self.role}{' revoked' if self.revoked_at_ms else ''}>"
 

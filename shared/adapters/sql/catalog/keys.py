@@ -16,7 +16,7 @@ from shared.adapters.sql.engine.access_schema import api_keys, cluster_secrets
 from shared.adapters.sql.engine.point_query import PointQuery
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
 from shared.domain.reads.declared import Actor, Repeatable
-from shared.ports.catalog import Exists, LastAdmin, Missing, Stale
+from shared.ports.catalog import Exists, LastAdmin, Missing, NoSecret, Stale
 
 BY_ID: Final = PointQuery(select(api_keys).where(api_keys.c.key_id == bindparam("wanted_id")))
 """Finds a key by its id. Each wrong key that is well formed costs one, so it must not need another thread."""
@@ -59,6 +59,8 @@ def put_key(
         _create(connection, wanted, actor)
         return wanted, True
     _check_seen(stored, expected)
+    if not stored.may_become(wanted.kind):
+        raise NoSecret(f"{wanted.name!r} is a client certificate")
     changed = replace(
         stored,
         role=wanted.role,
