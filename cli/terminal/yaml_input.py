@@ -1,4 +1,8 @@
-"""Parses YAML input (JSON is YAML). An error is one sentence that names its line and column."""
+"""Parses YAML input (JSON is YAML). An error is one sentence that names its line and column.
+
+Some values that YAML 1.1 takes for numbers, booleans or times are text, as in YAML 1.2. These are `22:00`, `yes`, `no`,
+`on`, `off`, and times such as `2030-06-01`. So files need no quotes for them.
+"""
 
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +72,17 @@ def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
     return size
 
 
+def _is_text(tag: str, value: str) -> bool:
+    """Return True if YAML 1.2 takes a value for text that YAML 1.1 does not."""
+    match tag.rpartition(":")[2]:
+        case "int" | "float":
+            return ":" in value
+        case "bool":
+            return value.lower() not in ("true", "false")
+        case kind:
+            return kind == "timestamp"
+
+
 class _Loader(yaml.SafeLoader):
     """Rejects a key that is repeated in one mapping, where YAML would silently take the last. Rejects aliases that
     expand to too much, before anything is built of them."""
@@ -75,6 +90,10 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._length = len(text)
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        return str(self.DEFAULT_SCALAR_TAG) if kind is yaml.ScalarNode and _is_text(tag, value) else tag
 
     def construct_document(self, node: yaml.Node) -> Any:
         if _expanded(node, {}) > 2 * self._length + MAX_EXPANDED:

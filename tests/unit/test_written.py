@@ -2,6 +2,7 @@
 
 import pytest
 
+from cli.ctl.output import as_yaml
 from cli.terminal.exits import Usage
 from cli.terminal.yaml_input import document
 
@@ -37,3 +38,28 @@ def test_ordinary_aliases_and_long_documents_are_taken() -> None:
         "two": {"delay_s": 2, "x": 1},
     }
     assert len(document(bomb(5), "crawl.yaml")) == 5
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["22:00", "06:00:30", "-1:30", "1:30.5", "yes", "No", "ON", "off", "2030-06-01", "2030-06-01T00:00:00Z", "1e3"],
+)
+def test_plain_value_of_yaml_1_1_that_looks_like_text_is_text(plain: str) -> None:
+    assert document(f"a: {plain}", "x.yaml") == {"a": plain}
+    assert document(f"{plain}: [{plain}]", "x.yaml") == {plain: [plain]}
+    assert document(as_yaml({"a": plain}), "x.yaml") == {"a": plain}, "what is written is read as it was"
+
+
+@pytest.mark.parametrize(
+    ("plain", "value"),
+    [("true", True), ("False", False), ("-5", -5), ("0x1f", 31), ("1.0e+3", 1000.0), ("~", None), ("", None)],
+)
+def test_plain_value_of_yaml_that_is_no_text_has_its_type(plain: str, value: object) -> None:
+    assert document(f"a: {plain}", "x.yaml") == {"a": value}
+    assert document(as_yaml({"a": value}), "x.yaml") == {"a": value}
+    assert document(as_yaml({"a": plain}), "x.yaml") == {"a": plain}
+
+
+@pytest.mark.parametrize(("tagged", "value"), [("!!int 22:00", 1320), ("!!bool yes", True), ("!!str 5", "5")])
+def test_tag_of_yaml_says_the_type(tagged: str, value: object) -> None:
+    assert document(f"a: {tagged}", "x.yaml") == {"a": value}
