@@ -14,6 +14,8 @@ from shared.domain.ops.access import Role
 from tests.support.api.api_server import Served
 from tests.support.terraform.core import REFINED, UNKNOWN, Failed, Plugin, Resource, plugin
 from tests.support.terraform.estate_api import estate_api
+from tests.support.terraform.scripted_api import NO_ANSWER, Asked, Reply, scripted
+from tests.support.terraform.scripted_api import refused as problem
 
 SPEC = json.dumps({"seeds": ["https://example.org/"]})
 OPENAPI = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"
@@ -57,9 +59,9 @@ def client(api: Served) -> Iterator[httpx.Client]:
 
 
 def refused(resource: Resource, **config: Any) -> list[tuple[str, str]]:
-    """Apply what must be refused; return the path and the summary of each error."""
+    """Plan what must be refused; return the path and the summary of each error."""
     with pytest.raises(Failed) as failed:
-        resource.apply(**config)
+        resource.plan(**config)
     return [(each.path, each.summary) for each in failed.value.diagnostics]
 
 
@@ -145,12 +147,14 @@ def test_schedule_whose_crawl_refuses_it_is_planned_with_a_warning(provider: Plu
     schedule, config = Resource(provider, "orb_schedule"), NIGHTLY | {"crawl": "declared", "selector": None}
     schedule.plan(**config)
     assert [(each.path, "declared" in each.detail) for each in schedule.warnings] == [("crawl", True)]
-    assert [path for path, _ in refused(schedule, **config)] == ["crawl"]
+    with pytest.raises(Failed, match=r"^crawl: "):
+        schedule.apply(**config)
     crawl = {"name": "declared", "spec": json.loads(SPEC), "desired": "paused"}
     assert client.post("/v1/crawls", json=crawl).status_code == 201
     schedule.plan(**config)
     assert ["desired: paused" in each.detail for each in schedule.warnings] == [True]
-    assert [path for path, _ in refused(schedule, **config)] == ["verb"]
+    with pytest.raises(Failed, match=r"^verb: "):
+        schedule.apply(**config)
     assert client.patch("/v1/crawls/declared", json={"desired": None}).status_code == 200
     schedule.apply(**config)
     assert (schedule.warnings, schedule.changes(**config)) == ([], set())
@@ -180,10 +184,30 @@ def test_exclusion_drift_deletion_and_bad_values(provider: Plugin, client: httpx
     assert exclusion.changes(**ASKED) == {"reason"}
     assert client.delete(f"/v1/exclusions/{state['id']}").status_code == 204
     assert "id" in exclusion.changes(**ASKED)
-    assert [path for path, _ in refused(exclusion, **ASKED | {"target": "not a host"})] == ["target"]
-    assert [path for path, _ in refused(exclusion, **ASKED | {"until": "2020-01-01T00:00:00Z"})] == ["until"]
-    assert [path for path, _ in refused(exclusion, **ASKED | {"until": "tomorrow"})] == ["until"]
-    assert [path for path, _ in refused(exclusion, **ASKED | {"reason": ""})] == ["reason"]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("present", [False, True], ids=["new", "present"])
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"target": "not a host"}, "target"),
+        ({"until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"until": "tomorrow"}, "until"),
+        ({"reason": ""}, "reason"),
+        ({"requested_by": "x" * 9999}, "requested_by"),
+    ],
+)
+def test_exclusion_that_cannot_be_used_is_refused_by_the_plan(
+    provider: Plugin, change: Any, path: str, present: bool
+) -> None:
+    exclusion = Resource(provider, "orb_exclusion")
+    if present:
+        exclusion.apply(**ASKED)
+    if present and path == "target":  # it is replaced: Terraform plans the new one like any other
+        exclusion.plan(**ASKED | change)
+        exclusion.state = None
+    assert [each for each, _ in refused(exclusion, **ASKED | change)] == [path]
 
 
 def test_host_policy_is_replaced_as_a_whole_and_drift_is_mended(provider: Plugin, client: httpx.Client) -> None:
@@ -242,15 +266,34 @@ def test_another_host_is_another_policy_and_a_present_one_is_imported(provider: 
         ({"block": {"reason": "x", "til": "2130-01-01T00:00:00Z"}}, "block.til"),
     ],
 )
-def test_host_policy_that_cannot_be_used_names_its_attribute(provider: Plugin, change: Any, path: str) -> None:
+def test_host_policy_that_cannot_be_used_is_refused_by_the_plan(provider: Plugin, change: Any, path: str) -> None:
     assert [each for each, _ in refused(Resource(provider, "orb_host_policy"), **POLICY | change)] == [path]
 
 
-def test_host_that_is_none_is_refused_by_the_plan(provider: Plugin) -> None:
-    for host in ("a/b", "no host", "example.org:port"):
-        with pytest.raises(Failed) as failed:
-            Resource(provider, "orb_host_policy").plan(host=host)
-        assert [each.path for each in failed.value.diagnostics] == ["host"]
+def test_host_policy_that_appears_after_the_plan_is_not_overwritten(tmp_path: Path) -> None:
+    """Another client is faster, or an earlier attempt of the same apply, whose answer was lost."""
+    shown = {"host": "a.test", "delay_s": 2.0, "block": None, "slots": None, "created_at": "2030-01-01T00:00:00Z"}
+
+    loses: list[bool] = []
+
+    def answer(asked: Asked) -> Reply:
+        match asked.method:
+            case "POST":
+                return Reply(200, {"action": "create", "changes": [], "warnings": []})
+            case "PUT":
+                puts = [each for each in masters.asked if each.method == "PUT"]
+                assert puts[-1].headers["If-None-Match"] == "*"
+                return Reply(NO_ANSWER) if loses[-1] and len(puts) == 1 else problem(412, "lost-update", "it is there")
+        return Reply(200, shown)
+
+    with scripted(answer) as masters, plugin(tmp_path, {}, url=[masters.url], token="t", retry_s=10) as provider:
+        for lost, delay_s in ((False, 2), (True, 3)):
+            loses.append(lost)
+            masters.asked.clear()
+            with pytest.raises(Failed, match=r"exists already.*terraform import orb_host_policy\.NAME a\.test"):
+                Resource(provider, "orb_host_policy").apply(host="a.test", delay_s=delay_s)
+        masters.asked.clear()
+        assert Resource(provider, "orb_host_policy").apply(host="a.test", delay_s=2)["id"] == "a.test"
 
 
 def test_configuration_owns_the_values_that_it_names(provider: Plugin, client: httpx.Client) -> None:
@@ -265,6 +308,8 @@ def test_configuration_owns_the_values_that_it_names(provider: Plugin, client: h
     assert config.state["config"] == '{"log_level":"debug"}'
     config.apply(**CONFIG)
     (found,) = refused(config, config='{"worker": {"max_visits": -1}}')
+    (other,) = refused(Resource(provider, "orb_config"), config='{"pools": {"eu": {"max_visit": 1}}}')
+    assert (other[0], other[1].partition(" ")[0]) == ("config", "pools.eu.max_visit")
     assert (found[0], found[1].partition(" ")[0]) == ("config", "worker.max_visits")
     config.destroy()
     assert client.get("/v1/config").json()["config"]["log_level"] is None
@@ -307,19 +352,16 @@ def test_two_configurations_share_the_cluster_by_their_values(provider: Plugin, 
 def test_configuration_of_others_is_not_overwritten_but_imported(provider: Plugin, client: httpx.Client) -> None:
     client.put("/v1/config", json={"log_level": "debug", "worker": {"report_s": 0.5}})
     config = Resource(provider, "orb_config")
-    ((path, summary),) = refused(config, **CONFIG)
-    assert (path, summary) == (
-        "config",
-        '`log_level` is "debug" in the cluster already: another client changed it.',
-    )
+    with pytest.raises(Failed, match=r'^config: `log_level` is "debug" in the cluster already: another client changed'):
+        config.apply(**CONFIG)
     assert client.get("/v1/config/worker.max_visits").json()["value"] is None
     config.import_("log_level")
     assert {"config"} <= config.changes(**CONFIG)
     config.apply(**CONFIG)
     assert client.get("/v1/config/worker.report_s").json()["value"] == 0.5
     taken = json.dumps({"log_level": "info", "worker": {"max_visits": 512, "report_s": 9}})
-    ((path, summary),) = refused(config, config=taken)
-    assert (path, summary) == ("config", "`worker.report_s` is 0.5 in the cluster already: another client changed it.")
+    with pytest.raises(Failed, match=r"^config: `worker\.report_s` is 0\.5 in the cluster already: another client"):
+        config.apply(config=taken)
     config.import_("config")
     assert {"config"} <= config.changes(**CONFIG), "an import of the whole names all that is set"
     for unknown in ("other", "log_level,master.grant_s"):

@@ -125,7 +125,14 @@ def test_unknown_values_of_a_set_are_planned(provider: Plugin, unknown: dict[str
 def test_wrong_set_is_refused_at_its_attribute(
     provider: Plugin, client: httpx.Client, config: dict[str, Any], path: str, words: str
 ) -> None:
-    found = errors(Resource(provider, "orb_seed_set"), **SET | config)
+    made = Resource(provider, "orb_seed_set")
+    if path:
+        with pytest.raises(Failed):
+            made.plan(**SET | config)
+    else:
+        made.plan(**SET | config)
+        assert [(each.path, "no crawl 'nowhere'" in each.detail) for each in made.warnings] == [("crawl", True)]
+    found = errors(made, **SET | config)
     assert {each[0] for each in found} == {path}
     assert words in " ".join(each[1] for each in found)
     assert client.get("/v1/crawls/docs/seed-sets").json()["items"] == []
@@ -137,6 +144,7 @@ class _Cluster:
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.seeds: list[Any] | None = None
+        self.lost: list[int] = []
         self.faults = [Reply(NO_ANSWER), refused(503, "no-leader", "no leader is elected", **{"Retry-After": "0"})]
 
     def __call__(self, asked: Asked) -> Reply:
@@ -156,7 +164,11 @@ class _Cluster:
                 missing = refused(404, "not-found", "the crawl 'docs' has no seed set 'partners'")
                 return missing if self.seeds is None else Reply(200, shown, {"ETag": '"seed-set-1"'})
             case "PUT", _:
+                if self.seeds is not None and "If-None-Match" in asked.headers:
+                    return refused(412, "lost-update", "the current version is seed-set-1")
                 self.seeds = asked.body["seeds"]
+                if self.lost:
+                    return Reply(self.lost.pop())
                 return Reply(201, shown | {"seeds": self.seeds})
             case "DELETE", _:
                 self.seeds = None
@@ -189,3 +201,24 @@ def test_apply_that_waited_too_long_is_mended_by_the_next(tmp_path: Path) -> Non
         cluster.steps = 1
         made.apply(**SET | {"wait_s": 1})
         assert made.changes(**SET | {"wait_s": 1}) == set()
+
+
+def test_set_that_appears_after_the_plan_is_not_overwritten(tmp_path: Path) -> None:
+    cluster = _Cluster(1)
+    with scripted(cluster) as api, plugin(tmp_path, {}, url=[api.url], token="t", retry_s=10) as provider:
+        made = Resource(provider, "orb_seed_set")
+        planned = made.plan(**SET)
+        cluster.seeds = ["https://theirs.test/"]
+        with pytest.raises(Failed, match=r"exists already.*terraform import orb_seed_set\.NAME docs/partners"):
+            made.applied(planned)
+        assert cluster.seeds == ["https://theirs.test/"]
+
+
+def test_set_whose_answer_is_lost_is_created_once(tmp_path: Path) -> None:
+    cluster = _Cluster(1)
+    cluster.lost = [NO_ANSWER]
+    with scripted(cluster) as api, plugin(tmp_path, {}, url=[api.url], token="t", retry_s=10) as provider:
+        made = Resource(provider, "orb_seed_set")
+        made.apply(**SET)
+        assert [each.method for each in api.asked if each.method == "PUT"] == ["PUT", "PUT"]
+        assert made.changes(**SET) == set()

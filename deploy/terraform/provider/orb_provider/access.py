@@ -3,12 +3,15 @@
 import re
 import ssl
 from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from orb_provider.client import Access
 from orb_provider.fields import Field, FieldType, Shape, Values, is_known
-from orb_provider.findings import Finding, Path, Rejected
+from orb_provider.findings import Finding, Rejected
+from orb_provider.findings import Path as Place
 
 _VARIABLES: Final = {
     "url": "ORB_SERVER",
@@ -55,15 +58,16 @@ def access_of(config: Values, environ: Mapping[str, str]) -> Access | None:
         return config.get(name) or environ.get(_VARIABLES[name]) or None
 
     servers = config.get("url") or [each.strip() for each in environ.get(_VARIABLES["url"], "").split(",")]
-    token = text("token")
+    token, cert = text("token"), text("tls_cert")
     if token is not None and not _VISIBLE.fullmatch(token):
         raise _rejected("The token has characters that no API key has.", "Copy the key again.", ("token",))
     return Access(
         _addresses([each for each in servers if each]),
         token,
-        _context(text("tls_ca"), text("tls_cert"), text("tls_key")),
+        _context(text("tls_ca"), cert, text("tls_key")),
         _seconds(config, "request_timeout_s", REQUEST_TIMEOUT_S, 1),
         _seconds(config, "retry_s", RETRY_S, 0),
+        None if cert is None else _end(cert),
     )
 
 
@@ -103,6 +107,14 @@ def _context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContex
         raise _rejected(f"The file of `{at}` cannot be used: {why}.", "Give a PEM file.", (at,)) from None
 
 
+def _end(cert: str) -> datetime:
+    """Return when a certificate that TLS has loaded ends."""
+    from cryptography.x509 import load_pem_x509_certificate  # load the library only for a certificate
+
+    end: datetime = load_pem_x509_certificate(Path(cert).read_bytes()).not_valid_after_utc
+    return end
+
+
 def _seconds(config: Values, name: str, default: int, least: int) -> float:
     value: Any = config.get(name)
     if value is None:
@@ -112,5 +124,5 @@ def _seconds(config: Values, name: str, default: int, least: int) -> float:
     return float(value)
 
 
-def _rejected(summary: str, detail: str, path: Path) -> Rejected:
+def _rejected(summary: str, detail: str, path: Place) -> Rejected:
     return Rejected(Finding(summary, detail, path))

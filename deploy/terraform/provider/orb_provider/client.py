@@ -1,8 +1,8 @@
 """A client of the REST API for several threads. It sends each request to a master that answers.
 
 A request is repeated until it is answered or `retry_s` is over. After 429 and 503 that is at the time that the server
-set, and after a lost connection at the next master. All requests may be repeated: a create has an Idempotency-Key, and
-a change has If-Match.
+set, and after a lost connection at the next master. All requests may be repeated: a create has an Idempotency-Key or
+If-None-Match, and a change has If-Match.
 """
 
 import json
@@ -12,13 +12,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NoReturn
 from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProtocolError, SSLError
 
 from orb_provider.findings import Finding, Refusal, Rejected
+from orb_provider.tls_refusal import NO_CERTIFICATE, OTHER_CERTIFICATE, refused_tls
 
 TYPE: Final = "urn:orbweaver:problem:"
 MAX_ANSWER_BYTES: Final = 16 * 2**20
@@ -33,13 +35,17 @@ _LATER: Final = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster: its masters, a key, TLS, the seconds that an answer may take, and those of retries."""
+    """How to reach a cluster: its masters, a key, TLS, the seconds that an answer may take, and those of retries.
+
+    `certificate_ends`: the end of the client certificate, None without one.
+    """
 
     servers: tuple[str, ...]
     token: str | None
     context: ssl.SSLContext | None
     request_timeout_s: float
     retry_s: float
+    certificate_ends: datetime | None = None
 
     def __repr__(self) -> str:
         return f"<Access to {', '.join(self.servers)}>"
@@ -148,7 +154,10 @@ class Client:
                 problem: Exception | None = None
             except HTTPError as error:
                 unreached[server] = _reason(error)
-                if isinstance(error, urllib3.exceptions.SSLError):
+                finding = refused_tls(server, error, self._access.certificate_ends, reached=self._reached)
+                if finding is not None:
+                    raise Rejected(finding) from error  # it will not be accepted later either
+                if isinstance(error, SSLError):
                     self._give_up(unreached, unsure)
                 problem, unsure = None, True
             else:
@@ -173,6 +182,8 @@ class Client:
         servers = "; ".join(f"{server} ({why})" for server, why in unreached.items())
         summary = "Terraform was interrupted." if self._stopped.is_set() else f"No master answers at {servers}."
         detail = "Check `url` of the provider and that the cluster runs."
+        if not self._reached and any(server.startswith("https:") for server in unreached):
+            detail += f" {NO_CERTIFICATE if self._access.certificate_ends is None else OTHER_CERTIFICATE}"
         if unsure:
             detail += " An earlier attempt may have been applied: the next plan shows it."
         raise Rejected(Finding(summary, detail, ("url",)))
@@ -186,7 +197,10 @@ def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, 
     if len(data) > MAX_ANSWER_BYTES:
         raise Rejected(_foreign(server, f"more than {MAX_ANSWER_BYTES} bytes"))
     if status >= 400:
-        raise _problem(status, headers, data, server)
+        problem = _problem(status, headers, data, server)
+        if isinstance(problem, Refusal):
+            problem.unsure = unsure
+        raise problem
     return Answer(status, _json(data, headers, server) if data else None, headers.get("ETag"), unsure)
 
 
@@ -234,4 +248,6 @@ def _seconds(text: str | None) -> float | None:
 
 def _reason(error: HTTPError) -> str:
     """Return why there was no answer, without the object that urllib3 names first."""
+    if isinstance(error, ProtocolError):
+        return str(error.args[-1]) or "the connection was closed"
     return str(error).rpartition(">: ")[2].removeprefix("Failed to establish a new connection: ") or "no answer"

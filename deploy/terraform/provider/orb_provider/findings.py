@@ -1,7 +1,7 @@
 """What is wrong, and where: the sentences that Terraform prints under an attribute."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,12 +32,23 @@ class Rejected(Exception):
 
 
 class Refusal(Exception):
-    """The API refused a request. `errors` has the path, the message and the hint of each wrong field."""
+    """The API refused a request. `errors` has the path, the message and the hint of each wrong field.
+
+    `unsure`: an earlier attempt of the request had no answer, and may have been applied.
+    """
 
     def __init__(self, status: int, kind: str, detail: str, hint: str, errors: Iterable[tuple[str, str, str]]) -> None:
         super().__init__(detail)
         self.status, self.kind, self.detail, self.hint = status, kind, detail, hint
         self.errors = tuple(errors)
+        self.unsure = False
+
+    def renamed(self, parts: Mapping[str, str]) -> "Refusal":
+        """Return the refusal with other names for some paths, such as an attribute's for a part of the request's."""
+        errors = [(parts.get(path, path), message, hint) for path, message, hint in self.errors]
+        renamed = Refusal(self.status, self.kind, self.detail, self.hint, errors)
+        renamed.unsure = self.unsure
+        return renamed
 
 
 def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:

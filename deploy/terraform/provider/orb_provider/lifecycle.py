@@ -6,7 +6,7 @@ another client made since the plan is not overwritten.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final
@@ -14,11 +14,13 @@ from typing import Any, ClassVar, Final
 from orb_provider import json_text
 from orb_provider.client import Answer, Client
 from orb_provider.fields import UNKNOWN, Field, FieldType, Shape, Values, is_known
-from orb_provider.findings import Finding, Refusal, Rejected
+from orb_provider.findings import Finding, Refusal, Rejected, refusal_findings
 
 PROTECTION: Final = "deletion_protection"
 _ATTEMPTS: Final = 5
 _EMPTY: Final[tuple[Any, ...]] = (None, "", {}, [])
+ONLY_NEW: Final = {"If-None-Match": "*"}
+"""The headers of a PUT that must create."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Lifecycle:
     """The attribute that is the last part of the resource's path."""
     WHOLE: ClassVar[str] = ""
     """The attribute in which the API finds fields that are no attributes."""
+    LACKS: ClassVar[str] = "It cannot be applied as things are."
+    """What a warning of `/plan` means, all of which are about a crawl."""
+    PARTS: ClassVar[Mapping[str, str]] = {}
+    """The attributes of parts of the path, by the names that errors have for these parts."""
 
     def __init__(self, client: Client | None) -> None:
         self._client = client
@@ -69,8 +75,25 @@ class Lifecycle:
         return field.default if remote in _EMPTY else remote
 
     def review(self, values: Values) -> Review:
-        """Return what the API says of these values, of which some may be unknown. Nothing is changed."""
-        return Review()
+        """Return what `/plan` says of a resource of which all is known: attributes may be valid together only."""
+        if not is_known({field.name: values[field.name] for field in self._remote()}):
+            return Review()
+        try:
+            plan = self.planned(values)
+        except Refusal as refusal:
+            if refusal.status in (404, 405):  # what names it is no part of a path, which the apply says
+                return Review()
+            if refusal.status != 422:
+                raise
+            return Review(tuple(refusal_findings(refusal.renamed(self.PARTS), self.SHAPE, self.WHOLE)))
+        warnings = [Finding(self.LACKS, f"{each}.", ("crawl",), warning=True) for each in plan.get("warnings", ())]
+        return Review(tuple(warnings))
+
+    def planned(self, values: Values) -> dict[str, Any]:
+        """Return the answer of `/plan` for these values."""
+        body = self.body(values, creating=False)
+        plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, str(values[self.KEY]), "plan", body=body).body
+        return plan
 
     def find(self, text: str) -> Answer | None:
         """Return the resource to import, None if there is none. `text` is what the user gave."""
@@ -152,7 +175,7 @@ class Lifecycle:
                     return self._applied(planned, answer)  # by an earlier attempt whose answer was lost
                 raise Rejected(Finding("It was changed by another client since the plan.", "Plan and apply again."))
             try:
-                answer = self._put(planned, answer.etag)
+                answer = self._put(planned, seen(answer))
             except Refusal as refusal:
                 if refusal.status != 412:
                     raise
@@ -220,8 +243,7 @@ class Lifecycle:
                 raise older(f"/v1/{self.COLLECTION}") from refusal
             return None
 
-    def _put(self, planned: Values, etag: str | None) -> Answer:
-        headers = {} if etag is None else {"If-Match": etag}
+    def _put(self, planned: Values, headers: Mapping[str, str]) -> Answer:
         body = self.body(planned, creating=False)
         return self.client.send("PUT", self.COLLECTION, str(planned[self.KEY]), body=body, headers=headers)
 
@@ -251,6 +273,11 @@ class Lifecycle:
         """Return what was planned, with the computed values that the API answered."""
         computed = {f.name: received(f, answer.body) for f in self.SHAPE.fields if not f.settable and not f.local}
         return planned | computed
+
+
+def seen(answer: Answer) -> Mapping[str, str]:
+    """Return the headers of a PUT that must change the version of this answer."""
+    return {} if answer.etag is None else {"If-Match": answer.etag}
 
 
 def means_same(field: Field, known: Any, other: Any) -> bool:

@@ -1,14 +1,14 @@
 """`orb_api_key`: an API key, or a client certificate that needs none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import ip_network
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from orb_provider.client import Answer
 from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
 from orb_provider.findings import Finding, Refusal, Rejected
-from orb_provider.lifecycle import Lifecycle
+from orb_provider.lifecycle import Lifecycle, Review, seen
 
 _ATTEMPTS: Final = 5
 _DEFAULTS: Final[Values] = {"kind": "key", "expires_at": None, "networks": [], "certificate": None}
@@ -23,6 +23,7 @@ class ApiKey(Lifecycle):
     """
 
     COLLECTION = "api-keys"
+    PARTS: ClassVar[Mapping[str, str]] = {"path.key_name": "name"}
     SHAPE = Shape(
         "api_key",
         "An API key with its role, end, networks and client certificate, or a client certificate that needs no key. "
@@ -89,6 +90,13 @@ class ApiKey(Lifecycle):
             case _:
                 return False
 
+    def review(self, values: Values) -> Review:
+        """Return what `/plan` says. A certificate of the name that becomes a key is replaced, which is no mistake."""
+        review = super().review(values)
+        if values["kind"] != "key":
+            return review
+        return replace(review, findings=tuple(each for each in review.findings if each.path != ("kind",)))
+
     def create(self, planned: Values) -> Values:
         """Create the key once. Say what becomes of the secret if the key exists already."""
         try:
@@ -112,9 +120,8 @@ class ApiKey(Lifecycle):
             present = self._get(name)
             if present is None or present.body["id"] != prior[_ID]:
                 return
-            headers = {} if present.etag is None else {"If-Match": present.etag}
             try:
-                self.client.send("DELETE", self.COLLECTION, name, headers=headers)
+                self.client.send("DELETE", self.COLLECTION, name, headers=seen(present))
             except Refusal as refusal:
                 if refusal.status not in (404, 412):
                     raise
@@ -129,8 +136,8 @@ class ApiKey(Lifecycle):
         answer = super()._get(key)
         return None if answer is None else _shown(answer)
 
-    def _put(self, planned: Values, etag: str | None) -> Answer:
-        return _shown(super()._put(planned, etag))
+    def _put(self, planned: Values, headers: Mapping[str, str]) -> Answer:
+        return _shown(super()._put(planned, headers))
 
     def _read(self, state: Values, answer: Answer) -> Values:
         return super()._read(state, answer) | {_SECRET: state[_SECRET]}

@@ -1,12 +1,13 @@
 """`orb_config`: named values of the hot configuration of a cluster."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from orb_provider import json_text
 from orb_provider.client import Answer
 from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
 from orb_provider.findings import Finding, Refusal, Rejected
-from orb_provider.lifecycle import Lifecycle, Plan
+from orb_provider.lifecycle import Lifecycle, Plan, seen
 
 _ID: Final = "config"
 _ATTEMPTS: Final = 5
@@ -59,6 +60,13 @@ class Config(Lifecycle):
             config = config | {"config": prior["config"]}
         return super().plan(config, prior)
 
+    def planned(self, values: Values) -> dict[str, Any]:
+        """Return the answer of `/plan` for these values beside those that the cluster has."""
+        present = _named(received_config(self._get(_ID)))
+        body = json_text.decode(_text(present | _named(values["config"])))
+        plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, "plan", body=body).body
+        return plan
+
     def find(self, text: str) -> Answer | None:
         """Return the configuration: all that is set by the id `config`, or the values with these names."""
         answer = self._get(_ID)
@@ -102,7 +110,7 @@ class Config(Lifecycle):
                 if present.get(name) != before.get(name):
                     raise Rejected(_foreign(name, present.get(name), str(remedy)))
             try:
-                return self._put({"config": _text(present | left)}, answer.etag)
+                return self._put({"config": _text(present | left)}, seen(answer))
             except Refusal as refusal:
                 if refusal.status != 412:
                     raise
@@ -113,8 +121,7 @@ class Config(Lifecycle):
         shown = answer.body | {"id": _ID, "config": _without_nulls(answer.body["config"])}
         return Answer(answer.status, shown, answer.etag, answer.unsure)
 
-    def _put(self, planned: Values, etag: str | None) -> Answer:
-        headers = {} if etag is None else {"If-Match": etag}
+    def _put(self, planned: Values, headers: Mapping[str, str]) -> Answer:
         body = json_text.decode(planned["config"])
         answer = self.client.send("PUT", self.COLLECTION, body=body, headers=headers)
         return Answer(answer.status, answer.body | {"id": _ID}, answer.etag, answer.unsure)

@@ -62,6 +62,12 @@ class Exclusion(Lifecycle):
         body = super().body(values, creating=creating)
         return body if creating else {name: value for name, value in body.items() if name != "target"}
 
+    def planned(self, values: Values) -> dict[str, Any]:
+        """Return the answer of `/plan` for these values. The target says which exclusion it is."""
+        body = self.body(values, creating=True)
+        plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, "plan", body=body).body
+        return plan
+
     def find(self, text: str) -> Answer | None:
         """Return the exclusion by its number or its target."""
         key = text if text.isdigit() else self._id_of(text)

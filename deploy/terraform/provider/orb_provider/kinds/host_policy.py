@@ -1,11 +1,12 @@
 """`orb_host_policy`: the delay, the block and the slots of a host, for every crawl."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from orb_provider.client import Answer
 from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
-from orb_provider.findings import Finding, Refusal, Rejected, refusal_findings
-from orb_provider.lifecycle import Lifecycle, Plan, Review
+from orb_provider.findings import Finding, Refusal, Rejected
+from orb_provider.lifecycle import ONLY_NEW, Lifecycle, Plan, Review
 
 _NO_PART: Final = ("", ".", "..")
 """Texts that are no part of a path."""
@@ -63,21 +64,12 @@ class HostPolicy(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return what is wrong with the host. The other attributes are checked when they are applied."""
+        """Return also that a host is no part of a path."""
         host = values[self.KEY]
-        if not is_known(host):
-            return Review()
-        if host in _NO_PART or "/" in host:
+        if is_known(host) and (host in _NO_PART or "/" in host):
             text = self.SHAPE.by_name[self.KEY].text
             return Review((Finding(f"{host!r} is not a host.", text, (self.KEY,)),))
-        try:
-            self.client.get(self.COLLECTION, host)
-        except Refusal as refusal:
-            if refusal.status == 422:
-                return Review(tuple(refusal_findings(refusal, self.SHAPE)))
-            if refusal.status != 404:
-                raise
-        return Review()
+        return super().review(values)
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
         """Leave out the host: it is in the path."""
@@ -85,18 +77,24 @@ class HostPolicy(Lifecycle):
 
     def create(self, planned: Values) -> Values:
         """Put the policy of a host that has none."""
-        host = planned[self.KEY]
-        if self._get(host) is not None:
+        try:
+            return self._applied(planned, self._put(planned, ONLY_NEW))
+        except Refusal as refusal:
+            if refusal.status != 412:
+                raise
+            host = planned[self.KEY]
+            present = self._get(host) if refusal.unsure else None
+            if present is not None and self._equal(planned, present):
+                return self._applied(planned, present)  # by an earlier attempt whose answer was lost
             remedy = f"Import it with `terraform import orb_host_policy.NAME {host}`, or choose another host."
-            raise Rejected(Finding(f"It exists already: the host {host!r} has a policy.", remedy))
-        return self._applied(planned, self._put(planned, None))
+            raise Rejected(Finding(f"It exists already: the host {host!r} has a policy.", remedy)) from refusal
 
     def _get(self, key: str) -> Answer | None:
         answer = super()._get(key)
         return None if answer is None else _shown(answer)
 
-    def _put(self, planned: Values, etag: str | None) -> Answer:
-        return _shown(super()._put(planned, etag))
+    def _put(self, planned: Values, headers: Mapping[str, str]) -> Answer:
+        return _shown(super()._put(planned, headers))
 
 
 def _shown(answer: Answer) -> Answer:

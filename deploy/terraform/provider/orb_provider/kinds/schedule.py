@@ -1,18 +1,18 @@
 """`orb_schedule`: when a verb is applied to crawls."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import ClassVar
 
-from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
-from orb_provider.findings import Finding, Refusal, refusal_findings
-from orb_provider.lifecycle import Lifecycle, Review
-
-_LACKS: Final = "The schedule cannot fire as things are."
+from orb_provider.fields import Field, FieldType, Shape, computed, required
+from orb_provider.lifecycle import Lifecycle
 
 
 class Schedule(Lifecycle):
     """A schedule. What became of its due times is in its history, which is not declared."""
 
     COLLECTION = "schedules"
+    LACKS = "The schedule cannot fire as things are."
+    PARTS: ClassVar[Mapping[str, str]] = {"path.schedule": "name"}
     SHAPE = Shape(
         "schedule",
         "A verb at due times, for a crawl or for all crawls with given labels.",
@@ -60,24 +60,3 @@ class Schedule(Lifecycle):
             computed("created_at", FieldType.TEXT, "When the schedule was created.", stable=True),
         ),
     )
-
-    def review(self, values: Values) -> Review:
-        """Return what `/plan` says of a schedule of which all is known: its attributes are valid together only."""
-        if not is_known({field.name: values[field.name] for field in self.SHAPE.settable()}):
-            return Review()
-        body = self.body(values, creating=False)
-        try:
-            plan = self.client.send("POST", self.COLLECTION, values[self.KEY], "plan", body=body).body
-        except Refusal as refusal:
-            if refusal.status == 404:  # the name is no part of a path, which the apply says
-                return Review()
-            if refusal.status != 422:
-                raise
-            return Review(tuple(refusal_findings(_named(refusal), self.SHAPE)))
-        return Review(tuple(Finding(_LACKS, f"{each}.", ("crawl",), warning=True) for each in plan["warnings"]))
-
-
-def _named(refusal: Refusal) -> Refusal:
-    """Return the refusal with the attribute for the part of the path that has the name."""
-    errors = [("name" if path == "path.schedule" else path, message, hint) for path, message, hint in refusal.errors]
-    return Refusal(refusal.status, refusal.kind, refusal.detail, refusal.hint, errors)

@@ -1,12 +1,13 @@
 """`orb_seed_set`: a named set of seeds of a crawl."""
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 from orb_provider import json_text
 from orb_provider.client import Answer
 from orb_provider.fields import Field, FieldType, Shape, Values, computed, is_known, required
 from orb_provider.findings import Finding, Refusal, Rejected
-from orb_provider.lifecycle import Lifecycle, Plan, Review, older
+from orb_provider.lifecycle import ONLY_NEW, Lifecycle, Plan, Review, older
 
 WAIT_S: Final = 300
 _NO_PART: Final = ("", ".", "..")
@@ -18,6 +19,8 @@ class SeedSet(Lifecycle):
 
     COLLECTION = "seed-sets"
     KEY = "id"
+    LACKS = "The seed set cannot be put as things are."
+    PARTS: ClassVar[Mapping[str, str]] = {"path.name": "crawl", "path.set": "name"}
     SHAPE = Shape(
         "seed_set",
         "A named set of seeds of a crawl. A URL that leaves the set is withdrawn, unless another set has it, a page "
@@ -74,7 +77,7 @@ class SeedSet(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return which seeds are no JSON. The API checks the others when they are applied."""
+        """Return also which seeds are no JSON, and which names are no part of a path."""
         seeds = values["seeds"]
         findings: list[Finding] = []
         for number, seed in enumerate(seeds if isinstance(seeds, list) else ()):
@@ -88,7 +91,14 @@ class SeedSet(Lifecycle):
             for name, what in (("crawl", "crawl"), ("name", "seed set"))
             if is_known(values[name]) and (values[name] in _NO_PART or "/" in values[name])
         ]
-        return Review(tuple(findings))
+        return Review(tuple(findings)) if findings else super().review(values)
+
+    def planned(self, values: Values) -> dict[str, Any]:
+        """Return the answer of `/plan` for these values."""
+        place = _place(f"{values['crawl']}/{values['name']}")
+        body = self.body(values, creating=False)
+        plan: dict[str, Any] = self.client.send("POST", *place, "plan", body=body).body
+        return plan
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
         """Return the seeds. Crawl and name are in the path."""
@@ -103,11 +113,18 @@ class SeedSet(Lifecycle):
     def create(self, planned: Values) -> Values:
         """Put a set that does not exist. One with the same seeds counts as put by an apply that was interrupted."""
         planned = planned | {"id": f"{planned['crawl']}/{planned['name']}"}
-        present = self._get(planned["id"])
-        if present is not None and not self._equal(planned, present):
+        try:
+            return self._applied(planned, self._put(planned, ONLY_NEW))
+        except Refusal as refusal:
+            if refusal.status != 412:
+                raise
+            present = self._get(planned["id"])
+            if present is not None and self._equal(planned, present):
+                self._wait(present, planned)
+                return self._applied(planned, present)
             remedy = f"Import it with `terraform import orb_seed_set.NAME {planned['id']}`, or choose another name."
-            raise Rejected(Finding(f"It exists already: the seed set {planned['id']!r} has other seeds.", remedy))
-        return self._applied(planned, self._put(planned, None))
+            finding = Finding(f"It exists already: the seed set {planned['id']!r} has other seeds.", remedy)
+            raise Rejected(finding) from refusal
 
     def delete(self, prior: Values) -> None:
         """Delete the set, and wait until its seeds are withdrawn. It is no error if it is gone."""
@@ -139,13 +156,12 @@ class SeedSet(Lifecycle):
                 raise older("/v1/crawls/{name}/seed-sets") from refusal
             return None
 
-    def _put(self, planned: Values, etag: str | None) -> Answer:
-        headers = {} if etag is None else {"If-Match": etag}
+    def _put(self, planned: Values, headers: Mapping[str, str]) -> Answer:
         body = self.body(planned, creating=False)
         try:
             answer = self.client.send("PUT", *_place(planned["id"]), body=body, headers=headers)
         except Refusal as refusal:
-            raise _named(refusal) from refusal
+            raise refusal.renamed(self.PARTS) from refusal
         self._wait(answer, planned)
         return _shown(answer, planned["id"])
 
@@ -171,10 +187,3 @@ def _shown(answer: Answer, key: str) -> Answer:
 def _seed(text: str) -> Any:
     """Return a seed as the API has it. Raise ValueError if it is neither a URL nor JSON."""
     return json_text.decode(text) if text.lstrip()[:1] == "{" else text
-
-
-def _named(refusal: Refusal) -> Refusal:
-    """Return the refusal with the attributes for the parts of the path."""
-    parts = {"path.name": "crawl", "path.set": "name"}
-    errors = [(parts.get(path, path), message, hint) for path, message, hint in refusal.errors]
-    return Refusal(refusal.status, refusal.kind, refusal.detail, refusal.hint, errors)

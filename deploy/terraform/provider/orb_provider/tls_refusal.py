@@ -1,0 +1,47 @@
+"""Why TLS failed, in a sentence: the master's certificate, or the client's."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from urllib3.exceptions import HTTPError, ProtocolError, SSLError
+
+from orb_provider.findings import Finding
+
+NO_CERTIFICATE: Final = "If a master requires a client certificate, set `tls_cert` and `tls_key`."
+OTHER_CERTIFICATE: Final = (
+    "If a master refuses the certificate of `tls_cert`, use one that the authority of its `--tls-client-ca` signed."
+)
+_RENEW: Final = "Renew the certificate of `tls_cert`."
+_CLOSED: Final = (SSLError, ProtocolError)
+"""What a server that closes the connection before it answers looks like."""
+
+_ALERT: Final = re.compile(r"\] \S+ alert ([a-z ]+)")
+_UNVERIFIED: Final = re.compile(r"certificate verify failed: ([^(]+)")
+_OF_CLIENT: Final = ("certificate", "unknown ca")
+"""Words of the alerts by which a server refuses a client's certificate, or its lack."""
+
+
+def refused_tls(server: str, error: HTTPError, certificate_ends: datetime | None, *, reached: bool) -> Finding | None:
+    """Return why a connection over TLS failed, None if it is not known, or if the error is another.
+
+    A master closes a connection whose certificate it refuses without an alert. So an end of the certificate that has
+    come is taken for the reason, unless a master was `reached` before.
+    """
+    why = str(error)
+    if isinstance(error, SSLError) and (found := _UNVERIFIED.search(why)):
+        remedy = "Set `tls_ca` to the CA of the masters' certificates, and `url` to a name in them."
+        return Finding(f"The certificate of {server} is not accepted: {found[1].strip()}.", remedy, ("tls_ca",))
+    ended = certificate_ends is not None and certificate_ends <= datetime.now(UTC)
+    remedy = _RENEW if ended else NO_CERTIFICATE if certificate_ends is None else OTHER_CERTIFICATE
+    if isinstance(error, SSLError) and (found := _ALERT.search(why)):
+        alert = found[1].strip()
+        if any(word in alert for word in _OF_CLIENT):
+            return Finding(f"{server} refuses the client certificate: {alert}.", remedy, ("tls_cert",))
+        return Finding(f"{server} refuses the TLS connection: {alert}.", remedy, ("url",))
+    closed = server.startswith("https:") and isinstance(error, _CLOSED)
+    if certificate_ends is not None and ended and closed and not reached:
+        at = certificate_ends.isoformat(timespec="seconds")
+        what = f"{server} closed the connection: the client certificate ended at {at}."
+        return Finding(what, remedy, ("tls_cert",))
+    return None
