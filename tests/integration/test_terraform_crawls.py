@@ -9,8 +9,10 @@ import pytest
 
 from shared.domain.ops.access import Role
 from tests.support.api.api_server import Served
-from tests.support.terraform.core import REFINED, UNKNOWN, Failed, Plugin, Resource, plugin
-from tests.support.terraform.estate_api import estate_api
+from tests.support.terraform.core import REFINED, UNKNOWN, Failed, Plugin, Resource
+from tests.support.terraform.estate_api import api as api
+from tests.support.terraform.estate_api import client_of, refused
+from tests.support.terraform.estate_api import provider as provider
 
 SPEC = {"seeds": ["https://example.org/"], "budget": {"max_pages": 10}}
 
@@ -20,18 +22,6 @@ def text(**more: Any) -> str:
     return json.dumps(SPEC | more)
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with estate_api(tmp_path_factory.mktemp("api")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def provider(api: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
-    with plugin(tmp_path_factory.mktemp("plugin"), api.environ(Role.OPERATOR), retry_s=5) as running:
-        yield running
-
-
 @pytest.fixture
 def crawl(provider: Plugin) -> Resource:
     return Resource(provider, "orb_crawl")
@@ -39,16 +29,8 @@ def crawl(provider: Plugin) -> Resource:
 
 @pytest.fixture
 def client(api: Served) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {api.keys[Role.OPERATOR]}"}
-    with httpx.Client(base_url=api.url, headers=headers) as made:
+    with client_of(api, Role.OPERATOR) as made:
         yield made
-
-
-def wrong(resource: Resource, **config: Any) -> list[tuple[str, str]]:
-    """Plan what must be refused; return the path and the summary of each error."""
-    with pytest.raises(Failed) as refused:
-        resource.plan(**config)
-    return [(each.path, each.summary) for each in refused.value.diagnostics]
 
 
 def test_crawl_is_created_once_and_planned_without_difference(crawl: Resource, client: httpx.Client) -> None:
@@ -171,7 +153,7 @@ def test_protected_crawl_is_neither_deleted_nor_replaced(crawl: Resource, client
     crawl.apply(**config)
     with pytest.raises(Failed, match=r"deletion_protection.*false"):
         crawl.destroy()
-    assert wrong(crawl, name="kept-other", spec=text())[0][0] == "deletion_protection"
+    assert refused(crawl, name="kept-other", spec=text())[0][0] == "deletion_protection"
     open_state = crawl.apply(**config, deletion_protection=False)
     assert open_state["revision"] == 1, "the API does not have the protection"
     crawl.apply(name="kept-other", spec=text(), deletion_protection=False)
@@ -195,7 +177,7 @@ def test_impossible_specs_are_refused_by_the_plan(crawl: Resource, client: httpx
         ({"spec": text(), "desired": ""}, "desired", "desired"),
     ]
     for config, path, summary in cases:
-        found = wrong(crawl, **({"name": "impossible"} | config))
+        found = refused(crawl, **({"name": "impossible"} | config))
         assert [each for each, _ in found] == [path], (config, found)
         assert summary in found[0][1], (config, found)
     assert client.get("/v1/crawls/impossible").status_code == 404

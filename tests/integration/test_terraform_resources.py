@@ -13,7 +13,9 @@ import pytest
 from shared.domain.ops.access import Role
 from tests.support.api.api_server import Served
 from tests.support.terraform.core import REFINED, UNKNOWN, Failed, Plugin, Resource, plugin
-from tests.support.terraform.estate_api import estate_api
+from tests.support.terraform.estate_api import api as api
+from tests.support.terraform.estate_api import client_of, refused
+from tests.support.terraform.estate_api import provider as provider
 from tests.support.terraform.scripted_api import NO_ANSWER, Asked, Reply, scripted
 from tests.support.terraform.scripted_api import refused as problem
 
@@ -33,36 +35,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with estate_api(tmp_path_factory.mktemp("api")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def provider(api: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
-    with plugin(tmp_path_factory.mktemp("plugin"), api.environ(Role.OPERATOR), retry_s=5) as running:
-        yield running
-
-
 @pytest.fixture
 def client(api: Served) -> Iterator[httpx.Client]:
     """An operator's client. At its end nothing of the test is left."""
-    headers = {"Authorization": f"Bearer {api.keys[Role.OPERATOR]}"}
-    with httpx.Client(base_url=api.url, headers=headers) as made:
+    with client_of(api, Role.OPERATOR) as made:
         yield made
         keys = {"schedules": "name", "exclusions": "id", "crawls": "name", "host-policies": "host"}
         for kind, key in keys.items():
             for each in made.get(f"/v1/{kind}").json()["items"]:
                 assert made.delete(f"/v1/{kind}/{each[key]}").status_code in (202, 204)
         made.put("/v1/config", json={})
-
-
-def refused(resource: Resource, **config: Any) -> list[tuple[str, str]]:
-    """Plan what must be refused; return the path and the summary of each error."""
-    with pytest.raises(Failed) as failed:
-        resource.plan(**config)
-    return [(each.path, each.summary) for each in failed.value.diagnostics]
 
 
 @pytest.mark.usefixtures("client")
@@ -128,9 +110,7 @@ def test_another_name_replaces_a_schedule(provider: Plugin, client: httpx.Client
     ],
 )
 def test_schedule_that_cannot_be_used_is_refused_by_the_plan(provider: Plugin, change: Any, path: str) -> None:
-    with pytest.raises(Failed) as failed:
-        Resource(provider, "orb_schedule").plan(**NIGHTLY | change)
-    assert [each.path for each in failed.value.diagnostics] == [path]
+    assert [each for each, _ in refused(Resource(provider, "orb_schedule"), **NIGHTLY | change)] == [path]
 
 
 def test_change_that_a_schedule_cannot_have_is_refused_by_the_plan(provider: Plugin, client: httpx.Client) -> None:

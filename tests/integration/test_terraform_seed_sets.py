@@ -11,7 +11,9 @@ import pytest
 from shared.domain.ops.access import Role
 from tests.support.api.api_server import Served
 from tests.support.terraform.core import REFINED, UNKNOWN, Failed, Plugin, Resource, plugin
-from tests.support.terraform.estate_api import estate_api
+from tests.support.terraform.estate_api import api as api
+from tests.support.terraform.estate_api import client_of
+from tests.support.terraform.estate_api import provider as provider
 from tests.support.terraform.scripted_api import NO_ANSWER, Asked, Reply, refused, scripted
 
 AT = "/v1/crawls/docs/seed-sets/partners"
@@ -20,23 +22,10 @@ SET: dict[str, Any] = {"crawl": "docs", "name": "partners", "seeds": ["HTTPS://A
 """No partition has an owner here, so no command is ever applied."""
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with estate_api(tmp_path_factory.mktemp("api")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def provider(api: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
-    with plugin(tmp_path_factory.mktemp("plugin"), api.environ(Role.OPERATOR), retry_s=5) as running:
-        yield running
-
-
 @pytest.fixture
 def client(api: Served) -> Iterator[httpx.Client]:
     """An operator's client, with a crawl `docs` that has no sets."""
-    headers = {"Authorization": f"Bearer {api.keys[Role.OPERATOR]}"}
-    with httpx.Client(base_url=api.url, headers=headers) as made:
+    with client_of(api, Role.OPERATOR) as made:
         body = {"spec": {"seeds": ["https://a.test/"]}, "start": False}
         assert made.put("/v1/crawls/docs", json=body).status_code == 201
         yield made
