@@ -51,10 +51,10 @@ from api.members.partition_owners import PartitionOwners
 from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.state import REFRESHED
 from shared.domain.errors import Permanent, ResourceFull, Transient
-from shared.domain.frontier.crawl_rows import CrawlChanges, CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlChanges, CrawlRow, SeededRun
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Counters
-from shared.domain.ids import CrawlId, Partition, Revision, Term
+from shared.domain.ids import CrawlId, Partition, Term
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
@@ -127,7 +127,7 @@ class CrawlController:
         self._known = KnownCrawls()
         self._leading = False
         self._on_spec: Callable[[], None] = _none
-        self._seeding: set[tuple[CrawlId, Revision]] = set()
+        self._seeding: set[SeededRun] = set()
         self._to_seed: dict[CrawlId, CrawlRow] = {}
         self._to_start: dict[CrawlId, str] = {}
         self._collecting = GarbageCollector(store, items, broker, clock)
@@ -288,8 +288,8 @@ class CrawlController:
     async def _tend(self, tasks: Tasks) -> None:
         """Start what the last pass found: the publication of seeds, and the use of time."""
         for row in self._to_seed.values():
-            if (row.crawl_id, row.revision) not in self._seeding:
-                self._seeding.add((row.crawl_id, row.revision))
+            if row.to_seed not in self._seeding:
+                self._seeding.add(row.to_seed)
                 tasks.start(f"seed.{row.crawl_id}", self._seeded(row))
         self._to_seed.clear()
         starting, self._to_start = self._to_start, {}
@@ -346,7 +346,7 @@ class CrawlController:
             log.warning("crawl_seeding.delayed", crawl=row.crawl_id, error=str(error))
             await asyncio.sleep(_ACTIVE_TIME_S)
         finally:
-            self._seeding.discard((row.crawl_id, row.revision))
+            self._seeding.discard(row.to_seed)
 
     async def _finish(self) -> None:
         """End the crawls that are provably finished, of those that changed and those that a check waits for."""
@@ -416,10 +416,13 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl on, unless it changed since it was read. With `counted`, its run must be the same, too."""
-        change = None if counted is None else row.change
+        """Move a crawl on, unless it changed since it was read, so that it is in another run.
+
+        While its seeds are published, the count of its time also changes it, so only an operator's changes count then.
+        """
+        seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(
-            row.crawl_id, row.revision, row.state, state, reason, self._clock.unix_ms(), counted, change
+            row.crawl_id, row.revision, row.state, state, reason, self._clock.unix_ms(), counted, *seen
         )
         if moved:
             log.info("crawl_state.changed", crawl=row.crawl_id, state=state, reason=reason)

@@ -7,7 +7,7 @@ action that fails, or that a crash interrupts, is repeated.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from shared.domain.frontier.crawl_rows import CrawlRow
+from shared.domain.frontier.crawl_rows import CrawlRow, SeededRun
 from shared.domain.frontier.states import USES_TIME, WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId, Revision
 
@@ -44,12 +44,12 @@ class LeaderView:
 
     - `published`: the state of each published spec, None for an unreadable record. It is None until it was read.
     - `ending`: crawls that are over, whose records are deleted later.
-    - `seeding`: the revisions whose seeds are being published.
+    - `seeding`: the crawls whose seeds are being published, as their operators left them then.
     """
 
     published: Mapping[CrawlId, SpecState | None] | None = None
     ending: Collection[CrawlId] = ()
-    seeding: Collection[tuple[CrawlId, Revision]] = ()
+    seeding: Collection[SeededRun] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, now: Map
 
 
 def _of_leader(row: CrawlRow, pool: str, leader: LeaderView, *, paused: bool) -> Iterator[Action]:
-    if row.state is CrawlState.SEEDING and (row.crawl_id, row.revision) not in leader.seeding:
+    if row.state is CrawlState.SEEDING and row.to_seed not in leader.seeding:
         yield PublishSeeds(row)
     if row.state in USES_TIME and row.active_pool != pool:
         yield StartTime(row.crawl_id, pool)

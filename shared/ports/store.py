@@ -182,12 +182,14 @@ class Store(Protocol):
         now_ms: int,
         counted: int | None = None,
         change: int | None = None,
+        operator_version: int | None = None,
     ) -> bool:
         """Move a crawl from the state `before` to `after`, as the leader decided. Return True if it was moved.
 
         Return False, and write nothing, if the crawl is at another revision or in another state. With `counted`, also
         if its counters have another version: the leader then decided on old numbers. With `change`, also if that is not
         the number of its last change: it may be in another run by now, with the same state, revision and counters.
+        With `operator_version`, also if an operator has changed it since: its seeds must be published again.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:

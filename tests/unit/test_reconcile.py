@@ -28,7 +28,7 @@ from api.crawls.reconcile import (
     reconcile,
     time_is_up,
 )
-from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow
+from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges, CrawlRow, SeededRun
 from shared.domain.frontier.states import USES_TIME, WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId, Revision
 
@@ -57,7 +57,7 @@ class Done:
     loaded: dict[CrawlId, LoadedCrawl] = field(default_factory=dict)
     published: dict[CrawlId, SpecState | None] = field(default_factory=dict)
     ending: set[CrawlId] = field(default_factory=set)
-    seeding: set[tuple[CrawlId, Revision]] = field(default_factory=set)
+    seeding: set[SeededRun] = field(default_factory=set)
     unreadable: set[tuple[CrawlId, Revision]] = field(default_factory=set)
 
     def view(self, *, leading: bool = True) -> MasterView:
@@ -85,7 +85,7 @@ class Done:
             case SetDispatch(crawl_id, state, dispatching):
                 self.loaded[crawl_id] = replace(self.loaded[crawl_id], state=state, dispatching=dispatching)
             case PublishSeeds(row):
-                self.seeding.add((row.crawl_id, row.revision))
+                self.seeding.add(row.to_seed)
             case StartTime(crawl_id, pool):
                 started = rows[crawl_id]
                 assert started is not None
@@ -215,7 +215,7 @@ def test_no_action_is_unsafe(drawn: Any, done: Done, specs: Any, now: Any) -> No
                 assert started.state in USES_TIME
             case PublishSeeds(row):
                 assert row.state is CrawlState.SEEDING
-                assert (row.crawl_id, row.revision) not in done.seeding
+                assert row.to_seed not in done.seeding
             case CloseSpec(crawl_id, gone):
                 ended = rows[crawl_id]
                 assert gone == (ended is None)

@@ -14,6 +14,7 @@ class CrawlRow(Struct, frozen=True):
 
     While the crawl is worked on and not paused, that time is the clock of `active_pool` less `active_zero_ms`.
     `refresh_ms`: its run fetches what was due at this time (Unix ms) and then ends; 0: the run is no refresh.
+    `operator_version` grows with each change that an operator makes.
     """
 
     crawl_id: CrawlId
@@ -30,11 +31,29 @@ class CrawlRow(Struct, frozen=True):
     active_zero_ms: int = 0
     change: int = 0
     refresh_ms: int = 0
+    operator_version: int = 1
+
+    @property
+    def to_seed(self) -> "SeededRun":
+        """What the seeds of the crawl are published for. A verb, such as `start`, makes it another."""
+        return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
     @property
     def version(self) -> "CrawlVersion":
         """A value that changes with the crawl's revision and state."""
         return CrawlVersion(self.change, self.revision, self.state)
+
+
+class SeededRun(NamedTuple):
+    """A crawl as its operator left it. Seeds that were published for an earlier one do not stand for those of a later.
+
+    In between, an exclusion may have ended, or seeds may have been deleted, and only seeds that are published later are
+    queued again.
+    """
+
+    crawl_id: CrawlId
+    revision: Revision
+    operator_version: int
 
 
 class CrawlVersion(NamedTuple):

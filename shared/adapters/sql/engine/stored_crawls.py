@@ -77,4 +77,5 @@ def crawl_row(row: Any) -> CrawlRow:
         active_zero_ms=row.active_zero_ms,
         change=row.change,
         refresh_ms=row.refresh_ms,
+        operator_version=row.version,
     )

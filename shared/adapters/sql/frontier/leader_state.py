@@ -58,6 +58,7 @@ def advance_crawl(
     now_ms: int,
     counted: int | None = None,
     change: int | None = None,
+    operator_version: int | None = None,
 ) -> bool:
     """Move a crawl from the state `before` to `after`. Return False, and write nothing, if it changed meanwhile.
 
@@ -74,6 +75,8 @@ def advance_crawl(
     unchanged = (table.c.crawl_id == crawl_id) & (table.c.revision == revision) & (table.c.state == before)
     if change is not None:
         unchanged &= table.c.change == change
+    if operator_version is not None:
+        unchanged &= table.c.version == operator_version
     if counted is not None:
         version = select(func.coalesce(func.sum(counters.c.version), 0)).where(counters.c.crawl_id == crawl_id)
         unchanged &= version.scalar_subquery() == counted
