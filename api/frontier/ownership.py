@@ -282,6 +282,12 @@ class Ownership:
                 known[1].without_requisites = False
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
+    def given_up(self, changes: Changes) -> None:
+        """Have the counts of pages read again of the crawls of which committed changes have given up queues."""
+        for crawl_id, *_ in changes.give_up:
+            if (pages := self.recrawls.get(crawl_id)) is not None:
+                pages.outdated = True
+
     def forget_deleted(self, crawl_id: CrawlId, now: float) -> None:
         """Forget a deleted crawl's leases and queues, so that its late outcomes are stale.
 

@@ -95,6 +95,7 @@ class PartitionWriter:
         Return the ended queues of which some URLs are still to be ended.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
+        self.own.given_up(changes)
         self.committed(position)
         return unfinished
 
@@ -115,6 +116,7 @@ class PartitionWriter:
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()
+        self.own.given_up(batch.changes)
         self.committed(position)
         return unfinished
 

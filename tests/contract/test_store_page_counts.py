@@ -1,19 +1,20 @@
 """The counts of pages and sitemaps by rate: one that is fetched no more does not count, however it left the queue."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
 from shared.adapters.sql.engine import chunks
+from shared.adapters.sql.frontier import apply
 from shared.domain.crawl.spec import Scope
 from shared.domain.frontier.page_history import PageHistory, decoded
 from shared.domain.frontier.recrawl_pages import FOLLOWED_PAGES, RATES, SIGNALLED, SITEMAPS, counted
 from shared.domain.frontier.revisits import RevisitRow
 from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlKind, UrlState, kind_flags
-from shared.domain.frontier.store_model import Changes, FetchRow, UrlChange
+from shared.domain.frontier.store_model import Changes, FetchRow, QueueEnd, UrlChange
 from shared.domain.ids import Fingerprint
 from shared.domain.web.url import fingerprint
 from tests.contract.test_store_exclude import excluded
@@ -90,12 +91,19 @@ async def by_replacement(t: Tables) -> None:
     await t.command("delete_seeds", id="d", all=True, places=[])
 
 
+async def by_host(t: Tables) -> None:
+    ends: Sequence[QueueEnd] = [(t.crawl_id, t.host_id(HOST), UrlState.FAILED, "host_unreachable")]
+    while ends:
+        ends = await t.apply(Changes(give_up=list(ends)))
+
+
 @pytest.mark.parametrize("rows_a_chunk", [2, 500])
-@pytest.mark.parametrize("end", [by_exclusion, by_scope, by_name, by_replacement])
+@pytest.mark.parametrize("end", [by_exclusion, by_scope, by_name, by_replacement, by_host])
 def test_pages_and_sitemaps_that_leave_the_queue_do_not_count(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch, end: Callable[[Tables], Awaitable[None]], rows_a_chunk: int
 ) -> None:
     monkeypatch.setattr(chunks, "ROWS_A_CHUNK", rows_a_chunk)
+    monkeypatch.setattr(apply, "_GIVEN_UP_AT_ONCE", rows_a_chunk)
 
     async def story(t: Tables) -> None:
         await rated(t)

@@ -10,7 +10,7 @@ from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.bulk import AMONG, Each, inserting, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.frontier.excluded_links import keep, recounted
-from shared.adapters.sql.frontier.revisits import keep_versions
+from shared.adapters.sql.frontier.revisits import forget_rates, keep_versions
 from shared.adapters.sql.frontier.revisits import write as write_revisits
 from shared.domain.frontier.states import (
     COUNTED_AS_PAGE,
@@ -120,7 +120,7 @@ _GIVE_UP = {
     dialect: [
         text(
             "UPDATE urls SET state = :state, reason = :reason, after_command = CAST(:mark AS BIGINT)"
-            f" WHERE {_OF_HOST} AND {among.format(best)} RETURNING flags"
+            f" WHERE {_OF_HOST} AND {among.format(best)} RETURNING fingerprint, flags"
         )
         for best in _BEST
     ]
@@ -182,15 +182,17 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
         keep(connection, partition, changes.left_out)
     max_count, unfinished = _GIVEN_UP_AT_ONCE, []
     for end in changes.give_up:
-        flags = _give_up(connection, end, max_count, changes.marks.get(end[0]))
-        n = len(flags)
+        ended = _give_up(connection, end, max_count, changes.marks.get(end[0]))
+        n = len(ended)
         max_count -= n
         if max_count == 0:
             unfinished.append(end)
-        crawl_id, _, state, reason = end
+        crawl_id, host_id, state, reason = end
+        for place, delta in forget_rates(connection, crawl_id, host_id, ended).items():
+            tallies[place] = tallies.get(place, 0) + delta
         column = state.name.lower()
         deltas = counters.setdefault(crawl_id, {})
-        for part in filter(None, map(queued_as, flags)):
+        for part in filter(None, map(queued_as, ended.values())):
             deltas[part] = deltas.get(part, 0) - 1
         deltas["queued"] = deltas.get("queued", 0) - n
         deltas[column] = deltas.get(column, 0) + n
@@ -260,8 +262,8 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
     )
 
 
-def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> list[int]:
-    """Give up at most `max_count` URLs of a queue. Return their flags.
+def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> dict[bytes, int]:
+    """Give up at most `max_count` URLs of a queue. Return their flags by fingerprint.
 
     Stored pages that wait for their next fetch are excluded by no budget. The budget of a host spares requisites, and
     stored pages that are queued for their links.
@@ -270,12 +272,15 @@ def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | 
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}
     spared = REVISIT if state is UrlState.EXCLUDED else 0
     spared |= IS_REQUISITE | COUNTED_AS_PAGE if reason == HOST_BUDGET else 0
-    ended: list[list[int]] = []
+    ended: dict[bytes, int] = {}
+    counts: list[int] = []
     for statement in _GIVE_UP[connection.dialect.name]:
-        some = keys | {"reason": reason, "state": int(state), "max_count": max_count - sum(map(len, ended))}
+        some = keys | {"reason": reason, "state": int(state), "max_count": max_count - len(ended)}
         some |= {"mark": mark, "spared": spared}
-        ended.append([int(flags) for flags in connection.execute(statement, some).scalars()])
-    queued, waiting = map(len, ended)
+        rows = connection.execute(statement, some).all()
+        ended |= {bytes(fingerprint): int(flags) for fingerprint, flags in rows}
+        counts.append(len(rows))
+    queued, waiting = counts
     if queued or waiting:
         connection.execute(_GIVE_UP_QUEUE, keys | {"queued": queued, "waiting": waiting})
-    return [*ended[0], *ended[1]]
+    return ended
