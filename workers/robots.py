@@ -3,6 +3,10 @@
 It is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At most one
 visit of a process does so for an origin at a time. It fetches under its own grant, host delay and egress rules.
 
+A redirect to another origin leads to a host for which the visit has no grant. So what is known of that origin's
+robots.txt is used without a request, and what comes is kept for that origin, too. Otherwise visits of this process wait
+for each other, and for the host's delay.
+
 A visit whose URLs are all settled renews a robots.txt that has used up `RENEWED_AT` of its lifetime. So no page of a
 host that is visited often waits for robots.txt, and a short failure of it stops no visit.
 """
@@ -36,7 +40,7 @@ from shared.domain.web.robots import (
     robots_record,
     with_cached,
 )
-from shared.domain.web.url import Location
+from shared.domain.web.url import Location, host_of, origin_of
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
 from shared.wire.messages import HostNote, Malformed
@@ -46,8 +50,10 @@ from workers.visit_crawls import VisitCrawl
 
 log = structlog.get_logger(__name__)
 
-Send = Callable[[FetchRequest], Awaitable[Answer | FetchFailed | None]]
-"""Sends one request when the visit may. Returns None if the visit must end instead."""
+Send = Callable[[FetchRequest, float], Awaitable[Answer | FetchFailed | None]]
+"""Sends one request when the visit may, but not before a time (Clock.elapsed). Returns None if the visit must end
+instead.
+"""
 
 CACHE_BYTES: Final = 32 << 20
 
@@ -66,12 +72,13 @@ _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
 class Robots(Struct, frozen=True):
     """What robots.txt permits on an origin. `failure`: why it is unreachable, such as `robots_dns` or
-    `robots_http_503`.
+    `robots_http_503`. `fetched_at_ms`: when it was requested (Unix ms), 0 if it was not.
     """
 
     policy: RobotsPolicy
     failure: str = ""
     retry_after_ms: int = -1
+    fetched_at_ms: int = 0
 
     def allows(self, url: str, token: str) -> bool:
         """Return True if robots.txt lets the robot `token` (a product token) fetch the canonical `url`."""
@@ -82,6 +89,10 @@ class Robots(Struct, frozen=True):
                 return True
             case Unreachable():
                 return False
+
+    def age_s(self, now_ms: int) -> float:
+        """Return the seconds since it was requested."""
+        return max(0.0, (now_ms - self.fetched_at_ms) / 1000)
 
     def sitemaps(self, origin: str) -> tuple[Location, ...]:
         """Return the sitemaps that robots.txt names. It is that of `origin`."""
@@ -102,6 +113,14 @@ class _KeptRobots(Struct):
     renewed_from_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A redirect of a robots.txt: its target and status."""
+
+    to: str
+    status: int
+
+
 class RobotsCache:
     """The robots.txt rules of the most recently used origins, up to about `CACHE_BYTES` of text."""
 
@@ -111,6 +130,9 @@ class RobotsCache:
         self._kept: OrderedDict[str, _KeptRobots] = OrderedDict()
         self._bytes = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._requests: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._failed_elsewhere: dict[str, RobotsRecord] = {}
+        self._free_at: dict[str, float] = {}
 
     async def of(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
         """Return the robots.txt rules of `origin` for the crawl's product token. If it must be fetched, call `send`.
@@ -133,7 +155,7 @@ class RobotsCache:
         Until it is replaced, the old one is valid. If it cannot be read now, the old one stays until it expires. Return
         at once if another visit is fetching it.
         """
-        lock = self._lock(origin)
+        lock = _lock_of(self._locks, origin)
         if lock.locked() or not self._renewal_due(origin):
             return
         async with lock:
@@ -158,18 +180,12 @@ class RobotsCache:
             and kept.record.fresh(now_ms)
         )
 
-    def _lock(self, origin: str) -> asyncio.Lock:
-        lock = self._locks.get(origin)
-        if lock is None:
-            lock = self._locks[origin] = asyncio.Lock()
-        return lock
-
     async def _known(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
         asked_ms = self._clock.unix_ms()
         kept = self._fresh(origin, asked_ms)
         if kept is not None:
             return kept
-        async with self._lock(origin):
+        async with _lock_of(self._locks, origin):
             return self._fresh(origin, asked_ms) or await self._obtain(origin, crawl, send)
 
     async def _obtain(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
@@ -200,39 +216,94 @@ class RobotsCache:
         Return Robots if this crawl's egress rules deny the origin, or an exclusion covers it. An unreadable answer, or
         a redirect without a usable target, counts as unreachable, because it must not allow everything.
         """
-        url = f"{origin}/robots.txt"
+        moved = _Moved(f"{origin}/robots.txt", 0)
+        for hop in range(MAX_ROBOTS_HOPS + 1):
+            place, at, asked_ms = moved.to, origin_of(moved.to), self._clock.unix_ms()
+            elsewhere = at != origin and place == f"{at}/robots.txt"
+            # Nothing else is waited for under this lock. So visits cannot block each other whose robots.txt redirect
+            # to each other.
+            async with _lock_of(self._requests, at):
+                if elsewhere and (known := await self._known_elsewhere(at, asked_ms)) is not None:
+                    return known, -1
+                fetched = await self._requested(place, crawl, send, first=hop == 0)
+                if at != origin:
+                    self._rest(at, crawl.delay_s(host_of(place)))
+                if elsewhere and isinstance(fetched, tuple):
+                    await self._keep_elsewhere(at, fetched[0])
+            if not isinstance(fetched, _Moved):
+                return fetched
+            moved = fetched
+        return self._record(moved.status, b"", ""), -1
+
+    def _rest(self, origin: str, delay_s: float) -> None:
+        """Let the next redirect to another `origin` be followed after `delay_s` only."""
+        now = self._clock.elapsed()
+        resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
+        self._free_at = resting | {origin: now + delay_s}
+
+    async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
+        """Return the robots.txt of another origin, to which a redirect leads. Return None if it is not known, or old
+        enough to be renewed. A failure counts only if it came since `asked_ms`, while the caller waited.
+        """
+        kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
+        failed = self._failed_elsewhere.get(origin)
+        if failed is not None and failed.fetched_at_ms >= asked_ms:
+            return failed
+        for record in (None if kept is None else kept.record, await self._shared(origin)):
+            if record is None or record.stale_until_ms or isinstance(policy_of(record), Unreachable):
+                continue
+            if record.fresh(now_ms) and now_ms < record.fetched_at_ms + record.lifetime_s * 1000 * RENEWED_AT:
+                return record
+        return None
+
+    async def _keep_elsewhere(self, origin: str, record: RobotsRecord) -> None:
+        """Keep the robots.txt of another origin for its own visits and for further redirects to it.
+
+        A failure is kept apart, because the visits of that origin may have an old copy to use. A denial is not kept: it
+        is that of one crawl.
+        """
+        if not isinstance(policy_of(record), Unreachable):
+            self._keep(origin, record, _understood(record))
+            await self._share(origin, record)
+        elif not record.detail.startswith((FailureKind.EGRESS_DENIED, FailureKind.EXCLUDED)):
+            now_ms = self._clock.unix_ms()
+            recent = {at: failed for at, failed in self._failed_elsewhere.items() if failed.fresh(now_ms)}
+            self._failed_elsewhere = recent | {origin: record}
+
+    async def _requested(
+        self, place: str, crawl: VisitCrawl, send: Send, *, first: bool
+    ) -> tuple[RobotsRecord, int] | Robots | _Moved | None:
+        """Request `place` by `send`. Return as `_fetch` does, or the redirect. `first`: nothing redirected to it."""
         # Read one byte more than is used, to distinguish a truncated file from one that ends there.
         limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
-        for hop in range(MAX_ROBOTS_HOPS + 1):
-            request = FetchRequest(
-                url, crawl.headers, limits=limits, proxy=crawl.spec.fetch.proxy, http2=crawl.spec.fetch.http2
-            )
-            answer = await send(request)
-            match answer:
-                case None:
-                    return None
-                case FetchFailed(kind=FailureKind.EGRESS_DENIED | FailureKind.EXCLUDED) if hop == 0:
-                    # Each page of the origin is then denied by the same rule and reports that itself.
-                    return Robots(AllowAll(answer.detail))
-                case FetchFailed():
-                    return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1
-                case Answer(truncated=Truncation.TIME | Truncation.DISCONNECT):
-                    return self._record(0, b"", f"{FailureKind.RESET}: robots.txt came in part only"), -1
-                case Answer(decode_error=str(error), truncated=None) if 200 <= answer.status < 300:
-                    return self._record(0, b"", f"{FailureKind.PROTOCOL}: robots.txt cannot be decoded: {error}"), -1
-                case Answer() if 300 <= answer.status < 400:
-                    location = answer.header("location")
-                    to = None if location is None else redirect_target(location, url)
-                    if to is None:
-                        detail = f"{FailureKind.PROTOCOL}: status {answer.status} without a usable Location"
-                        return self._record(0, b"", detail), -1
-                    url = to
-                case Answer():
-                    break
-        assert isinstance(answer, Answer)
-        age = _MAX_AGE.search(answer.header("cache-control") or "")
-        record = self._record(answer.status, answer.decoded, "", float(age[1]) if age is not None else None)
-        return record, retry_after_ms(answer, self._clock.unix_ms())
+        request = FetchRequest(
+            place, crawl.headers, limits=limits, proxy=crawl.spec.fetch.proxy, http2=crawl.spec.fetch.http2
+        )
+        answer = await send(request, 0.0 if first else self._free_at.get(origin_of(place), 0.0))
+        match answer:
+            case None:
+                return None
+            case FetchFailed(kind=FailureKind.EGRESS_DENIED | FailureKind.EXCLUDED) if first:
+                # Each page of the origin is then denied by the same rule and reports that itself.
+                return Robots(AllowAll(answer.detail))
+            case FetchFailed():
+                return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1
+            case Answer(truncated=Truncation.TIME | Truncation.DISCONNECT):
+                return self._record(0, b"", f"{FailureKind.RESET}: robots.txt came in part only"), -1
+            case Answer(decode_error=str(error), truncated=None) if 200 <= answer.status < 300:
+                return self._record(0, b"", f"{FailureKind.PROTOCOL}: robots.txt cannot be decoded: {error}"), -1
+            case Answer() if 300 <= answer.status < 400:
+                location = answer.header("location")
+                to = None if location is None else redirect_target(location, place)
+                if to is None:
+                    detail = f"{FailureKind.PROTOCOL}: status {answer.status} without a usable Location"
+                    return self._record(0, b"", detail), -1
+                return _Moved(to, answer.status)
+            case Answer():
+                age = _MAX_AGE.search(answer.header("cache-control") or "")
+                max_age_s = float(age[1]) if age is not None else None
+                record = self._record(answer.status, answer.decoded, "", max_age_s)
+                return record, retry_after_ms(answer, self._clock.unix_ms())
 
     def _record(self, status: int, body: bytes, detail: str, max_age_s: float | None = None) -> RobotsRecord:
         now_ms = self._clock.unix_ms()
@@ -303,10 +374,18 @@ def retry_after_ms(answer: Answer, now_ms: int) -> int:
 def _understood(record: RobotsRecord) -> Robots:
     policy = policy_of(record)
     if not isinstance(policy, Unreachable):
-        return Robots(policy)
+        return Robots(policy, fetched_at_ms=record.fetched_at_ms)
     kind = record.detail.partition(":")[0]
     why = f"http_{record.status}" if record.status else kind if kind in _KINDS else FailureKind.OTHER.value
     return Robots(policy, f"robots_{why}")
+
+
+def _lock_of(locks: WeakValueDictionary[str, asyncio.Lock], name: str) -> asyncio.Lock:
+    """Return the lock `name`. It exists for as long as a visit has it or waits for it."""
+    lock = locks.get(name)
+    if lock is None:
+        lock = locks[name] = asyncio.Lock()
+    return lock
 
 
 async def _parsed(robots: Robots, token: str) -> Robots:

@@ -312,8 +312,7 @@ class Visit:
 
     async def _robots_of(self, url: str, crawl: VisitCrawl) -> Robots | None:
         """Return the robots rules of the URL's origin, None if the visit must end."""
-        origin = origin_of(url)
-        if (robots := self._robots.get(origin)) is not None:
+        if (robots := self._robots.get(origin := origin_of(url))) is not None:
             return robots
         robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url))
         if robots is None:
@@ -324,13 +323,13 @@ class Visit:
             self._crawl_delay_ms = max(self._crawl_delay_ms, int(delay_s * 1000 + 0.999))
             if delay_s > self._delay_s and not self._slow_down(delay_s):
                 return None
+        if self._report.quiet_since is None:  # A visit of a host that redirects to it may have fetched it just now.
+            rested_s = robots.age_s(self._clock.unix_ms())
+            self._earliest = max(self._earliest, self._clock.elapsed() + self._delay_s - rested_s)
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Apply a longer delay than the owner gave. Return False if the owner must apply it first.
-
-        That is so for a shard without a delay: only the owner can keep its other visits of the host apart.
-        """
+        """Apply a longer delay than the owner gave. Return False if the owner must do so: a shard without one."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
@@ -338,8 +337,9 @@ class Visit:
             self._earliest = max(self._earliest, self._arrived + delay_s)
         return True
 
-    async def _send(self, via: str, request: FetchRequest) -> Answer | FetchFailed | None:
-        """Request robots.txt for `via` after the delay, and archive the answer. Return None if the visit must end."""
+    async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
+        """Request robots.txt, which `via` needs, after the delay, and archive it. Return None if the visit must end."""
+        self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)
         if isinstance(answer, FetchFailed) and answer.stale:

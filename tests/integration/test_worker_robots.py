@@ -3,7 +3,8 @@
 import asyncio
 import gzip
 import threading
-from itertools import product
+from contextlib import AsyncExitStack
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,119 @@ def test_five_redirects_are_followed_and_more_mean_that_there_is_none(
             lease = await owner.send(site.url("/private/b"))
             await owner.ended(lease)
             assert ends(owner.results(lease)) == [UrlEnd.DENIED if obeyed else UrlEnd.ANSWERED]
+
+    run(main())
+
+
+def test_hosts_that_redirect_to_one_robots_txt_request_it_once(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            target = await stack.enter_async_context(raw_server(answering({b"/robots.txt": PRIVATE})))
+            to_target = answering({b"/robots.txt": moved(target.url("/robots.txt"))})
+            sites = [await stack.enter_async_context(raw_server(to_target)) for _ in range(6)]
+            owner = await stack.enter_async_context(owner_of(server, tmp_path, spec_for(target.url())))
+            for name, hosts in (("w1", sites[:3]), ("w2", sites[3:])):
+                async with worker(server, tmp_path, id=name):
+                    leases = [await owner.send(site.url("/private/b"), slot=slot) for slot, site in enumerate(hosts)]
+                    for lease in leases:
+                        await owner.ended(lease)
+                        assert ends(owner.results(lease)) == [UrlEnd.DENIED]
+            assert [request.split()[1] for request in target.requests] == [b"/robots.txt"]
+
+    run(main())
+
+
+def test_hosts_whose_robots_txt_redirect_to_pages_of_a_host_let_it_rest(server: BrokerServer, tmp_path: Path) -> None:
+    delay_s = 0.5
+
+    async def main() -> None:
+        asked: list[float] = []
+
+        async def target_script(connection: Connection) -> None:
+            while True:
+                await connection.request()
+                asked.append(asyncio.get_running_loop().time())
+                await connection.send(EMPTY)
+
+        async with AsyncExitStack() as stack:
+            target = await stack.enter_async_context(raw_server(target_script))
+            scripts = [answering({b"/robots.txt": moved(target.url(f"/?of={n}"))}) for n in range(4)]
+            sites = [await stack.enter_async_context(raw_server(script)) for script in scripts]
+            spec = spec_for(target.url(), politeness={"delay_s": delay_s})
+            owner = await stack.enter_async_context(owner_of(server, tmp_path, spec))
+            await stack.enter_async_context(worker(server, tmp_path))
+            leases = [await owner.send(site.url("/a"), slot=slot) for slot, site in enumerate(sites)]
+            for lease in leases:
+                await owner.ended(lease)
+                assert ends(owner.results(lease)) == [UrlEnd.ANSWERED]
+        assert len(asked) == len(sites)
+        assert min(later - earlier for earlier, later in pairwise(asked)) >= delay_s
+
+    run(main())
+
+
+def test_a_host_rests_after_a_redirect_to_its_robots_txt(server: BrokerServer, tmp_path: Path) -> None:
+    delay_s = 1.0
+
+    async def main() -> None:
+        asked: list[tuple[bytes, float]] = []
+
+        async def target_script(connection: Connection) -> None:
+            while True:
+                path = (await connection.request()).split()[1]
+                asked.append((path, asyncio.get_running_loop().time()))
+                await connection.send(PRIVATE if path == b"/robots.txt" else EMPTY)
+
+        async with (
+            raw_server(target_script) as target,
+            raw_server(answering({b"/robots.txt": moved(target.url("/robots.txt"))})) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            await owner.ended(await owner.send(site.url("/a")))
+            await owner.ended(await owner.send(target.url("/a"), slot=1, delay_ms=int(delay_s * 1000)))
+        assert [path for path, _ in asked] == [b"/robots.txt", b"/a"]
+        assert asked[1][1] - asked[0][1] >= delay_s
+
+    run(main())
+
+
+def test_hosts_whose_robots_txt_redirect_to_each_other_are_both_visited(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        places: dict[bytes, bytes] = {}
+        async with (
+            raw_server(answering(places)) as one,
+            raw_server(answering({b"/robots.txt": moved(one.url("/robots.txt"))})) as other,
+            owner_of(server, tmp_path, spec_for(one.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            places[b"/robots.txt"] = moved(other.url("/robots.txt"))
+            leases = [await owner.send(site.url("/private/b"), slot=slot) for slot, site in enumerate((one, other))]
+            for lease in leases:
+                await owner.ended(lease)
+                assert ends(owner.results(lease)) == [UrlEnd.ANSWERED]
+
+    run(main())
+
+
+def test_a_failure_behind_a_redirect_is_not_that_of_the_next_visit(server: BrokerServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        places = {b"/robots.txt": b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"}
+        async with (
+            raw_server(answering(places)) as target,
+            raw_server(answering({b"/robots.txt": moved(target.url("/robots.txt"))})) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            failed = await owner.ended(await owner.send(site.url("/a")))
+            assert failed.note is not None
+            assert failed.note.failure == "robots_http_500"
+            places[b"/robots.txt"] = PRIVATE
+            for url in (site.url("/private/b"), target.url("/private/b")):
+                lease = await owner.send(url, slot=1)
+                await owner.ended(lease)
+                assert ends(owner.results(lease)) == [UrlEnd.DENIED]
+            assert [request.split()[1] for request in target.requests] == [b"/robots.txt"] * 2
 
     run(main())
 

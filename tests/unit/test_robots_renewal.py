@@ -43,7 +43,7 @@ class Web:
     async def put_robots(self, key: str, data: bytes) -> None:
         self.shared = data
 
-    async def send(self, request: FetchRequest) -> Answer | FetchFailed | None:
+    async def send(self, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
         self.requests += 1
         await asyncio.sleep(0)
         if self.robots is None:
@@ -128,7 +128,7 @@ def test_renewal_that_the_visit_cannot_send_changes_nothing() -> None:
         await web.rules()
         web.pass_share(0.9)
 
-        async def ended(request: FetchRequest) -> None:
+        async def ended(request: FetchRequest, earliest: float) -> None:
             return None
 
         await web.cache.renew(ORIGIN, CRAWL, ended)
