@@ -173,8 +173,10 @@ def _ended(arguments: list[str]) -> int:
         return _failed(arguments, Exit.FAILED, problem)
     except (Environment, Unusable, Transient) as problem:
         return _failed(arguments, Exit.ENVIRONMENT, problem)
-    except KeyboardInterrupt:  # commands that can be resumed print that themselves
-        return 130
+    except KeyboardInterrupt:  # a crawl that has begun prints by itself how to resume
+        if arguments[:1] != ["crawl"]:
+            return 130
+        return _failed(arguments, Exit.RESUMABLE, "stopped before anything was begun; run the same command again.")
     except SystemExit as asked:  # argparse, after --help
         return Exit.OK if asked.code is None else int(asked.code)
 

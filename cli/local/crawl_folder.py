@@ -68,7 +68,7 @@ class CrawlFolder:
         """Return the spec that the latest run used, None before the first run. Raise Environment if it is damaged."""
         try:
             return decode_spec(self.spec_file.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # `make` refuses a file in place of the folder
             return None
         except (msgspec.DecodeError, OSError) as error:
             raise Environment(f"cannot read {self.spec_file}: {error}; start over with --fresh.") from error

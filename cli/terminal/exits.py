@@ -28,5 +28,10 @@ class Environment(Exception):
 
 
 def failure(code: Exit, message: object) -> dict[str, object]:
-    """Return the fields of the JSON object that `--json` prints for a command that failed."""
-    return {"end": "failed", "exit_code": int(code), "seconds": 0.0, "message": str(message)}
+    """Return the fields of the JSON object that `--json` prints for a command that did not begin."""
+    return {
+        "end": "interrupted" if code is Exit.RESUMABLE else "failed",
+        "exit_code": int(code),
+        "seconds": 0.0,
+        "message": str(message),
+    }

@@ -1,5 +1,9 @@
-"""Gives write errors of standard output a type of their own, because any full disk has the same error number."""
+"""Standard output: its write errors have a type of their own, and it takes every character.
 
+Any full disk has the same error number, so the type tells which file could not be written.
+"""
+
+import codecs
 import io
 import sys
 from collections.abc import Iterator
@@ -30,9 +34,22 @@ class _Unbuffered(io.BufferedWriter):
         return taken
 
 
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write a character that the encoding lacks as JSON does: a title must not end a command, and JSON stays JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    import json  # most commands need none
+
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("orb-escaped", _escaped)
+
+
 @contextmanager
 def marked_output() -> Iterator[None]:
-    """Raise StdoutUnwritable for errors of standard output until the `with` block ends.
+    """Raise StdoutUnwritable for errors of standard output until the `with` block ends. Escape characters that its
+    encoding lacks.
 
     Do nothing if standard output is not a file descriptor of the system.
     """
@@ -47,7 +64,7 @@ def marked_output() -> Iterator[None]:
     marked = io.TextIOWrapper(
         _Unbuffered(output) if binary is raw else io.BufferedWriter(output),
         text.encoding,
-        text.errors,
+        "orb-escaped" if text.errors == "strict" else text.errors,
         line_buffering=text.line_buffering,
         write_through=text.write_through,
     )

@@ -210,6 +210,47 @@ def test_json_object_is_written_when_the_command_cannot_begin(
     assert err.rstrip() == f"orb: {document['message']}"
 
 
+@pytest.mark.parametrize("out", ["here", "here/below"])
+def test_crawl_into_a_file_is_refused_by_its_name(out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "here").write_text("a note")
+    assert main(["crawl", "https://a.test/", "--out", f"{tmp_path}/{out}"]) == Exit.ENVIRONMENT
+    assert re.fullmatch(rf"orb: cannot make the folder {tmp_path}/{out}: .*--out\.\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("command", "code"), [("crawl", Exit.RESUMABLE), ("show", 130)])
+def test_ctrl_c_before_a_crawl_begins_is_told_as_an_interruption(
+    command: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    module = import_module(COMMANDS[command][0])
+    monkeypatch.setattr(module, "run", interrupted)
+    assert main([command, "https://a.test/", "--json"]) == code
+    out, err = capsys.readouterr()
+    if command == "crawl":
+        document = json.loads(out)
+        assert (document["end"], document["exit_code"]) == ("interrupted", code)
+        assert err == f"orb: {document['message']}\n"
+    else:
+        assert (out, err) == ("", "")
+
+
+def test_output_takes_characters_that_its_encoding_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'Zürich \N{GRINNING FACE} \udcff "x"'
+
+    def run(arguments: object) -> int:
+        print(json.dumps(text, ensure_ascii=False))
+        return 0
+
+    monkeypatch.setattr("cli.dev.version.run", run)
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        with (tmp_path / encoding).open("w", encoding=encoding) as output:
+            monkeypatch.setattr(sys, "stdout", output)
+            assert main(["version"]) == Exit.OK
+        assert json.loads((tmp_path / encoding).read_text(encoding)) == text
+
+
 def test_errors_without_json_leave_standard_output_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawl"]) == Exit.USAGE
     assert main(["show", "--", "--json"]) == Exit.USAGE  # a folder of that name
