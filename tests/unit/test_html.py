@@ -1,5 +1,7 @@
 """What a page says of itself, and that its links are those that a reader could follow."""
 
+from urllib.parse import unquote_to_bytes
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,3 +206,5 @@ def test_queries_are_encoded_as_the_document_is() -> None:
     assert page.links[0].href == "/é?q=%E9&x=%80%26%231078%3B#é"
     assert page.refresh is not None
     assert (page.refresh.target, page.canonical) == ("/r?%E9", "/c?%E9")
+    page = parse_html("<a href='/あ?q=あ'>".encode("iso2022_jp"), charset="iso2022_jp", options=OPTIONS)
+    assert unquote_to_bytes(page.links[0].href.partition("?")[2]) == "q=あ".encode("iso2022_jp")

@@ -107,7 +107,8 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
     `product` is the product token, in lower case, for which a meta element may hold robots directives. `xml`: the page
     is XHTML.
     """
-    encoding = None if charset == "utf-8" or not is_ascii_based(charset) or charset == "ascii" else charset
+    # "Replacement" (ascii) and UTF-16 have UTF-8 as their output encoding.
+    encoding = None if charset == "ascii" or charset.startswith("utf-") else charset
     if not is_ascii_based(charset):
         body, charset = body.decode(charset, "replace").encode(), "utf-8"
     max_count = options.max_links_per_page
