@@ -129,6 +129,14 @@ def test_a_head_above_the_limit_fails_whether_or_not_a_body_follows() -> None:
         assert failed(saying(page(body, large))).kind is FailureKind.HEADERS_TOO_LARGE
 
 
+def test_a_header_line_over_100_kib_fails_below_the_limit_and_says_so() -> None:
+    limits = replace(LIMITS, header_bytes=256 * 1024)
+    assert answered(saying(page(b"", b"X-Large: " + b"x" * 90 * 1024)), limits).status == 200
+    failure = failed(saying(page(b"", b"X-Large: " + b"x" * 110 * 1024)), limits)
+    assert failure.kind is FailureKind.HEADERS_TOO_LARGE
+    assert "100 KiB" in failure.detail
+
+
 def test_a_head_of_many_headers_below_the_limit_is_kept_whole() -> None:
     many = [b"X-%d: %d" % (number, number) for number in range(3000)]
     answer = answered(saying(page(b"ok", *many)))

@@ -385,6 +385,8 @@ class CurlExchange:
             closed = self._lines[-1:] == [b"\r\n"]
             kind = FailureKind.PROTOCOL if closed else FailureKind.RESET
             text = "only interim responses came" if closed else "the connection ended in the response head"
+        if kind is FailureKind.HEADERS_TOO_LARGE:
+            text = "a header line is longer than the 100 KiB that libcurl takes"
         return self._failed(kind, text or f"libcurl error {code}")
 
     def _failed(self, kind: FailureKind, detail: str) -> FetchFailed:

@@ -65,7 +65,9 @@ _MEANINGS: Final = {
     FailureKind.RESET: Meaning("reset", "the server closed the connection"),
     FailureKind.PROTOCOL: Meaning("protocol", "the answer was not valid HTTP"),
     FailureKind.HEADERS_TOO_LARGE: Meaning(
-        "large headers", "the answer's headers exceed the limit", "raise fetch.max_header_bytes"
+        "large headers",
+        "the answer's headers exceed the limit",
+        "raise fetch.max_header_bytes, unless one line is longer than 100 KiB",
     ),
     FailureKind.EGRESS_DENIED: Meaning(
         "egress denied",
