@@ -13,23 +13,29 @@ from cli.terminal.exits import Environment, Usage
 def written_whole(path: Path | None) -> Iterator[IO[bytes]]:
     """Yield standard output, or a file that appears at `path` only after the `with` block has succeeded.
 
-    Raise Usage if the file cannot be created, Environment if it cannot be written completely.
+    A device, a pipe or the target of a link is written in its place and not replaced. Raise Usage if the file cannot
+    be created, Environment if it cannot be written completely.
     """
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    staged = path.with_name(f".{path.name}.part")
     try:
-        try:
-            out = staged.open("wb")
-        except OSError as error:
-            raise Usage(f"cannot write {path}: {error.strerror}.") from error
-        try:
-            with out:
-                yield out
-            staged.replace(path)
-        except OSError as error:
-            raise Environment(f"cannot write all of {path} ({error}); correct that and repeat the command.") from error
+        place = path.resolve()
+        special = place.exists() and not place.is_file() and not place.is_dir()
+        staged = place if special else place.parent / f".{place.name}.part"
+        out = staged.open("wb")
+    except OSError as error:
+        raise Usage(f"cannot write {path}: {error.strerror}.") from error
+    except RuntimeError as error:
+        raise Usage(f"cannot write {path}: its links lead back to themselves.") from error
+    try:
+        with out:
+            yield out
+        if not special:
+            staged.replace(place)
+    except OSError as error:
+        raise Environment(f"cannot write all of {path} ({error}); correct that and repeat the command.") from error
     finally:
-        staged.unlink(missing_ok=True)
+        if not special:
+            staged.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """What a command was asked for: a file is there whole or not at all, and an error is a sentence."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,31 @@ def test_a_file_appears_once_it_is_whole(tmp_path: Path) -> None:
         out.write(b"all")
         assert path.read_bytes() == b"of before"
     assert path.read_bytes() == b"all"
+
+
+def test_a_linked_file_is_written_and_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "file").write_bytes(b"of before")
+    with written_whole(tmp_path / "link") as out:
+        out.write(b"all")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"all"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with written_whole(tmp_path / "pipe") as out:
+        out.write(b"all")
+    assert os.read(reader, 10) == b"all"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "pipe"]
+
+
+@pytest.mark.parametrize("below", ["file/x", "x" * 300, "loop"])
+def test_a_place_that_no_file_can_have_is_one_sentence(below: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"of before")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(Usage, match=r"cannot write .*"), written_whole(tmp_path / below):
+        pass
 
 
 def test_what_was_begun_and_failed_leaves_nothing(tmp_path: Path) -> None:
