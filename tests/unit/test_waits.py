@@ -68,6 +68,14 @@ def state(health: HostHealth | None = None, **known: Any) -> HostState:
             "it is given up after a few tries; to ask at once: CMD",
         ),
         (
+            state(SILENT, last_failure="robots_http_500 status 500"),
+            {},
+            WaitReason.SILENT,
+            20,
+            "0:20 for a.test: it answered 500 for robots.txt, and is tried again then",
+            "it is given up after a few tries; to ask at once: CMD",
+        ),
+        (
             state(rest_s=700.0, crawl_delay_s=900.0),
             {},
             WaitReason.CRAWL_DELAY,

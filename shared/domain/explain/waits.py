@@ -194,6 +194,9 @@ def cause_of(wait: HostWait, clock: str) -> str:
             text += f"it answered {_STATUS.get(wait.cause, '429 or 503')}"
             return text + (" and asked for this pause" if wait.asked else "")
         case WaitReason.SILENT:
+            status = wait.cause.removeprefix("robots_http_")
+            if status != wait.cause:
+                return f"{text}it answered {status} for robots.txt, and is tried again then"
             kind = f" ({wait.cause.replace('_', ' ')})" if wait.cause else ""
             return f"{text}it does not answer{kind}, and is tried again then"
         case WaitReason.CRAWL_DELAY:
