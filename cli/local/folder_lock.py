@@ -27,12 +27,13 @@ _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"
 
 def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
     """Create the folder if it does not exist. Return the names of the files in it. Raise Environment if it cannot be
-    created.
+    created, or if its path is not UTF-8: the configuration of NATS could not name it.
 
     `flag` is the option that chooses another folder, for the message. A `private` folder is created for this user
     alone, with a warning if others may read it. Otherwise the umask applies.
     """
     try:
+        str(path.absolute()).encode()
         if private:
             make_private(path)
             if (command := closing(path)) is not None:
@@ -41,6 +42,10 @@ def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
         return {entry.name for entry in path.iterdir()}
     except OSError as error:
         raise Environment(f"cannot make the folder {path}: {error.strerror}; choose another with {flag}.") from None
+    except UnicodeEncodeError:
+        raise Environment(
+            f"cannot use {str(path.absolute())!a}: it is not UTF-8 text; choose another with {flag}."
+        ) from None
 
 
 def absent(path: Path) -> list[Path]:

@@ -217,6 +217,13 @@ def test_crawl_into_a_file_is_refused_by_its_name(out: str, tmp_path: Path, caps
     assert re.fullmatch(rf"orb: cannot make the folder {tmp_path}/{out}: .*--out\.\n", capsys.readouterr().err)
 
 
+def test_crawl_into_a_folder_that_is_not_utf8_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    assert main(["crawl", "https://a.test/", "--out", folder, "--json"]) == Exit.ENVIRONMENT
+    assert "not UTF-8 text" in json.loads(capsys.readouterr().out)["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("command", "code"), [("crawl", Exit.RESUMABLE), ("show", 130)])
 def test_ctrl_c_before_a_crawl_begins_is_told_as_an_interruption(
     command: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
