@@ -113,8 +113,7 @@ class _KeptRobots(Struct):
     renewed_from_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Moved:
+class _Moved(Struct, frozen=True):
     """A redirect of a robots.txt: its target and status."""
 
     to: str
