@@ -21,7 +21,7 @@ from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.explain.excluded_links import ExcludedLinkExample
-from shared.domain.explain.losses import NOT_READ_AGAIN, Losses
+from shared.domain.explain.losses import Losses
 from shared.domain.explain.redirects import Hop, redirects_end
 from shared.domain.explain.sentences import NEEDS_SCRIPTS, meaning, moment, why_unknown
 from shared.domain.explain.waits import Waits, given_up, rested, waits_of
@@ -270,7 +270,7 @@ def as_text(
         lines.append(_line("scanner", scanner))
     spec, losses = decode_spec(row.spec), summary.losses()
     if left_out := losses.links(spec):
-        lines += _block("left out", [*left_out, *([NOT_READ_AGAIN] if losses.can_follow(spec) else [])])
+        lines += _block("left out", [*left_out, *losses.ways(spec)])
     lines += _block("cut", losses.pages(spec))
     return "\n".join(lines)
 
@@ -337,7 +337,7 @@ def _losses(summary: Summary) -> list[str]:
     left_out = [f"left out: {line}" for line in losses.links(spec)]
     return [
         *left_out,
-        *([NOT_READ_AGAIN] if losses.can_follow(spec) else []),
+        *losses.ways(spec),
         *(f"cut: {line}" for line in losses.pages(spec)),
     ]
 

@@ -44,11 +44,27 @@ def test_reasons_are_told_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(("example", "flag"), [(TWIN, "--scope domain"), (ELSEWHERE, "--scope any")])
 def test_a_crawl_of_one_page_names_the_scope_that_its_links_need(example: ExcludedLinkExample, flag: str) -> None:
     said = of({"other_host": 50}, other_host=example).too_narrow(SPEC)
-    assert said == (
-        "only 1 page was crawled: the rules left out 50 links. "
-        f"To follow them: {flag} (with --fresh, or another --out)."
-    )
+    assert said == f"only 1 page was crawled: the rules left out 50 links. To follow them: {flag}."
     assert of({}).too_narrow(SPEC) == ""
+
+
+def test_crawl_of_one_page_needs_a_fresh_start_for_links_outside_of_its_scope() -> None:
+    assert of({"nofollow": 2}).too_narrow(SPEC).endswith(
+        "To follow them: extract.follow_nofollow in the spec (with --fresh, or another --out)."
+    )
+
+
+def test_links_that_a_wider_scope_finds_in_the_archive_need_no_fresh_start() -> None:
+    archive = "the same command with a wider scope finds such links in the archive"
+    assert of({"depth": 3, "requisite_host": 1}).ways(SPEC) == [archive]
+    assert of({"depth": 3, "nofollow": 1}).ways(SPEC) == [
+        archive,
+        "pages already fetched are not read again for extract.follow_nofollow: add --fresh, or another --out",
+    ]
+    assert of({"nofollow": 1, "max_links_per_page": 9}).ways(SPEC) == [
+        "pages already fetched are not read again for a greater extract.max_links_per_page or extract.follow_nofollow: "
+        "add --fresh, or another --out"
+    ]
 
 
 def test_links_that_no_spec_follows_come_last_and_advise_nothing() -> None:
@@ -60,7 +76,7 @@ def test_links_that_no_spec_follows_come_last_and_advise_nothing() -> None:
         "only 1 page was crawled: the rules left out 1 link. To follow it: --scope"
     )
     alone = of({"scheme": 900, "invalid": 5})
-    assert (alone.can_follow(SPEC), alone.too_narrow(SPEC)) == (False, "")
+    assert (alone.ways(SPEC), alone.too_narrow(SPEC)) == ([], "")
 
 
 def test_a_spec_of_one_scheme_is_named_for_links_of_the_other() -> None:

@@ -14,7 +14,11 @@ from shared.domain.crawl.spec import CrawlSpec, Scheme
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, ExcludedLinkExample, shown
 from shared.domain.web.url import host_of, registrable_domain
 
-NOT_READ_AGAIN: Final = "pages already fetched are not read again: add --fresh, or another --out"
+_FOUND_AGAIN: Final = "the same command with a wider scope finds such links in the archive"
+_NOT_READ_AGAIN: Final = "pages already fetched are not read again for {which}: add --fresh, or another --out"
+
+_NEVER_FOUND_AGAIN: Final = frozenset({REQUISITES_PER_PAGE, NOT_PARSED, NOFOLLOW, LINKS_PER_PAGE})
+"""Reasons outside of the scope: a wider one does not find these links in the archive (`wider_scope`)."""
 
 _LINKS: Final[Mapping[str, tuple[str, str]]] = {
     Rule.HOST: ("to other hosts", "--scope domain"),
@@ -102,9 +106,12 @@ class Losses:
         """Return True if the crawl may have missed URLs in scope, because some links of its pages were not read."""
         return any(self.left_out.get(each) for each in (LINKS_PER_PAGE, NOT_PARSED)) or any(self.truncated.values())
 
-    def can_follow(self, spec: CrawlSpec) -> bool:
-        """Return True if another spec would follow some of the excluded links."""
-        return any(self.remedy(reason, spec) for reason, _ in _ranked(self.left_out))
+    def ways(self, spec: CrawlSpec) -> list[str]:
+        """Return how a crawl follows its excluded links with another spec, in a sentence for each way that applies."""
+        remedies = {reason: remedy for reason, _ in _ranked(self.left_out) if (remedy := self.remedy(reason, spec))}
+        fresh = [text.removesuffix(" in the spec") for reason, text in remedies.items() if reason in _NEVER_FOUND_AGAIN]
+        found = [_FOUND_AGAIN] if len(fresh) < len(remedies) else []
+        return [*found, *([_NOT_READ_AGAIN.format(which=" or ".join(fresh))] if fresh else [])]
 
     def too_narrow(self, spec: CrawlSpec) -> str:
         """Return a sentence on why a crawl ended with one page although that has links. Empty: no rule is the cause."""
@@ -113,11 +120,11 @@ class Losses:
         if not reason:
             return ""
         total = sum(counts.values())
-        remedy = self.remedy(reason, spec)
+        remedy = self.remedy(reason, spec).rstrip(",")
+        fresh = " (with --fresh, or another --out)" * (reason in _NEVER_FOUND_AGAIN)
         return (
             f"only 1 page was crawled: the rules left out {_counted(total, 'link')}."
-            + f" To follow {'it' if total == 1 else 'them'}: {remedy.rstrip(',')} (with --fresh, or another --out)."
-            * bool(remedy)
+            + f" To follow {'it' if total == 1 else 'them'}: {remedy}{fresh}." * bool(remedy)
         )
 
     def remedy(self, reason: str, spec: CrawlSpec) -> str:
