@@ -128,9 +128,13 @@ def moment_of(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
+_EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_000
 
 
 def ms_of(moment: datetime) -> int:
-    """Return the Unix milliseconds of a time with a time zone, at most the last second of the year 9999 in UTC."""
-    return min(int(moment.timestamp() * 1000), _LATEST_MS)
+    """Return the Unix milliseconds of a time with a time zone, within the years 1 to 9999 in UTC.
+
+    A time zone may lead out of these years. Such a time could be stored, but not shown.
+    """
+    return max(_EARLIEST_MS, min(int(moment.timestamp() * 1000), _LATEST_MS))

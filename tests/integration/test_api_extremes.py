@@ -54,6 +54,22 @@ def test_a_host_blocked_until_the_end_of_time_can_be_shown(text: str) -> None:
     assert moment_of(ms_of(datetime.fromisoformat(text))) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
+def test_key_with_an_end_before_the_year_1_is_shown_and_listed(tmp_path: Path) -> None:
+    """A zone ahead of UTC leads there: the key was stored, and no list of keys could be made any more."""
+
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            bound = {"role": "viewer", "expires_at": "0001-01-01T00:00:00+14:00"}
+            planned = await admin.post("/v1/api-keys/old/plan", json=bound)
+            assert planned.status_code == 200, planned.text
+            made = await admin.put("/v1/api-keys/old", json=bound)
+            assert made.status_code == 201, made.text
+            assert (made.json()["spec"], made.json()["effective"]["expires_at"]) == (bound, "0001-01-01T00:00:00Z")
+            assert "old" in [key["name"] for key in (await admin.get("/v1/api-keys")).json()["items"]]
+
+    asyncio.run(story())
+
+
 def test_nul_is_refused_wherever_a_caller_may_write_it(tmp_path: Path) -> None:
     """PostgreSQL takes no text with it, so that it was an error of ours there."""
 
