@@ -39,16 +39,16 @@ _BY_STATUS: Final = {
 }
 _TAGGED: Final = frozenset(
     {
-        "get_crawl", "put_crawl", "patch_crawl", "create_crawl", "get_revision",
+        "put_crawl", "patch_crawl", "create_crawl",
         "start_crawl", "refresh_crawl", "pause_crawl", "resume_crawl", "cancel_crawl", "reset_crawl",
         "retry_failed_crawl",
-        "get_config", "put_config", "get_config_revision", "get_key", "put_key", "create_key", "revoke_key",
-        "create_exclusion", "get_exclusion", "put_exclusion", "get_host_policy", "put_host_policy", "get_seed_set",
-        "put_seed_set",
-        "create_schedule", "get_schedule", "put_schedule", "pause_schedule", "resume_schedule",
-        "get_dead_letter", "get_page", "lookup_page", "get_page_body", "lookup_page_body", "get_item",
+        "put_config", "put_config_value", "delete_config_value", "put_key", "create_key", "revoke_key",
+        "create_exclusion", "put_exclusion", "put_host_policy", "put_seed_set",
+        "create_schedule", "put_schedule", "pause_schedule", "resume_schedule",
     }
 )  # fmt: skip
+"""The writes that return an ETag. So does every read that may answer 304."""
+
 _LOCATED: Final = frozenset(
     {
         ("create_crawl", "201"),
@@ -62,9 +62,9 @@ _LOCATED: Final = frozenset(
         ("put_schedule", "201"),
     }
 )
-_BODIES: Final = frozenset({"get_page_body", "lookup_page_body"})
+_BODIES: Final = frozenset({"get_page_body", "lookup_page_body", "get_version_body"})
 _FILES: Final = frozenset({"export_crawl"}) | _BODIES
-_STREAMS: Final = frozenset({"follow_events", "follow_crawl"})
+_STREAMS: Final = frozenset({"follow_events", "follow_crawl", "follow_changes"})
 
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ def _of_success(operation: dict[str, Any], status: str, response: dict[str, Any]
     if not status.startswith("2"):
         return
     name = operation["operationId"]
-    if name in _TAGGED:
+    if name in _TAGGED or "304" in operation["responses"]:
         yield "ETag"
     if (name, status) in _LOCATED:
         yield "Location"

@@ -105,6 +105,11 @@ def test_live_answers_carry_the_headers_that_the_document_declares(told: Callabl
             await judged("GET", "/v1/config", 200)
             await judged("PUT", "/v1/config", 200, json={"worker": {"max_visits": 3}})
             await judged("GET", "/v1/config/revisions/{revision}", 200, at="/v1/config/revisions/1")
+            value, visits = "/v1/config/{value}", "/v1/config/worker.max_visits"
+            await judged("PUT", value, 200, at=visits, json={"value": 4})
+            await judged("GET", value, 200, at=visits)
+            await judged("GET", value, 304, at=visits, headers={"If-None-Match": "*"})
+            await judged("DELETE", value, 200, at=visits)
             await judged("POST", "/v1/api-keys", 201, json={"name": "ci", "role": "viewer"})
             key = (await client.get("/v1/api-keys")).json()["items"][0]["name"]
             await judged("PUT", "/v1/api-keys/{key_name}", 201, at="/v1/api-keys/cd", json={"role": "viewer"})
@@ -161,6 +166,7 @@ def test_live_answers_of_what_a_crawl_stored_carry_the_declared_headers(tmp_path
             page = listed.json()["items"][0]["id"]
             await both(f"{CRAWL}/pages/{{page}}", f"{docs}/pages/{page}")
             await both(f"{CRAWL}/pages/{{page}}/body", f"{docs}/pages/{page}/body")
+            await both(f"{CRAWL}/pages/{{page}}/versions/{{version}}/body", f"{docs}/pages/{page}/versions/1/body")
             await both(f"{CRAWL}/pages/lookup", f"{docs}/pages/lookup", params=url)
             await both(f"{CRAWL}/pages/lookup/body", f"{docs}/pages/lookup/body", params=url)
             await judged("GET", f"{CRAWL}/pages/{{page}}/body", 404, at=f"{docs}/pages/1-{'0' * 32}/body")
@@ -195,7 +201,11 @@ def test_live_event_streams_carry_the_declared_headers(tmp_path: Path, server: B
     async def story() -> None:
         async with masters(tmp_path, server) as [master]:
             await master.served.created("docs")
-            for path, at in (("/v1/events", "/v1/events"), (f"{CRAWL}/events", "/v1/crawls/docs/events")):
+            for path, at in (
+                ("/v1/events", "/v1/events"),
+                (f"{CRAWL}/events", "/v1/crawls/docs/events"),
+                (f"{CRAWL}/changes/stream", "/v1/crawls/docs/changes/stream"),
+            ):
                 async with master.follow(at) as client:
                     carried = judge_headers(path, "GET", client.response)
                 assert "x-accel-buffering" in carried
