@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.engine import chunks
+from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.override_spec import Override
 from shared.domain.crawl.requisites_spec import Requisites
@@ -15,7 +17,7 @@ from shared.domain.crawl.spec import Budget, CrawlSpec, Scope, ScopeMode, Seed, 
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlKind, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveredLink, UrlChange
-from shared.domain.ids import HostId
+from shared.domain.ids import CrawlId, HostId
 from tests.support.database.store_tables import NOW_MS, Tables, books, link, links
 
 OnStore = Callable[..., None]
@@ -349,5 +351,41 @@ def test_scope_revision_is_the_last_that_changed_the_scope(on_store: OnStore) ->
 
         assert [await limited(n) for n in (None, 5, 4, 6, None)] == [1, 1, 1, 4, 5], "a higher limit admits more"
         assert [await limited(None, n) for n in (3, 2, 4)] == [5, 5, 8]
+
+    on_store(story)
+
+
+def test_command_of_a_changed_scope_has_its_progress_shown(on_store: OnStore) -> None:
+    """No client requests it, so nothing records it: its progress is read from the revision and the owners' marks."""
+
+    async def story(t: Tables) -> None:
+        async def put(scope: Scope) -> CrawlId:
+            spec = CrawlSpec(name="shown", seeds=(Seed(url=f"http://{HOST}/"),), scope=scope)
+            t.changed = ChangedScope(CompiledScope(spec), False, HostSpecs(spec))
+            row, _ = await t.store.put_crawl("shown", encode_spec(spec).decode(), NOW_MS)
+            return row.crawl_id
+
+        assert isinstance(t.store, SqlStore)
+        catalog = SqlCatalog(t.store.executor)
+
+        async def progress(command_id: str) -> tuple[str, int, int] | None:
+            command = await catalog.command(command_id)
+            return None if command is None else (command.kind, command.applied, command.partitions)
+
+        crawl_id = await put(Scope())
+        narrower, wider = f"rescope-{crawl_id}-2", f"rediscover-{crawl_id}-3"
+        assert await progress(f"rescope-{crawl_id}-1") is None, "the first scope changes nothing"
+        assert await progress(narrower) is None
+        await put(Scope(max_depth=1))
+        assert await progress(narrower) == ("rescope", 0, 8)
+        assert await progress(wider) is None
+        run = CommandRun(narrower, crawl_id, "rescope", {"revision": 2}, t.fence.partition)
+        await t.run(await t.accept(run))
+        assert await progress(narrower) == ("rescope", 1, 8)
+        await put(Scope(max_depth=2))
+        assert await progress(wider) == ("rediscover", 0, 8)
+        assert await progress(narrower) == ("rescope", 1, 8), "what was applied stays known"
+        for unknown in ("rescope-999-2", f"rescope-{crawl_id}-9", f"seeds-{crawl_id}-2", "rescope-1-x"):
+            assert await progress(unknown) is None
 
     on_store(story)

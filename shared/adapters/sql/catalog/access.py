@@ -4,6 +4,7 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, func, insert, select
 
+from shared.adapters.sql.catalog.revision_commands import revision_command
 from shared.adapters.sql.engine.access_schema import audit_log, command_requests, idempotency
 from shared.adapters.sql.engine.schema import commands
 from shared.domain.ids import CrawlId
@@ -91,7 +92,7 @@ def command(connection: Connection, command_id: str) -> CommandProgress | None:
     """
     row = connection.execute(select(command_requests).where(command_requests.c.id == command_id)).first()
     if row is None:
-        return None
+        return revision_command(connection, command_id)
     applied = connection.execute(
         select(func.count()).select_from(commands).where(commands.c.id == command_id)
     ).scalar_one()

@@ -1,0 +1,54 @@
+"""Commands that the leader sends for a revision of a crawl's spec. No client requests them, so none is recorded."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import Connection, func, select
+
+from shared.adapters.sql.engine.schema import cluster, commands, crawl_revisions
+from shared.adapters.sql.frontier.rediscover import widened_revision
+from shared.adapters.sql.frontier.rescope import scope_revision
+from shared.domain.errors import Unusable
+from shared.domain.frontier.commands import CommandKind
+from shared.domain.ids import CrawlId, Revision
+from shared.domain.reads.declared import CommandProgress
+
+_ID: Final = re.compile(r"([a-z]+)-([1-9][0-9]{0,17})-([1-9][0-9]{0,8})")
+
+_SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = {
+    CommandKind.RESCOPE: scope_revision,
+    CommandKind.REDISCOVER: widened_revision,
+}
+"""The revision for which the leader sends a command of this kind when it next publishes the crawl's seeds."""
+
+
+def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
+    """Return the progress of a command for a revision: in how many partitions it is applied. None if there is none.
+
+    A command for the scope that the crawl has now exists before any partition has applied it. A crawl that is paused
+    or finished applies it when it goes on.
+    """
+    match = _ID.fullmatch(command_id)
+    if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:
+        return None
+    kind, crawl_id, revision = match[1], CrawlId(int(match[2])), Revision(int(match[3]))
+    made = select(crawl_revisions.c.created_at_ms, select(cluster.c.partitions).scalar_subquery().label("partitions"))
+    row = connection.execute(
+        made.where(crawl_revisions.c.crawl_id == crawl_id, crawl_revisions.c.revision == revision)
+    ).first()
+    applied = connection.execute(
+        select(func.count()).select_from(commands).where(commands.c.id == command_id)
+    ).scalar_one()
+    if row is None or not (applied or _is_next(connection, kind, crawl_id, revision)):
+        return None
+    return CommandProgress(command_id, kind, crawl_id, applied, row.partitions, row.created_at_ms)
+
+
+def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
+    """Return True if the leader sends the command for this revision. For the first one it sends none."""
+    sent_for = _SENT_FOR.get(kind)
+    try:
+        return revision > 1 and sent_for is not None and sent_for(connection, crawl_id) == revision
+    except Unusable:  # A spec that this version cannot read: the crawl waits for a new one.
+        return False
