@@ -173,6 +173,7 @@ async def _around(
         others=tuple(queue.crawl for queue in queues if queue.leased and queue.crawl != crawl.name)[:3],
         visits=visits,
         busy=busy,
+        ahead=served.wanted().config.config.master.dispatch_ahead_ratio,
         excluded=await _exclusion(served, location, host),
         revision=crawl.revision,
     )

@@ -246,6 +246,15 @@ def test_capacity_is_no_reason_while_the_host_itself_waits_or_is_visited() -> No
     assert held_by(judged(view(UrlState.QUEUED), replace(full, host=structs.replace(HOST, leased=3)))) == []
 
 
+@pytest.mark.parametrize(("ahead", "held"), [(0.0, ["capacity"]), (0.01, ["capacity"]), (0.1, []), (None, [])])
+def test_dispatch_that_is_configured_to_stop_is_named(ahead: float | None, held: list[str]) -> None:
+    idle = replace(AROUND, host=replace(HOST, leased=0), visits=64, busy=4)
+    found = judged(view(UrlState.QUEUED), replace(idle, ahead=ahead))
+    assert held_by(found) == held
+    assert not held or f"master.dispatch_ahead_ratio is {ahead:g}" in found["capacity"].detail
+
+
+
 def test_exclusion_comes_before_every_other_reason() -> None:
     """Scope and robots.txt do not matter for what may not be requested at all."""
     found = judged(view(UrlState.QUEUED), replace(AROUND, excluded="the exclusion of b.test covers it: asked by mail"))

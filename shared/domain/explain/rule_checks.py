@@ -54,9 +54,10 @@ class ExplainContext:
     shared record of its robots.txt, None if no worker has fetched it lately. `workers`: how many live workers of the
     crawl's pool accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`:
     seconds after which the URLs of a dead worker are dispatched again. `others`: other crawls whose URLs of the host
-    workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now. `excluded`: which
-    exclusion covers the URL, and why, None if none does. `revision`: of the crawl's spec. `rediscovering`: how many
-    partitions still read the links of stored pages for a wider scope.
+    workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now. `ahead`: the shards
+    dispatched for each visit that is free, None if this is not configured. `excluded`: which exclusion covers the URL,
+    and why, None if none does. `revision`: of the crawl's spec. `rediscovering`: how many partitions still read the
+    links of stored pages for a wider scope.
     """
 
     standing: CrawlStatus
@@ -70,6 +71,7 @@ class ExplainContext:
     others: tuple[str, ...] = ()
     visits: int = 0
     busy: int = 0
+    ahead: float | None = None
     excluded: str | None = None
     revision: int = 1
     rediscovering: int = 0
@@ -102,9 +104,9 @@ def rule_checks(
         checks.append(_turn(around.host, around.others))
     if around.host is not None:
         checks += _host(spec, around.host, around.regained_s, now_ms)
-    if 0 < around.visits <= around.busy and (around.host is None or not around.host.leased):
+    if around.host is None or not around.host.leased:
         # This check is the last: it is the reason only if no other rule keeps the URL from being dispatched.
-        checks.append(_capacity(spec, around))
+        checks += _capacity(spec, around)
     return checks
 
 
@@ -293,9 +295,14 @@ def _resource_pressure(held: str | None) -> RuleCheck:
     return RuleCheck("resource_pressure", True, "no resource is nearly full")
 
 
-def _capacity(spec: CrawlSpec, around: ExplainContext) -> RuleCheck:
-    in_use = f"all {around.visits} visits of the pool {spec.pool!r} are in use"
-    return RuleCheck("capacity", False, f"{in_use}: it waits for a free one, by its weight ({spec.weight})")
+def _capacity(spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
+    free = around.visits - around.busy
+    if around.visits and free <= 0:
+        in_use = f"all {around.visits} visits of the pool {spec.pool!r} are in use"
+        yield RuleCheck("capacity", False, f"{in_use}: it waits for a free one, by its weight ({spec.weight})")
+    elif around.visits and around.ahead is not None and int(around.ahead * free) == 0:
+        ratio = f"master.dispatch_ahead_ratio is {around.ahead:g} in the configuration"
+        yield RuleCheck("capacity", False, f"nothing is dispatched for the {free} free visits of the pool: {ratio}")
 
 
 def _turn(host: HostView, others: tuple[str, ...]) -> RuleCheck:
