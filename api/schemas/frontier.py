@@ -7,6 +7,7 @@ from api.schemas.model import Model, field, moment_of, when
 from api.schemas.progress import QueuedParts, Rates
 from shared.domain.explain.sentences import moment
 from shared.domain.explain.waits import Waits, cause_of
+from shared.domain.frontier.politeness import FOREVER_MS
 from shared.domain.frontier.seed_contexts import labels_of, source_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.reads.views import HostView, KnownUrl, UrlView
@@ -91,10 +92,15 @@ class WaitingHost(Model):
 
     host: str = field("The host, with its port if that is not the scheme's own.", "example.org")
     reason: str = field(
-        "`refuses` (429 or 503), `silent` (not reached), `crawl_delay`, `slowed`, `delay`, `retry` or `recrawl`.",
+        "`refuses` (429 or 503), `silent` (not reached), `crawl_delay`, `slowed`, `delay`, `retry`, `recrawl` or "
+        "`policy`.",
         "refuses",
     )
-    until: datetime = field("The earliest moment of the next request to the host.", "2030-01-01T08:12:30Z")
+    until: datetime = field(
+        "The earliest moment of the next request to the host. The last second of 9999 if its policy blocks it without "
+        "an end.",
+        "2030-01-01T08:12:30Z",
+    )
     urls: int = field("The number of its URLs that are queued.", 12)
     text: str = field(
         "The wait as a sentence.", "until 2030-01-01T08:12:30Z for example.org: it answered 429 (too many requests)"
@@ -322,7 +328,7 @@ def waits_body(waits: Waits, now_ms: int, *, more: bool, in_flight: bool) -> Cra
     hosts = []
     for wait in waits.hosts:
         until_ms = now_ms + round(wait.wait_s * 1000)
-        text = cause_of(wait, f"until {moment(until_ms)}")
+        text = cause_of(wait, f"until {moment(until_ms)}" if until_ms < FOREVER_MS else "without an end")
         hosts.append(
             WaitingHost(host=wait.host, reason=wait.reason, until=moment_of(until_ms), urls=wait.urls, text=text)
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from api.schemas.frontier import waits_body
 from cli.terminal.display import picture
 from cli.terminal.display_rates import ProgressRates
 from cli.terminal.progress import plain_line
@@ -12,7 +13,7 @@ from cli.terminal.wait_messages import blocking, sentences
 from shared.domain.crawl.spec import Budget, CrawlSpec
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.explain.waits import HostState, WaitReason, given_up, rested, wait_of, waits_of
-from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.politeness import FOREVER_MS, HostHealth
 from shared.wire.messages import HostWaiting, Progress
 
 NOW_MS = 1_000_000
@@ -262,3 +263,16 @@ def test_hosts_given_up_are_named_with_the_command_that_goes_on() -> None:
     several = given_up({f"{letter}.test": "dns" for letter in "abcde"}, 1, "CMD")
     assert several.startswith("5 hosts were given up with 1 URL after they could not be reached: a.test (dns), ")
     assert "c.test (dns) and 2 more; " in several
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "said"),
+    [
+        (NOW_MS + 90_000, "until 1970-01-01T00:18:10Z for a.test: its policy blocks it"),
+        (FOREVER_MS, "without an end for a.test: its policy blocks it"),
+    ],
+)
+def test_block_without_an_end_is_not_told_as_one_until_the_year_9999(until_ms: int, said: str) -> None:
+    waits = waits_of([state(policy_until_ms=until_ms)], spec(), NOW_MS)
+    [shown] = waits_body(waits, NOW_MS, more=False, in_flight=False).hosts
+    assert (shown.reason, shown.text) == ("policy", said)
