@@ -10,7 +10,7 @@ from typing import Final
 from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.requisites_spec import REQUISITES_PER_PAGE
 from shared.domain.crawl.scope import ExclusionReason as Rule
-from shared.domain.crawl.spec import CrawlSpec, Scheme
+from shared.domain.crawl.spec import CrawlSpec, Scheme, ScopeMode
 from shared.domain.explain.excluded_links import INVALID, LINKS_PER_PAGE, NOFOLLOW, ExcludedLinkExample, shown
 from shared.domain.web.url import host_of, registrable_domain
 
@@ -91,6 +91,7 @@ class Losses:
             such = f", such as {shown(examples[0].url)} on {shown(examples[0].page)}" if examples else ""
             unit = "page" if reason == NOT_PARSED else "link"
             remedy = self.remedy(reason, spec)
+            remedy = remedy or "the present scope" * _in_scope_now(reason, spec)
             follows = f"; {remedy} follows {'it' if n == 1 else 'them'}" if remedy else ""
             lines.append(f"{_counted(n, unit)} {what.format(spec=spec)}{such}{follows}")
         return lines
@@ -129,7 +130,7 @@ class Losses:
 
     def remedy(self, reason: str, spec: CrawlSpec) -> str:
         """Return the flag or field of the spec that allows the links excluded for this reason; empty if none does."""
-        if _without_page(reason, spec):
+        if _without_page(reason, spec) or _in_scope_now(reason, spec):
             return ""
         _, remedy = _said(reason, spec)
         examples = self.examples.get(reason, ())
@@ -154,6 +155,12 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
     """Return True if no spec follows the links that this reason excludes, such as `mailto:`."""
     return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
+
+
+def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
+    """Return True if an earlier scope excluded the links, and the present one is as wide as any."""
+    narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
+    return reason in (Rule.HOST, Rule.PORT, Rule.DOMAIN) and spec.scope.mode is ScopeMode.ANY and not narrower
 
 
 def _same_domain(example: ExcludedLinkExample) -> bool:
