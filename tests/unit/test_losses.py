@@ -49,8 +49,10 @@ def test_a_crawl_of_one_page_names_the_scope_that_its_links_need(example: Exclud
 
 
 def test_crawl_of_one_page_needs_a_fresh_start_for_links_outside_of_its_scope() -> None:
-    assert of({"nofollow": 2}).too_narrow(SPEC).endswith(
-        "To follow them: extract.follow_nofollow in the spec (with --fresh, or another --out)."
+    assert (
+        of({"nofollow": 2})
+        .too_narrow(SPEC)
+        .endswith("To follow them: extract.follow_nofollow in the spec (with --fresh, or another --out).")
     )
 
 

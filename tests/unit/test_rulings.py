@@ -254,7 +254,6 @@ def test_dispatch_that_is_configured_to_stop_is_named(ahead: float | None, held:
     assert not held or f"master.dispatch_ahead_ratio is {ahead:g}" in found["capacity"].detail
 
 
-
 def test_exclusion_comes_before_every_other_reason() -> None:
     """Scope and robots.txt do not matter for what may not be requested at all."""
     found = judged(view(UrlState.QUEUED), replace(AROUND, excluded="the exclusion of b.test covers it: asked by mail"))
