@@ -181,6 +181,7 @@ class _Up:
     def _facts(self, engines: "Engines") -> dict[str, Any]:
         """Return the fields of `--json`."""
         origins = [f"http://{place.reached_at}" for place in self._plan.masters.values()]
+        own = self._remembered.database == self._folder.database.name
         return {
             "ready": True,
             "pid": os.getpid(),
@@ -197,7 +198,7 @@ class _Up:
             "etcd": engines.etcd,
             "nats": engines.nats.url,
             "nats_passwords_in": os.fspath(self._folder.nats / "nats.conf"),
-            "database": self._remembered.database,
+            "database": os.fspath(self._folder.database) if own else self._remembered.database,
             "dir": os.fspath(self._folder.path),
             "archive": os.fspath(self._folder.archive),
             "logs": os.fspath(self._folder.logs),

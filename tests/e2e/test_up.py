@@ -63,6 +63,7 @@ def test_a_first_start_shows_all_there_is_to_know_and_the_next_one_goes_on(web: 
         for origin in first["api"]:
             assert httpx.get(f"{origin}/readyz").status_code == 200
         assert "swagger" in httpx.get(first["docs"]).text.lower()
+        assert first["database"] == str(folder / "cluster.db"), "a path for `orb db check`, as `dir` and `logs` are"
         for address in first["metrics"]:
             assert "# TYPE" in httpx.get(address).text
         declared(up, served, at=1)
