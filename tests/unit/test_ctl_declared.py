@@ -72,6 +72,19 @@ def test_every_kind_is_read_from_what_masters_show_in_order_of_references(tmp_pa
     assert [(each.title, each.body) for each in read([str(tmp_path)], [])] == found
 
 
+def test_crawl_whose_spec_is_not_apart_has_its_other_fields_beside_it(tmp_path: Path) -> None:
+    """They went into the spec, whose fields the master named as the only ones there are."""
+    file = tmp_path / "a.yaml"
+    file.write_text("name: c\nseeds: [http://a.test/]\nweight: 2\nlabels: {team: a}\ndesired: paused\nstart: false\n")
+    [declared] = read([str(file)], [])
+    assert declared.body == {
+        "spec": {"seeds": ["http://a.test/"], "weight": 2},
+        "labels": {"team": "a"},
+        "desired": "paused",
+        "start": False,
+    }
+
+
 def test_unknown_field_reaches_the_master_which_names_it(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("host: a.test\nslotts: 3\n---\nkind: exclusion\ntarget: '*.test'\nuntill: x")

@@ -27,6 +27,8 @@ from shared.domain.suggestions import did_you_mean
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 _KIND: Final = "kind"
+_BESIDE_SPEC: Final = ("labels", "desired", "start")
+"""The fields of a crawl that are not in its spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +153,12 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
 
 
 def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
-    """Return the fields of a crawl. One without `spec` is a spec itself, as `orb crawl --spec` takes it."""
+    """Return the fields of a crawl. One without `spec` is a spec as `orb crawl --spec` takes it, beside other fields."""
     if isinstance(rest.get("spec"), dict):
         return rest
     if "spec" not in rest and "seeds" in rest:
-        return {"spec": rest}
+        beside = {name: rest[name] for name in _BESIDE_SPEC if name in rest}
+        return {**beside, "spec": {name: value for name, value in rest.items() if name not in beside}}
     more = "" if explicit else "; `kind:` names another kind of resource"
     raise Usage(f"{source} is not a crawl: it has no `spec:` (or `seeds:`){more}.")
 
