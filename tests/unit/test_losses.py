@@ -48,7 +48,7 @@ def test_a_crawl_of_one_page_names_the_scope_that_its_links_need(example: Exclud
     assert of({}).too_narrow(SPEC) == ""
 
 
-def test_crawl_of_one_page_needs_a_fresh_start_for_links_outside_of_its_scope() -> None:
+def test_crawl_of_one_page_needs_a_fresh_start_for_nofollow() -> None:
     assert (
         of({"nofollow": 2})
         .too_narrow(SPEC)

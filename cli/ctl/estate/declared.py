@@ -153,7 +153,7 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
 
 
 def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
-    """Return the fields of a crawl. One without `spec` is a spec as `orb crawl --spec` takes it, beside other fields."""
+    """Return the fields of a crawl. One without `spec` is a spec as of `orb crawl --spec`, beside other fields."""
     if isinstance(rest.get("spec"), dict):
         return rest
     if "spec" not in rest and "seeds" in rest:
