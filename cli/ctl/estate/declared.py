@@ -157,7 +157,7 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
     if isinstance(rest.get("spec"), dict):
         return rest
     if "spec" not in rest and "seeds" in rest:
-        beside = {name: rest[name] for name in _BESIDE_SPEC if name in rest}
+        beside: dict[str, Any] = {name: rest[name] for name in _BESIDE_SPEC if name in rest}
         return {**beside, "spec": {name: value for name, value in rest.items() if name not in beside}}
     more = "" if explicit else "; `kind:` names another kind of resource"
     raise Usage(f"{source} is not a crawl: it has no `spec:` (or `seeds:`){more}.")
