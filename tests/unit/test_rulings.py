@@ -248,7 +248,7 @@ def test_capacity_is_no_reason_while_the_host_itself_waits_or_is_visited() -> No
 
 @pytest.mark.parametrize(("ahead", "held"), [(0.0, ["capacity"]), (0.01, ["capacity"]), (0.1, []), (None, [])])
 def test_dispatch_that_is_configured_to_stop_is_named(ahead: float | None, held: list[str]) -> None:
-    idle = replace(AROUND, host=replace(HOST, leased=0), visits=64, busy=4)
+    idle = replace(AROUND, host=structs.replace(HOST, leased=0), visits=64, busy=4)
     found = judged(view(UrlState.QUEUED), replace(idle, ahead=ahead))
     assert held_by(found) == held
     assert not held or f"master.dispatch_ahead_ratio is {ahead:g}" in found["capacity"].detail
