@@ -31,6 +31,7 @@ from shared.runtime.retry import until_resource_available
 from shared.wire.messages import Command, Malformed, Outcome, ShardUnreadable, decode_report
 from shared.wire.subjects import command
 
+_sequence = attrgetter("sequence")
 _Outcome = tuple[Delivered, Outcome | ShardUnreadable | Malformed]
 
 log = structlog.get_logger("orb.frontier")
@@ -62,6 +63,8 @@ class Ingest:
         self._writer, self._store, self._clock, self._stats = writer, writer.store, writer.clock, writer.stats
         self._broker = broker
         self._readers: dict[ReportKind, ReportReader] = {}
+        self.arrived: dict[int, float] = {}
+        """When the outcomes that are not applied yet were received (`Clock.elapsed`), by sequence."""
 
     async def run(self, kind: ReportKind) -> None:
         """Read and apply reports of one kind (outcome or discovery) until cancelled."""
@@ -72,7 +75,7 @@ class Ingest:
         try:
             while True:
                 try:
-                    reports = await reader.read(own.settings.batch, _READ_S)
+                    reports = await self._read(reader, kind, own.settings.batch, _READ_S)
                 except Transient as error:
                     await self._wait_for_broker(kind, error)
                     continue
@@ -83,13 +86,15 @@ class Ingest:
                 if len(reports) < own.settings.batch:
                     await asyncio.sleep(own.settings.linger_s)
                     try:
-                        reports = [*reports, *await reader.read(own.settings.batch - len(reports), 0.0)]
+                        reports = [*reports, *await self._read(reader, kind, own.settings.batch - len(reports), 0.0)]
                     except Transient as error:  # Apply the reports that were read first.
                         lost = error
                 for part in parts(reports, own.settings.batch_bytes):
                     own.in_hand[kind] = part[0].at_ns
                     if kind == "outcome":
                         await self.outcomes(part)
+                        for report in part:
+                            self.arrived.pop(report.sequence, None)
                     else:
                         await self.discoveries(part)
                 del own.in_hand[kind]
@@ -98,6 +103,13 @@ class Ingest:
         finally:
             del self._readers[kind]
             await reader.close()
+
+    async def _read(self, reader: ReportReader, kind: ReportKind, max_count: int, wait_s: float) -> Sequence[Delivered]:
+        """Read reports (`ReportReader.read`), and record when outcomes arrived."""
+        reports = await reader.read(max_count, wait_s)
+        if kind == "outcome":
+            self.arrived |= dict.fromkeys(map(_sequence, reports), self._clock.elapsed())
+        return reports
 
     async def purge(self, kind: ReportKind, through: int) -> bool:
         """Delete the reports of a kind up to sequence `through` from the stream.
@@ -121,7 +133,7 @@ class Ingest:
         """
         begun = 0
         for sequence in self._own.commands.sequences():
-            place = bisect_left(reports, sequence, begun, key=attrgetter("sequence"))
+            place = bisect_left(reports, sequence, begun, key=_sequence)
             if place > begun:
                 await self._discoveries(reports[begun:place])
                 begun = place
@@ -237,7 +249,7 @@ class Ingest:
                     case ShardUnreadable():
                         batch.unreadable(message, own.partition, report.at_ns // 1_000_000)
                     case Outcome():
-                        batch.outcome(message)
+                        batch.outcome(message, self.arrived.get(report.sequence))
                     case _:
                         assert_never(message)
             return batch, await self._writer.commit(batch, self._after("outcome", run[-1][0]))

@@ -85,8 +85,11 @@ class OutcomeBatch:
     _releases: list[tuple[HostId, int, float, float]] = field(default_factory=list)
     _settled: dict[tuple[CrawlId, Partition], Spent] = field(default_factory=dict)
 
-    def outcome(self, message: Outcome) -> None:
-        """Decide what one outcome message changes, and add that to the batch."""
+    def outcome(self, message: Outcome, arrived: float | None = None) -> None:
+        """Decide what one outcome message changes, and add that to the batch.
+
+        `arrived`: when the owner received it (`Clock.elapsed`), None for now. The host has rested since then at least.
+        """
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
         if held is None or held.row.crawl_id != message.crawl:
@@ -105,6 +108,7 @@ class OutcomeBatch:
             else:
                 self._result(held, crawl, url, result)
         newest = held.grant is not None and held.grant.number == message.grant
+        rested_from = (self.now if arrived is None else arrived) - max(message.quiet_ms, 0) / 1000
         # URLs that an earlier holder did not attempt belong to the current holder.
         for fingerprint in message.not_attempted if newest else ():
             url = left.pop(Fingerprint(fingerprint), None)
@@ -114,9 +118,9 @@ class OutcomeBatch:
             self._note(held, message.note)
         self._keep_facts(held.row.host_id)
         if message.final and newest:
-            self._free(held, left, self.now - max(message.quiet_ms, 0) / 1000)
+            self._free(held, left, rested_from)
         elif message.failed and newest and held.grant is not None and not held.grant.counted:
-            self._ended[lease_id] = self.now - max(message.quiet_ms, 0) / 1000
+            self._ended[lease_id] = rested_from
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:

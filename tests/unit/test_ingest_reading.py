@@ -1,7 +1,8 @@
 """Reading reports while the broker goes away: what is in hand is applied, and nothing is loaded anew."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, repeat
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,38 +34,66 @@ class Gone:
         self.closed = True
 
 
+def reading(reader: Gone, clock: Iterator[float]) -> Ingest:
+    """An Ingest whose linger costs no time, over a reader and a clock."""
+
+    async def read_reports(*_: Any) -> Gone:
+        return reader
+
+    own = SimpleNamespace(
+        partition=Partition(0),
+        position=Position(),
+        settings=SimpleNamespace(batch=10, linger_s=0.0, batch_bytes=1 << 20),
+        in_hand={},
+    )
+    writer = SimpleNamespace(own=own, store=None, clock=SimpleNamespace(elapsed=lambda: next(clock)), stats=None)
+    return Ingest(cast(Any, writer), cast(Any, SimpleNamespace(read_reports=read_reports)))
+
+
+async def until_applied(ingest: Ingest, number: int, outcomes: Callable[[Sequence[Delivered]], None]) -> None:
+    """Read outcomes until `outcomes` has got `number` of them."""
+    done, applied = asyncio.Event(), 0
+
+    async def apply(part: Sequence[Delivered]) -> None:
+        nonlocal applied
+        outcomes(part)
+        applied += len(part)
+        if applied == number:
+            done.set()
+
+    ingest.outcomes = apply  # type: ignore[method-assign, assignment]  # what is applied is not in question
+    running = asyncio.create_task(ingest.run("outcome"))
+    waiting = asyncio.create_task(done.wait())
+    await asyncio.wait({running, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done(), "it ended, and the owner would load the partition anew"
+    running.cancel()
+    waiting.cancel()
+    await asyncio.gather(running, waiting, return_exceptions=True)
+
+
 def test_disconnect_during_the_lingering_read_loads_nothing_anew() -> None:
-    first, second = Delivered(1, 1, b"a"), Delivered(2, 2, b"b")
-    reader = Gone(first, second)
+    reader = Gone(Delivered(1, 1, b"a"), Delivered(2, 2, b"b"))
     applied: list[int] = []
 
     async def story() -> None:
-        async def read_reports(*_: Any) -> Gone:
-            return reader
-
-        done = asyncio.Event()
-        own = SimpleNamespace(
-            partition=Partition(0),
-            position=Position(),
-            settings=SimpleNamespace(batch=10, linger_s=0.0, batch_bytes=1 << 20),
-            in_hand={},
-        )
-        writer = SimpleNamespace(own=own, store=None, clock=None, stats=None)
-        ingest = Ingest(cast(Any, writer), cast(Any, SimpleNamespace(read_reports=read_reports)))
-
-        async def outcomes(part: Sequence[Delivered]) -> None:
-            applied.extend(report.sequence for report in part)
-            if len(applied) == 2:
-                done.set()
-
-        ingest.outcomes = outcomes  # type: ignore[method-assign, assignment]  # what is applied is not in question
-        reading = asyncio.create_task(ingest.run("outcome"))
-        waiting = asyncio.create_task(done.wait())
-        await asyncio.wait({reading, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-        assert not reading.done(), "it ended, and the owner would load the partition anew"
-        reading.cancel()
-        waiting.cancel()
-        await asyncio.gather(reading, waiting, return_exceptions=True)
+        ingest = reading(reader, repeat(0.0))
+        await until_applied(ingest, 2, lambda part: applied.extend(report.sequence for report in part))
 
     asyncio.run(story())
     assert (applied, reader.closed) == ([1, 2], True)
+
+
+def test_outcomes_have_arrived_when_read_and_not_after_the_linger() -> None:
+    """The host's delay counts from then."""
+    first, second = Delivered(1, 1, b"a"), Delivered(2, 2, b"b")
+    reader = Gone(first, second)
+    reader.script = [[first], [second]]
+    arrived: list[dict[int, float]] = []
+
+    async def story() -> None:
+        ingest = reading(reader, count(10.0))
+        await until_applied(ingest, 2, lambda _: arrived.append(dict(ingest.arrived)))
+        assert not ingest.arrived, "times of applied outcomes are forgotten"
+
+    asyncio.run(story())
+    assert arrived == [{1: 10.0, 2: 11.0}]

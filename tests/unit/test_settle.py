@@ -329,6 +329,14 @@ def test_host_waits_from_last_response_or_end_of_expired_grant() -> None:
     desk.audit()
 
 
+def test_host_waits_from_when_its_outcome_arrived_however_late_applied() -> None:
+    desk = Desk()
+    draft = desk.draft(NOW + 5)
+    draft.outcome(outcome(1, page(fingerprint(1, 0)), quiet_ms=1500), NOW + 4)
+    desk.commit(draft)
+    assert desk.host.rested_from == NOW + 2.5
+
+
 def test_outcomes_of_a_crawl_that_is_gone_give_their_urls_back() -> None:
     desk = Desk()
     desk.crawls.remove(CRAWL)
