@@ -230,7 +230,7 @@ class HostQueues:
         """Record that `n` URLs of the queue are leased in the slot that was acquired for it."""
         latency_s = host.facts.latency_ms / 1000 or _EXPECTED_FETCH_S
         estimate = n * max(queue.delay_s, latency_s) / max(1, queue.slots)
-        host.taken[slot] = ReservedSlot(queue.slots, queue, self._now, estimate)
+        host.taken[slot] = ReservedSlot(queue.slots, queue, max(self._now, host.rested_at(queue)), estimate)
         host.virtual = max(host.virtual, queue.virtual)
         queue.virtual += estimate / queue.weight
         queue.queued -= n

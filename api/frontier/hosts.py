@@ -1,11 +1,21 @@
 """A host that an owner has in memory, its facts and its queues. Pure; times are the owner's monotonic seconds."""
 
+from math import ceil
+from typing import Final
+
 from msgspec import Struct, field
 
 from api.frontier.host_shares import NEVER, CrawlQueue, HostShares
 from shared.domain.frontier.politeness import HostHealth
 from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
+
+LEAD_S: Final = 0.25
+"""How long before the end of a host's delay its next shard may be leased. The lease, the message and the grant take
+that time. The grant names the rest of the delay, so no request starts sooner."""
+
+_TOGETHER_S: Final = 0.05
+"""Hosts whose delays end in the same such interval become due at once, so that one transaction leases them."""
 
 
 class HostFacts(Struct, frozen=True):
@@ -36,7 +46,7 @@ class ReservedSlot(Struct):
 
     - `slots`: how many shards of the host may be out while this one is out.
     - `queue`: the queue of its shard, None while the slot has no lease.
-    - `since`: when it was leased.
+    - `since`: when it was leased, or the end of the host's delay if that came later.
     - `estimate`: the seconds of host time that `queue` was charged with.
     """
 
@@ -79,11 +89,14 @@ class Host(Struct):
         return self.rested_from + max(queue.delay_s, self.last_delay_s)
 
     def due(self, queue: CrawlQueue) -> float:
-        """Return the time (`Clock.elapsed`) at which the queue's next shard may start.
+        """Return the time (`Clock.elapsed`) at which the queue's next shard may be leased.
 
-        It has URLs then, and no delay or block is left.
+        It has URLs then, no block is left, and the host's delay ends soon (`LEAD_S`).
         """
-        return max(self.rested_at(queue), self.blocked_until, queue.content_at())
+        soon = self.rested_at(queue) - LEAD_S
+        if soon > 0:  # It is minus infinity in a partition that never had a host.
+            soon = ceil(soon / _TOGETHER_S) * _TOGETHER_S
+        return max(soon, self.blocked_until, queue.content_at())
 
     def free_slot(self, queue: CrawlQueue) -> int | None:
         """Return the number of the least free slot, or None if the queue may not use one.

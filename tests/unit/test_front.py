@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
-from api.frontier.hosts import Host, HostFacts, facts_of
+from api.frontier.hosts import LEAD_S, Host, HostFacts, facts_of
 from api.frontier.pool_shares import PoolShares
 from shared.domain.frontier.politeness import HostHealth
 from shared.domain.frontier.store_model import QueueRow
@@ -190,7 +190,7 @@ class FrontMachine(RuleBasedStateMachine):
         assert len(others) < allowed, "more shards out than the strictest crawl allows"
         for ended, delay in self.rests[host.host_id]:
             earliest = ended + max(delay, DELAYS[queue.crawl_id])
-            assert self.now >= earliest - TINY, f"{host.name} was asked {earliest - self.now} s too soon"
+            assert self.now >= earliest - LEAD_S - TINY, f"{host.name} was leased {earliest - self.now} s too soon"
         assert self.now >= self.blocked[host.host_id] - 0.002, "a blocked host was asked"
 
     @precondition(lambda self: self.out)
@@ -286,6 +286,41 @@ class FrontMachine(RuleBasedStateMachine):
             self.dispatch(4, set())
         left = {key: sql for key, sql in self.sql.items() if sql.queued or sql.waiting}
         pytest.fail(f"never taken: {left} by {self.front!r}")
+
+
+def test_host_is_leased_shortly_before_its_delay_ends_with_others() -> None:
+    front = HostQueues(PoolShares(), max_hosts=9, rested_from=0.0)
+    for n in range(1, 4):
+        row = row_of(HostId(n), CrawlId(3), Sql(queued=5))
+        front.offer(row, facts=facts_of(row), delay_s=10.0, slots=1, now=0.0, now_ms=EPOCH_MS)
+        host = front.host(HostId(n))
+        assert host is not None
+        assert front.acquire(host, host.queues[CrawlId(3)]) == 0
+        front.release(host, 0, 100.0 + n / 1000, 10.0)
+    front.wake(100.0)
+    due = front.next_wake()
+    assert 110.003 - LEAD_S <= due <= 110.001
+    front.wake(due - 0.001)
+    assert front.due() == 0
+    front.wake(due)
+    assert front.due() == 3, "hosts whose delays end together are leased together"
+
+
+def test_wait_of_an_early_lease_is_no_time_that_its_crawl_used() -> None:
+    front = HostQueues(shares := PoolShares(), max_hosts=9, rested_from=0.0)
+    row = row_of(HostId(1), CrawlId(3), Sql(queued=5))
+    front.offer(row, facts=facts_of(row), delay_s=10.0, slots=1, now=0.0, now_ms=EPOCH_MS)
+    leased_at = front.next_wake()
+    assert leased_at < 10.0
+    offer(front, shares, leased_at, 1)
+    taken = front.take(leased_at)
+    assert taken is not None
+    host, queue = taken
+    slot = front.acquire(host, queue)
+    assert slot is not None
+    front.record_lease(host, queue, slot, 1)
+    front.release(host, slot, 10.5, 10.0)
+    assert queue.virtual == pytest.approx(10.5), "half a second of work and its delay"
 
 
 def test_hosts_that_are_blocked_for_long_hold_nobody_else_up() -> None:
