@@ -96,7 +96,7 @@ def test_same_spec_writes_nothing_and_older_never_replaces_newer(tmp_path: Path)
 
 
 def test_reader_looks_at_a_file_again_only_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has thousands of visits, and each asks four times a second whether its crawl changed."""
+    """A worker has thousands of visits, and each asks before every request whether its crawl changed."""
     now, looks, stat = 1000.0, list[str](), os.stat
 
     def noted(path: str) -> os.stat_result:
@@ -115,6 +115,28 @@ def test_reader_looks_at_a_file_again_only_after_a_while(tmp_path: Path, monkeyp
     assert source.latest(CRAWL) == published(1)
     now += LOOK_S
     assert source.latest(CRAWL) == published(2)
+
+
+def test_changes_yield_only_after_a_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each, every visit of a worker reads its crawl's state."""
+    monkeypatch.setattr("shared.adapters.local.specs._TURN_S", 0.0)
+
+    async def main() -> None:
+        publisher, source = LocalSpecs(tmp_path), LocalSpecs(tmp_path)
+        await publisher.publish(published(1))
+        changes = source.changes()
+        await anext(changes)
+        await source.spec(CRAWL, Revision(1))
+        await anext(changes)
+        waiting = asyncio.ensure_future(anext(changes))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        await publisher.publish(published(2))
+        assert source.latest(CRAWL) == published(2), "a visit may see it first"
+        await waiting
+
+    asyncio.run(main())
 
 
 def test_a_reader_never_sees_half_a_spec(tmp_path: Path) -> None:

@@ -116,10 +116,19 @@ class LocalSpecs:
             return None
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield at once, then four times a second, since a replaced file sends no notification (SpecSource.changes)."""
+        """Yield at once, then after a file that was read has changed (SpecSource.changes).
+
+        A replaced file sends no notification, so this looks at the files four times a second.
+        """
+        known: dict[CrawlId, PublishedSpec] = {}
+        yield
         while True:
-            yield
             await asyncio.sleep(_TURN_S)
+            for crawl_id in list(self._seen):
+                self._readable(crawl_id)
+            before, known = known, {crawl_id: published for crawl_id, (_, published, _) in self._seen.items()}
+            if any(before.get(crawl_id) is not published for crawl_id, published in known.items()):
+                yield
 
     def _read(self, crawl_id: CrawlId) -> PublishedSpec | None:
         seen, now = self._seen.get(crawl_id), time.monotonic()
