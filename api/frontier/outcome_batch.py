@@ -5,7 +5,7 @@ transaction. The first outcome of a URL under a live lease wins. Every other out
 outcome frees the slot only under the newest grant: an earlier holder must not free a slot that another worker holds.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -83,7 +83,7 @@ class OutcomeBatch:
     _freed: set[LeaseId] = field(default_factory=set)
     _ended: dict[LeaseId, float] = field(default_factory=dict)
     _releases: list[tuple[HostId, int, float, float]] = field(default_factory=list)
-    _settled: dict[tuple[CrawlId, Partition], Spent] = field(default_factory=dict)
+    _settled: dict[tuple[CrawlId, Partition], Spent] = field(default_factory=lambda: defaultdict(Spent))
 
     def outcome(self, message: Outcome, arrived: float | None = None) -> None:
         """Decide what one outcome message changes, and add that to the batch.
@@ -148,9 +148,8 @@ class OutcomeBatch:
         if left and not self.settings.retries_exhausted(len(left), strikes):
             self.changes.expired[held.row.lease_id] = strikes
             return True
-        self.split_or_give_up(
-            held, f"{strikes} grants of this URL ended without an outcome, or its shard could not be read"
-        )
+        reason = f"{strikes} grants of this URL ended without an outcome, or its shard could not be read"
+        self.split_or_give_up(held, reason)
         return False
 
     def split_or_give_up(self, held: TrackedLease, reason: str) -> None:
@@ -379,10 +378,7 @@ class OutcomeBatch:
         return left
 
     def _settled_of(self, held: TrackedLease) -> Spent:
-        key = (held.row.crawl_id, partition_of_id(held.row.lease_id))
-        if (settled := self._settled.get(key)) is None:
-            settled = self._settled[key] = Spent()
-        return settled
+        return self._settled[held.row.crawl_id, partition_of_id(held.row.lease_id)]
 
     def _stale(self, crawl_id: CrawlId, results: Sequence[UrlOutcome]) -> None:
         known = self.crawls.find(crawl_id) is not None
