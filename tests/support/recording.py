@@ -83,12 +83,13 @@ WAYS: Final[dict[type[msgspec.Struct], tuple[Reader, Writer]]] = {
 
 
 def structs() -> set[type[msgspec.Struct]]:
-    """Every struct of shared/wire, and those of the domain that travel."""
+    """Every struct of shared/wire, and those of the domain that travel. Those of a port stay in a process."""
     found = {
         value
         for module in MODULES
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not msgspec.Struct
+        if not value.__module__.startswith("shared.ports.")
     }
     return found | set(WAYS)
 
