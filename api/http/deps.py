@@ -155,19 +155,24 @@ Expected = Annotated[frozenset[str] | None, Depends(_expected)]
 
 
 async def _only_new(
-    request: Request,
     if_none_match: Annotated[
         str | None, Header(pattern=ANYTHING, description="`*`: only if the resource does not exist.")
     ] = None,
 ) -> bool:
-    """Return True if the PUT must create. Raise a problem if If-Match asks for a version at the same time."""
-    if if_none_match is not None and "if-match" in request.headers:
-        raise ApiProblem(ProblemKind.LOST_UPDATE, "nothing meets both If-Match and If-None-Match", hint="omit one")
     return if_none_match is not None
 
 
 OnlyNew = Annotated[bool, Depends(_only_new)]
 """True if the header If-None-Match says that a PUT must create."""
+
+
+def check_conditions(new: bool, expected: frozenset[str] | None) -> None:
+    """Raise a problem if a PUT must create and also replace a version (RFC 9110 §13.2.2): nothing meets both.
+
+    Preconditions count only for a request that is right otherwise, so this comes after all other checks.
+    """
+    if new and expected is not None:
+        raise ApiProblem(ProblemKind.LOST_UPDATE, "nothing meets both If-Match and If-None-Match", hint="omit one")
 
 
 async def _known(

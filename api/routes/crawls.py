@@ -18,6 +18,7 @@ from api.http.deps import (
     Page,
     Served,
     Services,
+    check_conditions,
     etag,
     problems,
 )
@@ -162,6 +163,7 @@ async def put_crawl(
     """
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
+    check_conditions(new, expected)
     now_ms, max_count = served.clock.unix_ms(), served.tuning().max_crawls
     if new:
         try:

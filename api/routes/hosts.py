@@ -6,7 +6,19 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import Path, Query, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, OnlyNew, Page, Served, Services, etag, problems
+from api.http.deps import (
+    CONDITIONAL,
+    UNCHANGED,
+    By,
+    Expected,
+    OnlyNew,
+    Page,
+    Served,
+    Services,
+    check_conditions,
+    etag,
+    problems,
+)
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -119,6 +131,7 @@ async def put_host_policy(
     name, spec, now_ms = _named(host), wanted.spec(), served.clock.unix_ms()
     ends_ms = until_ms(wanted)
     _check_end(ends_ms, now_ms, wanted, await _stored(served, name))
+    check_conditions(new, expected)
     stored, created = await served.desired.put_host_policy(
         name,
         partition_of(name, served.partitions),

@@ -7,7 +7,19 @@ from typing import Annotated, Final
 
 from fastapi import Path, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, OnlyNew, Page, Served, Services, etag, problems
+from api.http.deps import (
+    CONDITIONAL,
+    UNCHANGED,
+    By,
+    Expected,
+    OnlyNew,
+    Page,
+    Served,
+    Services,
+    check_conditions,
+    etag,
+    problems,
+)
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -70,6 +82,7 @@ async def put_seed_set(
     applies all this.
     """
     spec = await _spec(name, wanted, served)
+    check_conditions(new, expected)
     stored, created = await served.desired.put_seed_set(
         name,
         set_name,

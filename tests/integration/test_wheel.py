@@ -43,8 +43,8 @@ def test_wheel_holds_the_application_and_the_migrations_under_their_own_name(whe
         for path in (ROOT / "alembic").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    compiled = {"workers/parse/tags.c", f"workers/parse/{stem()}.abi3.so"}
-    assert names == sources | migrations | compiled | {"orb.py"}
+    other = {"workers/parse/tags.c", f"workers/parse/{stem()}.abi3.so", "shared/adapters/sql/engine/sqlite_tables.sql"}
+    assert names == sources | migrations | other | {"orb.py"}
     assert wheel.name.endswith(f"-cp311-abi3-linux_{platform.machine()}.whl")
     metadata = next(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/WHEEL"))
     assert b"Root-Is-Purelib: false" in zipfile.ZipFile(wheel).read(metadata)
