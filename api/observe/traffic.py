@@ -1,7 +1,8 @@
 """Measure HTTP requests by the template of their route, so that no client can choose a label."""
 
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, cached_property, lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 NO_ROUTE: Final = "none"
 _CONVERTER: Final = re.compile(r":\w+(?=\})")
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+_MAX_PATHS: Final = 1024
+"""The routes of paths that are looked up and kept: floods without a key ask for the same again and again."""
+
 _DURATIONS_S: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -74,7 +78,7 @@ class _Watch(PrometheusInstrumentatorMiddleware):
                 request=Request(scope),
                 response=None,
                 method=scope["method"] if scope["method"] in _METHODS else OTHER,  # The server accepts any word.
-                modified_handler=_template(scope),
+                modified_handler=self._template(scope),
                 modified_status=str(int(status)),
                 modified_duration=ended - began,
                 modified_duration_without_streaming=(answered or ended) - began,
@@ -82,14 +86,25 @@ class _Watch(PrometheusInstrumentatorMiddleware):
             for observe in self.instrumentations:
                 observe(info)
 
+    @cached_property
+    def _route_of(self) -> Callable[[FastAPI, str, str], str]:
+        return lru_cache(_MAX_PATHS)(_route_of)
 
-def _template(scope: Scope) -> str:
-    """Return the matched route as the OpenAPI document writes it.
+    def _template(self, scope: Scope) -> str:
+        """Return the matched route as the OpenAPI document writes it.
 
-    A request that did not reach the router (no key, forwarded to the leader) is looked up.
-    """
-    route = scope.get("route")
-    return _documented(route.path if isinstance(route, Route) else get_route_name(Request(scope), False) or NO_ROUTE)
+        A request that did not reach the router (no key, forwarded to the leader) is looked up.
+        """
+        route = scope.get("route")
+        if isinstance(route, Route):
+            return _documented(route.path)
+        return _documented(self._route_of(scope["app"], scope["method"], scope["path"]))
+
+
+def _route_of(app: FastAPI, method: str, path: str) -> str:
+    """Return the path of the route that serves such requests. All routes are tried, which takes long."""
+    scope = {"type": "http", "app": app, "method": method, "path": path, "root_path": "", "headers": []}
+    return get_route_name(Request(scope), False) or NO_ROUTE
 
 
 @cache
