@@ -92,7 +92,7 @@ class _Loader(yaml.SafeLoader):
         self._length = len(text)
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]  # PyYAML has no types
         return str(self.DEFAULT_SCALAR_TAG) if kind is yaml.ScalarNode and _is_text(tag, value) else tag
 
     def construct_document(self, node: yaml.Node) -> Any:

@@ -303,7 +303,7 @@ def test_command_that_the_broker_refuses_waits_and_holds_up_no_other(
         first = (await client.put(HOST, json={"delay_s": 1})).json()["command"]
         second = (await client.put(f"{AT}/{other}", json={"delay_s": 1})).json()["command"]
         broker = Half()
-        publisher = HostPolicyPublisher(SqlDesired(opened.threads), broker)  # type: ignore[arg-type]
+        publisher = HostPolicyPublisher(SqlDesired(opened.threads), broker)  # type: ignore[arg-type]  # in part a broker
         assert await publisher.once() == {first: error}
         assert broker.published == [second]
         broker.refused = Partition(-1)

@@ -162,7 +162,7 @@ def test_change_reaches_its_owners_in_order_and_as_one(
             made = (await client.put(ONE, json={"seeds": first})).json()["command"]
             left = (await client.put(ONE, json={"seeds": first[5:]})).json()["command"]
             desired = SqlDesired(opened.threads)
-            killed = SeedSetPublisher(desired, _Dying(broker), PARTITIONS)  # type: ignore[arg-type]
+            killed = SeedSetPublisher(desired, _Dying(broker), PARTITIONS)  # type: ignore[arg-type]  # in part a broker
             assert [*await killed.once()] == [made]
             assert len(await desired.seed_set_commands(0)) == 2, "the later change waits for the refused one"
             for _ in range(2):
