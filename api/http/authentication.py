@@ -176,14 +176,14 @@ class Authentication:
         holder = await self._keyring.holder(key)
         if holder is None:
             self._wrong_keys.count(peer.address, self._clock.elapsed())
-            raise _unauthenticated("the API key is not known, or was revoked", _KEYS)
+            raise unknown_key()
         return holder
 
     def _limit(self, peer: Peer) -> None:
         """Raise ApiProblem if too many wrong keys came from this address. That costs no look at the database."""
         wait_s = self._wrong_keys.wait_s(peer.address, self._clock.elapsed())
         if wait_s:
-            self._wrong_keys.refused += 1
+            self._wrong_keys.limited += 1
             raise too_many_wrong_keys(wait_s)
 
 
@@ -212,6 +212,11 @@ def too_many_wrong_keys(wait_s: int) -> ApiProblem:
     return ApiProblem(
         ProblemKind.RATE_LIMITED, "too many wrong keys came from this address", hint=hint, headers=headers
     )
+
+
+def unknown_key() -> ApiProblem:
+    """Return the problem of a request whose key opens nothing."""
+    return _unauthenticated("the API key is not known, or was revoked", _KEYS)
 
 
 def _unauthenticated(detail: str, hint: str) -> ApiProblem:

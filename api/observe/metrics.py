@@ -144,7 +144,7 @@ ITEM_LAG = Metric(
 CONNECTIONS = Metric("http_connections", "gauge", "Open connections to its port.")
 CROWDED = Metric("http_connections_refused_total", "counter", "Connections refused at the limit.")
 WRONG_KEYS = Metric(
-    "wrong_keys_refused_total", "counter", "Requests refused as too many wrong keys came from their address."
+    "wrong_keys_total", "counter", "Wrong keys that were looked up, and keys that were refused unseen.", ("status",)
 )
 ITEMS_MISSED = Metric(
     "item_messages_missed_total", "counter", "Messages of items that left their stream before they were read."
@@ -227,7 +227,7 @@ class MasterMetrics:
         yield CRAWLS, _by_one(Counter(str(crawl.state) for crawl in master.crawls))
         yield CONNECTIONS, {(): len(self._connections)}
         yield CROWDED, {(): self._connections.refused}
-        yield WRONG_KEYS, {(): self._wrong_keys.refused}
+        yield WRONG_KEYS, {("401",): self._wrong_keys.counted, ("429",): self._wrong_keys.limited}
         statuses = master.capacity.live(now)
         yield POOL_WORKERS, _by_one(Counter(status.pool for status in statuses))
         free: Counter[str] = Counter()

@@ -59,7 +59,9 @@ class WrongKeys:
 
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:
         self._buckets = Buckets(per_minute / 60, per_minute, max_count)
-        self.refused = 0
+        self.counted = 0
+        """Wrong keys that were looked up."""
+        self.limited = 0
         """Keys that were refused since too many wrong ones came from their address."""
 
     def __len__(self) -> int:
@@ -76,6 +78,7 @@ class WrongKeys:
 
     def count(self, address: str | None, now: float) -> None:
         """Count a wrong key of this address."""
+        self.counted += 1
         permit = self._buckets.take(_client(address), now)
         if permit is not None and permit.allowed and permit.left == 0:
             log.warning("wrong_keys.limited", address=address)

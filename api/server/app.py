@@ -18,11 +18,11 @@ from api.http.conditional import Conditional
 from api.http.deps import Services
 from api.http.document import document
 from api.http.errors import ApiProblem, ProblemKind, respond
-from api.http.flood import FloodRefusal
 from api.http.forwarding import ANSWER_S, Forwarding
 from api.http.limits import BodyLimit
 from api.http.request_context import RequestContext
 from api.http.routing import check_rights, mount
+from api.http.wrong_keys import WrongKeyRefusal
 from api.observe.traffic import measure
 from api.routes import (
     audit,
@@ -120,15 +120,7 @@ async def _no_such_method(request: Request, error: Exception) -> Response:
 
 
 class _Application(FastAPI):
-    """A FastAPI application with our document, which answers floods of wrong keys before anything else."""
-
-    flood: FloodRefusal | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.flood is not None and scope["type"] == "http" and (wait_s := self.flood.wait_s(scope)):
-            await self.flood.refuse(wait_s, scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+    """A FastAPI application with our document."""
 
     def openapi(self) -> dict[str, Any]:
         return document(self)
@@ -186,7 +178,6 @@ def application(
     app.add_exception_handler(405, _no_such_method)
     if services is not None and client is not None:
         app.state.services = services
-        app.flood = FloodRefusal(services.keyring, services.wrong_keys, services.clock)
         vouching = Vouching(services.catalog, services.clock)
         # Layers are added from the inside out: a request passes the last one first.
         app.add_middleware(Conditional)
@@ -210,5 +201,8 @@ def application(
         app.add_middleware(RequestContext)
         if services.registry is not None:
             measure(app, services.registry)
+        app.add_middleware(
+            WrongKeyRefusal, keyring=services.keyring, wrong_keys=services.wrong_keys, clock=services.clock
+        )
     app.add_middleware(HeadReads)
     return app

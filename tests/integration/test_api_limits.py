@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from api.security.limits import MAX_ADDRESSES, Permits, WrongKeys
 from api.security.vouching import Vouching
 from api.server.serving import address_of, listening, serving
 from shared.adapters.local.clock import SystemClock
+from shared.domain.errors import Transient
 from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
 from tests.support.api.rest_api import SPEC, Api, Follower, api, client_of, problem
 
@@ -131,7 +133,38 @@ def test_a_flood_of_wrong_keys_is_counted_and_neither_logged_nor_served(tmp_path
                 assert (await wrong.get("/livez")).status_code == 200
             assert [line["path"] for line in logs if line["event"] == "request.answered"] == ["/livez"]
             services: Services = served.app.state.services
-            assert services.wrong_keys.refused == 8
+            assert services.wrong_keys.limited == 8
+
+    asyncio.run(story())
+
+
+def test_a_wrong_key_has_one_short_line_in_the_log(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, client_of(served.app, new_key()[1]) as wrong:
+            with capture_logs() as logs:
+                for method in ("GET", "PUT", "HEAD", "VERB"):
+                    response = await wrong.request(method, "/v1/crawls", headers={"X-Request-Id": "mine"})
+                    assert (response.status_code, response.headers["x-request-id"]) == (401, "mine")
+                    assert response.headers["www-authenticate"].startswith("Bearer")
+                    assert response.headers["cache-control"] == "no-store"
+                    assert bool(response.content) == (method != "HEAD")
+            seen = [(line["event"], line["address"], line["path"], line["request"]) for line in logs]
+            assert seen == [("wrong_key.refused", "127.0.0.1", "/v1/crawls", "mine")] * 4
+            services: Services = served.app.state.services
+            assert (services.wrong_keys.counted, services.wrong_keys.limited) == (4, 0)
+
+    asyncio.run(story())
+
+
+def test_a_key_is_judged_by_all_layers_while_the_database_is_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, client_of(served.app, new_key()[1]) as client:
+            services: Services = served.app.state.services
+            away = Transient("the database is away")
+            with patch.object(services.keyring, "holder", side_effect=away), capture_logs() as logs:
+                problem(await client.get("/v1/crawls"), 503, "unavailable")
+            assert [line["event"] for line in logs] == ["request.answered"]
+            assert (services.wrong_keys.counted, services.wrong_keys.limited) == (0, 0)
 
     asyncio.run(story())
 
