@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from api.http.errors import ApiProblem, ProblemKind, answer
 from api.server.client_certificate import peer_certificate
+from api.server.joined_writes import JoinedWrites
 from shared.domain.errors import Unusable
 from shared.runtime.connections import AcceptedConnection, ConnectionLimit, accepting, within_files
 from shared.runtime.supervise import Tasks
@@ -140,7 +141,7 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn has the same signature
         self.logger = _CONNECTIONS
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))
         certificate = peer_certificate(transport)
         if certificate is not None:
             self.app_state["certificate"] = certificate  # uvicorn copies this into the state of each request
