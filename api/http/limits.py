@@ -1,7 +1,7 @@
 """Limits that are checked before a request is read.
 
-The size of the request body is bounded whatever Content-Length claims. NUL in the address is refused, because no
-database stores it.
+The size of the request body is bounded whatever Content-Length claims. A compressed body is refused, because only
+uploads of seeds are decompressed. So is NUL in the address, because no database stores it.
 """
 
 import re
@@ -16,13 +16,16 @@ from api.http.headers import header_of
 BODY_BYTES: Final = 4 << 20
 """Enough for a crawl spec with 100,000 seeds of ordinary length."""
 
+_ACCEPTED: Final = {"Accept-Encoding": "identity"}
+_NO_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_PLAIN: Final = frozenset({b"", b"identity"})
 _UPLOAD: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
 
 
 class BodyLimit:
-    """Layer: refuses addresses with NUL, and request bodies above `max_count` bytes.
+    """Layer: refuses addresses with NUL, and request bodies that are compressed or above `max_count` bytes.
 
-    Uploads of seeds are exempt: they are read in parts and have their own bounds.
+    Uploads of seeds may be both: they are read in parts and have their own bounds.
     """
 
     def __init__(self, app: ASGIApp, max_count: int = BODY_BYTES) -> None:
@@ -31,17 +34,16 @@ class BodyLimit:
         self._detail = f"a body may have {max_count} bytes"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
-            problem = ApiProblem(ProblemKind.MALFORMED, "the address has a NUL character in it")
-            await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)
-            return
-        if scope["type"] != "http" or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"])):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        length = header_of(scope, b"content-length") or b"0"
-        if not length.isdigit() or int(length) > self._max_count:
-            problem = ApiProblem(ProblemKind.TOO_LARGE, self._detail)
+        upload = scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"]) is not None
+        problem = self._problem(scope, upload)
+        if problem is not None:
             await answer(problem, scope["path"], scope["state"]["request_id"])(scope, receive, send)
+            return
+        if upload:
+            await self._app(scope, receive, send)
             return
         read = 0
 
@@ -54,6 +56,20 @@ class BodyLimit:
             return message
 
         await self._app(scope, counting, send)
+
+    def _problem(self, scope: Scope, upload: bool) -> ApiProblem | None:
+        """Return why the head of a request is refused; None if its body may be read."""
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            return ApiProblem(ProblemKind.MALFORMED, "the address has a NUL character in it")
+        if upload:
+            return None
+        if scope["method"] not in _NO_BODY and header_of(scope, b"content-encoding").lower() not in _PLAIN:
+            hint = "send the body as it is, without Content-Encoding"
+            return ApiProblem(ProblemKind.MEDIA, "the body is compressed", hint=hint, headers=_ACCEPTED)
+        length = header_of(scope, b"content-length") or b"0"
+        if not length.isdigit() or int(length) > self._max_count:
+            return ApiProblem(ProblemKind.TOO_LARGE, self._detail)
+        return None
 
 
 class BodyTooLarge(HTTPException):

@@ -1,6 +1,8 @@
 """Who may ask what, and that every refusal is a problem that says why."""
 
 import asyncio
+import gzip
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -127,6 +129,21 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path:
             content = b" " * (BODY_BYTES + 1) if declared else pieces()
             as_json = {"Content-Type": "application/json"}
             problem(await client.post("/v1/crawls", content=content, headers=as_json), 413, "too-large")
+
+    asyncio.run(story())
+
+
+def test_a_compressed_body_is_refused_and_a_plain_one_is_read(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.OPERATOR) as client:
+            body = json.dumps({"spec": SPEC}).encode()
+            packed = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+            response = await client.put("/v1/crawls/docs", content=gzip.compress(body), headers=packed)
+            assert "compressed" in problem(response, 415, "unsupported-media-type")["detail"]
+            assert response.headers["accept-encoding"] == "identity"
+            plain = {"Content-Type": "application/json", "Content-Encoding": "Identity"}
+            assert (await client.put("/v1/crawls/docs", content=body, headers=plain)).status_code == 201
+            assert (await client.get("/v1/crawls/docs", headers={"Content-Encoding": "gzip"})).status_code == 200
 
     asyncio.run(story())
 
