@@ -47,7 +47,7 @@ class EtcdServerSettings:
     are added to the command unchanged: TLS, peers of a cluster.
     """
 
-    heartbeat_ms: int = 100
+    heartbeat_ms: int = 200
     election_ms: int = 1_000
     retention: str = "1h"
     quota_bytes: int = 512 * _MIB
