@@ -36,6 +36,9 @@ MAX_COUNT: Final = 200
 """Maximum messages that one transaction applies. Their bytes are bounded, too (StreamSettings.read_bytes)."""
 
 _READ_S: Final = 1.0
+_SKIP_S: Final = 10.0
+"""How often an idle writer asks whether messages were dropped unread, if no crawl waits for its items."""
+
 _OUTCOME_S: Final = 0.25
 """Usual delay between a page's items and the time its outcome is applied."""
 
@@ -105,6 +108,7 @@ class ItemWriter:
         await self._broker.declare(())  # Recreate the stream if it was deleted.
         await self._check_stream()
         reader = await self._broker.read_items(self._position.sequence)
+        skip_at = self._clock.elapsed()
         try:
             while term() == serving:
                 messages = await reader.read(MAX_COUNT, _READ_S)
@@ -113,8 +117,9 @@ class ItemWriter:
                         await asyncio.sleep(_OUTCOME_S)
                     self._look_for_gap(messages[0].sequence)
                     await self._apply(messages)
-                else:
+                elif self._awaited or self._clock.elapsed() >= skip_at:
                     await self._skip_dropped()
+                    skip_at = self._clock.elapsed() + _SKIP_S
                 await until_resource_available(self._settle)
         finally:
             await reader.close()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import Permanent, ResourceFull, Transient
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
 from shared.domain.reads.items import CrawlItems, ItemChanges, ItemFence, ItemLetter, ItemPosition, PageItems, TakenItem
+from shared.ports.broker import ItemsState
 from shared.runtime.supervise import Tasks
 from shared.wire.items import ITEMS, encode_items
 from tests.support.database.fetch_rows import ended, fetched, leased
@@ -240,6 +242,40 @@ def test_items_dropped_from_stream_are_reported_and_block_nothing(
                 assert await asking.has(CrawlId(1))
             assert (s.items(), s.tally.items_missed) == (1 + left, 8 - left)
             assert s.alarms[0].startswith(f"{8 - left} messages of items left their stream")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("finishing", [False, True])
+def test_idle_writer_asks_for_dropped_items_often_only_for_a_finishing_crawl(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch, finishing: bool
+) -> None:
+    monkeypatch.setattr("api.crawls.item_writer._READ_S", 0.0)
+    monkeypatch.setattr("api.crawls.item_writer._SKIP_S", 3_600.0)
+
+    async def story() -> None:
+        async with stage(tmp_path, server) as s:
+            looks = reads = 0
+            state, settle = s.broker.items_state, s.table.settle
+
+            async def looked() -> ItemsState:
+                nonlocal looks
+                looks += 1
+                return await state()
+
+            async def settled(*arguments: Any) -> ItemChanges | None:
+                nonlocal reads
+                reads += 1
+                return await settle(*arguments)
+
+            monkeypatch.setattr(s.broker, "items_state", looked)
+            monkeypatch.setattr(s.table, "settle", settled)
+            async with s.writing(1) as writer:
+                if finishing:
+                    writer._awaited[CrawlId(1)] = ItemPosition(0, 9)
+                await s.until(lambda: reads >= 5)
+            looks -= 1  # The check of the stream before the first read.
+            assert looks >= 4 if finishing else looks == 1
 
     asyncio.run(story())
 
