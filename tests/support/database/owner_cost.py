@@ -38,7 +38,7 @@ class Meter:
 
     def cpu_s(self) -> float:
         """Seconds so far."""
-        return time.process_time() + (_cpu_s(self._server) if self._server is not None else 0.0)
+        return time.process_time() + (tree_cpu_s(self._server) if self._server is not None else 0.0)
 
     async def timed(self, step: Step, call: Callable[[], Awaitable[int]]) -> int:
         """Run it and add to the step; the URLs that it says it did."""
@@ -52,7 +52,8 @@ class Meter:
         return urls
 
 
-def _cpu_s(server: psutil.Process) -> float:
+def tree_cpu_s(server: psutil.Process) -> float:
+    """Return the seconds of CPU of a process and of its children, also of those that have ended."""
     alive = 0.0
     for child in server.children():
         with suppress(psutil.NoSuchProcess):  # it has ended since: then the server has its time
