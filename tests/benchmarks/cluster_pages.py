@@ -34,7 +34,7 @@ from tests.support.web.corpus_site import nginx
 _MASTERS: Final = 2
 _LONGEST_S: Final = 300.0
 _LOOK_S: Final = 0.1
-_PRODUCT: Final = {"ORB_MEMBER_TTL_S": "15", "ORB_GRANT_S": "30", "ORB_ACK_WAIT_S": "30", "ORB_REPORT_S": "2"}
+PRODUCT: Final = {"ORB_MEMBER_TTL_S": "15", "ORB_GRANT_S": "30", "ORB_ACK_WAIT_S": "30", "ORB_REPORT_S": "2"}
 """The defaults of the settings that a cluster of the tests makes impatient."""
 
 
@@ -82,14 +82,14 @@ def crawled(
     """Crawl the host of `start`, on SQLite or PostgreSQL at `url` with the postmaster `server`, workers on `core`."""
     with cluster(folder, url) as members:
         for n in range(_MASTERS):
-            members.master(f"m{n}", **_PRODUCT)
+            members.master(f"m{n}", **PRODUCT)
         names = [f"w{n}" for n in range(workers)]
         for name in names:
-            members.worker(name, **_PRODUCT)
+            members.worker(name, **PRODUCT)
         members.wait_working(*names)
         if core is not None:
             for name in names:
-                _pin(members.members[name].process.pid, core)
+                pin(members.members[name].process.pid, core)
         spec: dict[str, Any] = {"name": "docs", "seeds": [start], "politeness": {"delay_s": 0, "obey_robots": False}}
         crawl = members.declare(spec | {"budget": {"max_pages_per_host": None}})
         state = f"SELECT state FROM crawls WHERE crawl_id = {crawl}"
@@ -125,7 +125,8 @@ def _loop(pid: int) -> tuple[float, float]:
     return int(running) / 1e9, int(waiting) / 1e9
 
 
-def _pin(pid: int, core: int) -> None:
+def pin(pid: int, core: int) -> None:
+    """Let all threads of the process run on `core` only."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {core})
 
@@ -136,7 +137,7 @@ def _computing(processes: int, core: int) -> Iterator[None]:
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         for process in running:
-            _pin(process.pid, core)
+            pin(process.pid, core)
         yield
     finally:
         for process in running:

@@ -263,7 +263,7 @@ class _Owned:
         reports = []
         for shard in self.sink.shards:
             self._reports += 1
-            results = [_page(url.url, at_ms, self._reports) for url in shard.urls]
+            results = [answered_page(url.url, at_ms, self._reports) for url in shard.urls]
             outcome = Outcome(
                 shard.lease, shard.crawl, 1, shard.host_id, results, final=True, quiet_ms=0,
                 note=HostNote(latency_ms=80, ip="192.0.2.7"),
@@ -274,7 +274,8 @@ class _Owned:
         return sum(len(shard.urls) for shard in self.sink.shards)
 
 
-def _page(url: str, at_ms: int, number: int) -> UrlOutcome:
+def answered_page(url: str, at_ms: int, number: int) -> UrlOutcome:
+    """Return the outcome of a stored page with all that real ones have."""
     return UrlOutcome(
         fingerprint(url), UrlEnd.ANSWERED, at_ms, 200, latency_ms=80, size=30_000, mime="text/html",
         digest=fingerprint(url) + b"sha1", record=Record("7-20231114221320-w1-0001.warc.gz", number * 9_000, 9_000),
