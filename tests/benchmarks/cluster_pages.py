@@ -4,8 +4,8 @@
 
 Two masters, NATS, etcd and so many workers crawl the documentation of `orb bench compare`. It is on one nginx, whose
 time does not count. PostgreSQL is the bench's own and flushes its log as shipped. Figures are of the time from the
-first to the last pages that an owner has stored. `us` are CPU microseconds a page, also of Python that waits. The loops
-are those of the workers: the shares of the time in which they run, wait for a core, and sleep, as there is no work.
+first to the last pages that an owner has stored. `us` are CPU microseconds a page. The loops are those of the workers:
+the shares of the time in which they run, wait for a core, and sleep, as there is nothing to do.
 
 With `--pinned` the workers share one core, and everything else shares another one. A process that only computes takes
 the place of each worker fewer than the greatest number. So each worker has the same part of a core in all runs.
