@@ -155,7 +155,7 @@ class Reporter:
             self._has_capacity.set()
 
     def _hold(self, part: FlushPart) -> None:
-        """Mark a part as held: the rest of its flush does not wait for it."""
+        """Mark a part of a flush as delayed, so that the other parts do not wait for it. Count its pages as held."""
         part.held = True
         part.visit.hold(part)
         self._in_flushes.add(part.pages, -1)

@@ -235,7 +235,7 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Let the next redirect to another `origin` be followed after `delay_s` only."""
+        """Let no robots.txt of another origin redirect to `origin` for the next `delay_s` seconds."""
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
         self._free_at = resting | {origin: now + delay_s}

@@ -168,7 +168,7 @@ class ActiveCrawlSync:
 
 
 def _same_writer(owner: Owner, writer: PartitionWriter | None) -> bool:
-    """Return True if this owner has had this writer all the time, and goes on with it."""
+    """Return True if `writer` is still the owner's writer and has not ended."""
     return writer is not None and owner.writer is writer and not writer.over
 
 

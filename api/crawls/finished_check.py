@@ -153,7 +153,10 @@ class FinishedCheck:
         return {active[0]: found[active] for active in proven}
 
     async def _over(self, applied: Applied) -> list[_Round]:
-        """Return the rounds whose wait is over. Drop those whose stream was replaced or is shorter."""
+        """Return the rounds whose published messages have all been applied.
+
+        Drop the rounds whose stream was replaced, or ends before the messages that they wait for.
+        """
         state = await self._broker.reports_state()
         self._rounds = [each for each in self._rounds if each.stands(state)]
         positions = await applied()

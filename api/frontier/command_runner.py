@@ -78,10 +78,11 @@ class CommandRunner:
                 await own.moved.changed(seen, own.settings.sweep_interval_s if len(commands) else None)
 
     async def _ready(self, run: CommandRun) -> bool:
-        """Return True if the command may run.
+        """Return True if the command may run now.
 
-        A deletion of seeds must also delete those that were accepted before it. So it waits until they are applied, and
-        delays nothing else. An exclusion and a changed scope wait for the workers, and so does the end of a SEED_SET.
+        A deletion of seeds also concerns the seeds that were accepted before it. So it waits until they are applied.
+        EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid. So does the second pass of a
+        SEED_SET. A command that waits delays only later commands of its crawl.
         """
         own = self._own
         if self._clock.elapsed() < self._not_before.get(run.id, 0.0):

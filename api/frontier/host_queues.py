@@ -288,7 +288,10 @@ class HostQueues:
         return None if known is None else known[1]
 
     def learn_signals(self, signals: Mapping[tuple[CrawlId, HostId], bytes]) -> None:
-        """Record how far the signs of change of queues' pages are right, for those queues that are in memory."""
+        """Store how often the signs of change of a host were right, for each queue of `signals` that is in memory.
+
+        A sign of change is the date that a sitemap or feed gives for a page.
+        """
         for place, stored in signals.items():
             if (queue := self.queue(*place)) is not None:
                 queue.signals = stored

@@ -194,7 +194,10 @@ class Ownership:
             self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
-        """Return those of the crawls that fetch pages again, with the rules for signs of change of adaptive ones."""
+        """Return the rules for signs of change of each crawl that fetches pages again. None: its policy has none.
+
+        A sign of change is the date that a sitemap or feed gives for a page.
+        """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):
             if crawl is None or (recrawl := crawl.recrawl) is None:

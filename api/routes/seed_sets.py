@@ -128,9 +128,9 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 
 
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
-    """Return the declared set. Raise a problem with all seeds that the crawl could not fetch.
+    """Return the seed set that the body declares. Raise ApiProblem that names each seed that the crawl cannot fetch.
 
-    Seeds that no crawl could fetch are named even if there is no such crawl.
+    Raise Missing if the crawl does not exist. Seeds that no crawl can fetch raise ApiProblem before that.
     """
     try:
         scope = decode_spec((await served.catalog.crawl(name)).spec).scope

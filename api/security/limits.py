@@ -39,7 +39,10 @@ class Permits:
         return f"<Permits {self._buckets}>"
 
     def take(self, key_id: str, route_class: RouteClass, now: float) -> Permit | None:
-        """Take a permit. Return None without a limit."""
+        """Take a permit of the key, if one is left. Return what was decided and how many are left.
+
+        Return None if this class of route has no limit.
+        """
         return self._buckets[route_class].take(key_id, now)
 
 

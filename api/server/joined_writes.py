@@ -41,7 +41,7 @@ class JoinedWrites(asyncio.Transport):
         self._transport.close()
 
     def abort(self) -> None:
-        """Drop what is held, and close at once."""
+        """Drop the write that was not sent yet, and close the connection at once."""
         self._held = b""
         self._transport.abort()
 

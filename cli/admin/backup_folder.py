@@ -88,7 +88,10 @@ class PartWriter:
         self._out = gzip.GzipFile(self._path, "wb", compresslevel=1, mtime=0)
 
     def add(self, value: Any, values: int = 1) -> None:
-        """Write a frame to the file. It counts as `values` values."""
+        """Write `value` to the file as one frame: its length, then its MessagePack encoding.
+
+        `values` is added to the number of rows, messages or keys that the file has.
+        """
         data = msgspec.msgpack.encode(value)
         self._out.write(len(data).to_bytes(_LENGTH))
         self._out.write(data)

@@ -24,10 +24,11 @@ _TRIES: Final = 5
 
 
 async def first_key(database: str) -> str | None:
-    """Create an admin key and return it, if the database has no key yet; else return None. Creates missing tables.
+    """Create an admin key and return it. Return None if the database has a key already. Create missing tables.
 
-    The database holds only its digest, so the key must be shown now. Raise the database's Unusable and Transient
-    errors. Retry a few times if the key may have been stored.
+    The database stores only a digest of the key, so the caller must show the key. A database that fails may have stored
+    the key all the same, so the function tries again with the same key a few times. Raise the database's Unusable and
+    Transient errors.
     """
     from api.http.authentication import first_key as made
 

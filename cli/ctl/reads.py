@@ -80,7 +80,10 @@ def declare(verbs: Verbs) -> None:
 
 
 def _kind(arguments: argparse.Namespace) -> ResourceKind:
-    """Return the kind that the command names. The configuration has one form as a whole, and one for named values."""
+    """Return the kind of resource that the command names.
+
+    The configuration has two kinds: CONFIG as a whole, and CONFIG_VALUES if the command names single values.
+    """
     resource = named(arguments.kind)
     return CONFIG_VALUES if resource is CONFIG and arguments.names else resource
 

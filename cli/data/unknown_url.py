@@ -132,7 +132,10 @@ class _Search:
 
 
 def _linked(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> _Search:
-    """Search a link to the URL, first in the stored examples, then in the archive."""
+    """Search for a page that links to the URL.
+
+    First come the stored examples of excluded links, then at most MAX_PAGES_READ archived pages.
+    """
     for reason, examples in reader.left_out(row.crawl_id).items():
         for example in examples:
             if example.is_of(url.url):

@@ -98,7 +98,7 @@ class VisitMessage(Protocol):
 
     @property
     def delivery(self) -> int:
-        """How often the broker has delivered the shard, 1 at the first time."""
+        """How many times the broker has delivered this shard: 1 for the first delivery."""
 
     @property
     def origin(self) -> VisitOrigin | None:

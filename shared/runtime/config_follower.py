@@ -18,10 +18,12 @@ _RESYNC_S: Final = 5.0
 
 
 class ConfigFollower(Generic[T]):
-    """Follows the hot configuration and the drains of one member, in `view` of the coordinator's keys.
+    """Applies the hot configuration and drain requests to one member. It reads both from `view`.
 
-    The member was started with the values of `started`. `tuned` returns those that follow from a hot configuration.
-    `apply` is called with each new set of values, and `drain` with True or False when a drain begins or ends.
+    - `started`: the values with which the member was started.
+    - `tuned` returns the member's values for a hot configuration and `started`.
+    - `apply` is called with the values each time they change.
+    - `drain` is called with True when a drain begins, and with False when it ends.
     """
 
     def __init__(

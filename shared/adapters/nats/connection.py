@@ -200,9 +200,9 @@ class NatsConnection:
         return message
 
     async def confirm(self) -> None:
-        """Wait until the server has processed everything that this process sent so far, including subscriptions.
+        """Wait until the server has processed everything that this process has sent so far, including subscriptions.
 
-        It also has denied by then what it denies.
+        If the server refused any of it, the error has arrived by then.
         """
         self._require_connected()
         async with self._expecting("", self._settings.answer_s) as (_, answer):

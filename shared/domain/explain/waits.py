@@ -110,7 +110,10 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 
 
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
-    """Return `state` with the host's delay added to `rest_s`, which was counted from the last visit."""
+    """Return `state` with `rest_s` as the seconds until the host's delay has passed.
+
+    The given `rest_s` counts from the last visit, as a negative number or 0. So the delay is added to it.
+    """
     return replace(state, rest_s=state.rest_s + delay_of(state, spec))
 
 

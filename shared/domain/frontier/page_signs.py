@@ -36,9 +36,11 @@ class PageSigns:
     def signed(
         self, url: str, history: PageHistory, due_ms: int, lastmod_ms: int, signals: HostSignals, now_ms: int
     ) -> Signed | None:
-        """Return what a sign changes of a page that is due at `due_ms`. None if it changes nothing.
+        """Return the page's history and due time after a sign of change. Return None if the sign changes neither.
 
-        `signals`: those of its host, with the time at which a sitemap was read before this one.
+        The sign is `lastmod_ms`, the date that a sitemap or feed gives for the page. `due_ms`: when the page was due
+        before. `signals`: how often the signs of its host were right, and when a sitemap of the host was last read
+        before this one.
         """
         interval = self.recrawl.of(url)
         if lastmod_ms <= history.checked_ms or interval.policy is not RecrawlPolicy.ADAPTIVE:

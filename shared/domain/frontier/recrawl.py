@@ -84,7 +84,10 @@ class RecrawlSchedule:
         return within(self.waits_s[bucket_of(code)], min_s, max_s)
 
     def requests_per_day(self, pages: Sequence[int], min_s: float, max_s: float) -> float:
-        """Return the requests a day that these pages need. `pages`: how many there are in each bucket."""
+        """Return the number of requests a day that these pages need.
+
+        `pages`: the number of pages in each bucket (`bucket_of`). `min_s` and `max_s` bound the wait of every page.
+        """
         waits = [within(wait, min_s, max_s) for wait in self.waits_s]
         return DAY_S * sum(count / wait for count, wait in zip(pages, waits, strict=True) if count)
 

@@ -1,6 +1,7 @@
-"""Time zones, and the two ways between a wall clock and Unix time. The zone data is that of the package tzdata.
+"""Time zones, and conversions from local time to Unix time and back.
 
-Data of the operating system would let two masters compute different times from the same schedule.
+The zone data comes from the package tzdata. The data of an operating system may be older, and two masters would then
+compute different times from the same schedule.
 """
 
 from datetime import UTC, datetime, timedelta

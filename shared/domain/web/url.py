@@ -235,7 +235,10 @@ class _LocatedCache:
         self._entries = 0
 
     def of(self, directory: str) -> dict[str, Location]:
-        """Return the links of a directory. The caller may add some, and calls `added` for each."""
+        """Return the cached links of pages in a directory. The dictionary is the cache's own.
+
+        A caller that adds a link to it must call `added`.
+        """
         links = self._now.get(directory)
         if links is None or len(links) >= LOCATED_CACHE:
             links = self._before.pop(directory, {})

@@ -60,7 +60,7 @@ def _put(
     now_ms: int,
     document: str | None = None,
 ) -> tuple[StoredConfig, bool]:
-    """Store a new revision. Writers take turns, so that it follows the newest one. See Desired.put_config."""
+    """Store a new revision, as Desired.put_config. One writer at a time runs this, so revisions follow one another."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer
         connection.execute(text("LOCK TABLE config_revisions IN SHARE ROW EXCLUSIVE MODE"))
     stored = _newest(connection)

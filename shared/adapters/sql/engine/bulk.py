@@ -65,8 +65,9 @@ class Bulk:
 class Arrays:
     """A statement that PostgreSQL runs once for many rows.
 
-    In `statement`, `{rows}` stands for a relation `v` of the rows: `columns` of `table`, and the row's number `i` from
-    1. All rows are written at once, so no two of them may change the same row.
+    `{rows}` in `statement` stands for a relation named `v`, which contains the rows. It has the columns `columns`, with
+    their types in `table`, and a column `i` with the number of the row, from 1. All rows are written at once, so no two
+    of them may change the same row.
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:

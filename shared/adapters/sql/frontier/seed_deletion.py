@@ -55,11 +55,12 @@ _Key = tuple[CrawlId, HostId, Fingerprint]
 
 
 class _Statements(NamedTuple):
-    """Statements on some URLs that are open.
+    """SQL statements that take some URLs out of the queue. An open URL is queued or waits.
 
-    One counts them by their new state, one reads those that are fetched again, one ends them.
-
-    `keep` marks those that a set has: from then on only sets give them. None: it is not needed.
+    - `counting` counts the open URLs by state, by whether a page is stored, and by their part of the counter `queued`.
+    - `again` reads the open URLs that have a stored page or are fetched again.
+    - `end` ends the open URLs: done if a page is stored, else excluded.
+    - `keep` marks the seeds that a seed set still names, so that they stay. None if the command keeps no seeds.
     """
 
     counting: TextClause
@@ -219,7 +220,10 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _places_of_chunk(connection: Connection, command: CommandRun) -> list[tuple[int, list[bytes]]]:
-    """Return the URLs that the next chunk of a command names, by the number of their host, of hosts that are known."""
+    """Return the fingerprints that the next chunk of a command names, with the id of their host.
+
+    Leave out unknown hosts.
+    """
     by_host: dict[str, list[bytes]] = defaultdict(list)
     for host, key in places_of_chunk(command):
         by_host[host].append(key)
