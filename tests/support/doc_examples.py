@@ -163,7 +163,6 @@ LISTED: Final = {
     ("docs/api.md", "openapi-python-client"): "tests/integration/test_typed_client.py generates the client",
     ("docs/api.md", "from orbweaver_client"): "tests/integration/test_typed_client.py runs such a client",
     ("docs/benchmarks.md", "orb bench"): MINUTES,
-    ("docs/benchmarks.md", "chrt --rr 1 orb bench"): MINUTES,
     ("docs/benchmarks.md", "taskset -c 0 orb bench"): MINUTES,
     ("docs/cluster.md", "orb up [--masters"): SYNOPSIS,
     ("docs/cluster.md", "orb master --id"): "names servers of other machines; tests/e2e/test_cluster.py runs members",
