@@ -82,7 +82,8 @@ class CommandRunner:
 
         A deletion of seeds also concerns the seeds that were accepted before it. So it waits until they are applied.
         EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid. So does the second pass of a
-        SEED_SET. A command that waits delays only later commands of its crawl.
+        SEED_SET. REDISCOVER waits until no worker judges links by an earlier scope. A command that waits delays only
+        later commands of its crawl.
         """
         own = self._own
         if self._clock.elapsed() < self._not_before.get(run.id, 0.0):

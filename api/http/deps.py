@@ -57,13 +57,14 @@ class Services:
 
     - `member` is the master's id, and `ready` returns the dependencies that do not answer.
     - `tuning` returns the values that the master runs with, and `wanted` the desired state of the members.
-    - `exclusions` returns those in force.
-    - `registry` has its metrics. `archive` is None if no archive is configured.
+    - `exclusions` returns the exclusions in force.
+    - `registry` holds the metrics of this master. `archive` is None if no archive is configured.
     - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
     - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
     - `pressure` returns the resources of this master that are nearly full.
     - `uses` notes the last use of API keys. `permits` and `wrong_keys` limit requests.
-    - `longest_grant_s` and `ack_wait_s` are those of its owners. A request body may have `body_bytes` bytes.
+    - `longest_grant_s` is the `grant_s` with which the master was started, and `ack_wait_s` its setting of that name. A
+      request body may have `body_bytes` bytes.
     """
 
     catalog: Catalog
