@@ -156,14 +156,22 @@ def test_a_wrong_key_has_one_short_line_in_the_log(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_key_is_judged_by_all_layers_while_the_database_is_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "slug", "events"),
+    [
+        (Transient("the database is away"), 503, "unavailable", ["request.answered"]),
+        (ValueError("a row that cannot be read"), 500, "internal", ["request.failed", "request.answered"]),
+    ],
+)
+def test_a_key_that_cannot_be_looked_up_is_judged_by_all_layers(
+    tmp_path: Path, error: Exception, status: int, slug: str, events: list[str]
+) -> None:
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, client_of(served.app, new_key()[1]) as client:
             services: Services = served.app.state.services
-            away = Transient("the database is away")
-            with patch.object(services.keyring, "holder", side_effect=away), capture_logs() as logs:
-                problem(await client.get("/v1/crawls"), 503, "unavailable")
-            assert [line["event"] for line in logs] == ["request.answered"]
+            with patch.object(services.keyring, "holder", side_effect=error), capture_logs() as logs:
+                problem(await client.get("/v1/crawls"), status, slug)
+            assert [line["event"] for line in logs] == events
             assert (services.wrong_keys.counted, services.wrong_keys.limited) == (0, 0)
 
     asyncio.run(story())
