@@ -51,6 +51,7 @@ _ID: Final = "w1"
 _VISITS: Final = 1024
 _STATUS_S: Final = 1.0
 _ANSWER_S: Final = 10.0
+_LONGEST_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ async def _looks(broker: BrokerServer, pages: int, processes: Sequence[psutil.Pr
         worker = Answering(connected, pages)
         running = tasks.create_task(worker.run())
         for tenths in (1, 9):
-            await worker.reached(tenths * pages // 10)
+            async with asyncio.timeout(_LONGEST_S):
+                await worker.reached(tenths * pages // 10)
             cpu_s = [tree_cpu_s(process) for process in processes]
             looks.append(Look(time.monotonic(), worker.pages, cpu_s))
         running.cancel()
