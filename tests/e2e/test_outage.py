@@ -12,9 +12,13 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from shared.runtime.supervise import dying_with
 from tests.support.processes.crawl_process import Running, write_spec
 from tests.support.processes.orb_command import ROOT, command_line, orb
+
+pytestmark = pytest.mark.e2e
 
 PAGES = 30
 

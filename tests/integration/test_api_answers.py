@@ -8,14 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from api.server.app import application
 from shared.adapters.sql.catalog import list_bytes
 from shared.adapters.sql.catalog.items import SqlItems
 from shared.domain.frontier.store_model import DeadLetterRow
 from shared.domain.ids import Fingerprint, HostId, LeaseId, Term
 from shared.domain.ops.access import Role
 from shared.domain.reads.items import CrawlItems, ItemPosition, PageItems, TakenItem
-from tests.support.api.rest_api import SPEC, Api, Story, api, problem
+from tests.support.api.rest_api import SPEC, Api, Story, api, openapi_document, problem
 from tests.support.api.rest_api import told as told
 from tests.support.database.fetch_rows import fetched
 from tests.support.database.store_tables import NOW_MS, sqlite_tables
@@ -239,7 +238,7 @@ def test_head_answers_as_get_without_a_body(told: Callable[[Story], None]) -> No
 
 
 def test_answers_may_gain_fields_and_requests_may_not() -> None:
-    schemas = application().openapi()["components"]["schemas"]
+    schemas = openapi_document()["components"]["schemas"]
     closed = {name for name, schema in schemas.items() if schema.get("additionalProperties") is False}
     assert {"CrawlInput", "CrawlReplacement", "KeyInput", "CrawlSpecInput", "HotConfigurationInput"} <= closed
     assert closed.isdisjoint({"Crawl", "CrawlSummary", "CrawlSpec", "KeyView", "ProblemBody", "Plan", "Explanation"})

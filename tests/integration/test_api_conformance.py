@@ -24,11 +24,10 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
 from api.http.deps import TAGS
-from api.server.app import application
 from shared.domain.ops.access import Role
 from shared.domain.web.url import MAX_URL_CHARS
 from tests.support.api.api_server import Served, served
-from tests.support.api.rest_api import SPEC, problem
+from tests.support.api.rest_api import SPEC, openapi_document, problem
 from tests.support.database.large_crawl import grown
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.processes.kill_rounds import SEED
@@ -84,7 +83,7 @@ def document() -> BaseSchema:
             "checks": {"positive_data_acceptance": {"expected-statuses": accepted}},
         }
     )
-    schema = schemathesis.openapi.from_dict(application().openapi(), config=config)
+    schema = schemathesis.openapi.from_dict(openapi_document(), config=config)
     return schema.exclude(path=list(FOLLOWED))
 
 
@@ -113,7 +112,7 @@ def mistimed(response: Any) -> bool:
 
 def fits_another(path: str) -> bool:
     """Return True if another path of the document fits this one, and has methods of its own there."""
-    others = (other for other in application().openapi()["paths"] if other != path)
+    others = (other for other in openapi_document()["paths"] if other != path)
     return any(re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", other), path) for other in others)
 
 
@@ -188,7 +187,7 @@ def test_nothing_that_a_viewer_asks_changes_anything(running: Served) -> None:
     admin = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
     with httpx.Client(base_url=running.url, timeout=30) as client:
         tried = 0
-        for path, item in application().openapi()["paths"].items():
+        for path, item in openapi_document()["paths"].items():
             for method in set(item) - {"get"}:
                 if path.endswith("/plan"):
                     continue  # a dry run, for everybody
@@ -216,7 +215,7 @@ def test_streams_begin_as_the_document_says(path: str, role: Role, running: Serv
     httpx.put(f"{running.url}/v1/crawls/followed", json={"spec": SPEC}, headers=admin, timeout=30).raise_for_status()
     assert httpx.get(place, timeout=30).status_code == 401
     assert httpx.get(place, headers=headers, params=wrong, timeout=30).status_code == 422
-    documented = application().openapi()["paths"][path]["get"]["responses"]["200"]["content"]
+    documented = openapi_document()["paths"][path]["get"]["responses"]["200"]["content"]
     with httpx.stream("GET", place, headers=headers, params=right, timeout=30) as stream:
         assert stream.status_code == 200
         assert stream.headers["content-type"].partition(";")[0] in documented
@@ -266,7 +265,7 @@ def test_labels_stay_within_their_number_when_some_are_added(running: Served) ->
 
 @pytest.mark.long
 def test_every_resource_names_its_methods_to_who_asks_by_another(running: Served) -> None:
-    paths = application().openapi()["paths"]
+    paths = openapi_document()["paths"]
     for path in paths:
         place = re.sub(r"\{(letter|revision)\}", "1", path)
         place = re.sub(r"\{\w+\}", "docs", place)

@@ -16,15 +16,15 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from api.server.app import application
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ops.access import Role
 from shared.domain.ops.config import MasterTuning
 from shared.settings import ClusterWorkerSettings
 from tests.support.api.api_server import Served, served
+from tests.support.api.rest_api import openapi_document
 from tests.support.engines.nats_server import BrokerServer
 
-DOCUMENT: Final[dict[str, Any]] = application().openapi()
+DOCUMENT: Final[dict[str, Any]] = openapi_document()
 SCHEMAS: Final[dict[str, Any]] = DOCUMENT["components"]["schemas"]
 BANNED: Final = re.compile(
     r"\b(whoever|whom|nobody|somebody|anybody|told|tells?|said|says?|heard|hears?|knows it|begin anew)\b", re.IGNORECASE

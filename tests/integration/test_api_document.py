@@ -12,19 +12,19 @@ import jsonschema_rs
 
 from api.http.forwarding import needs_leader
 from api.server.app import application
-from tests.support.api.rest_api import client_of
+from tests.support.api.rest_api import client_of, openapi_document
 
 COMMITTED = Path(__file__).resolve().parents[2] / "openapi" / "openapi.json"
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, item in application().openapi()["paths"].items():
+    for path, item in openapi_document()["paths"].items():
         for method, operation in item.items():
             yield method.upper(), path, operation
 
 
 def test_the_committed_document_is_the_one_the_code_makes() -> None:
-    made = json.dumps(application().openapi(), indent=2, ensure_ascii=False) + "\n"
+    made = json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n"
     assert COMMITTED.read_text(encoding="utf-8") == made, "run `orb openapi > openapi/openapi.json`"
 
 
@@ -37,7 +37,7 @@ def test_the_document_is_served_as_it_is_committed() -> None:
 
 
 def test_every_reference_in_the_document_leads_somewhere() -> None:
-    document = application().openapi()
+    document = openapi_document()
     known = {
         f"#/components/{kind}/{name}"
         for kind in ("schemas", "examples", "responses", "headers")
@@ -64,7 +64,7 @@ def references(part: Any) -> Iterator[str]:
 
 def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
     names = []
-    shared = application().openapi()["components"]["responses"]
+    shared = openapi_document()["components"]["responses"]
     for method, path, operation in operations():
         where = f"{method} {path}"
         assert operation["summary"], where
@@ -81,7 +81,7 @@ def test_every_operation_is_explained_tagged_and_says_how_it_fails() -> None:
 
 
 def test_every_example_is_valid_and_every_problem_is_shown_as_its_own_kind() -> None:
-    document = application().openapi()
+    document = openapi_document()
     parts = {"components": document["components"]}
 
     def wrong(schema: str, example: object) -> list[str]:

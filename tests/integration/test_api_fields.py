@@ -9,9 +9,8 @@ import pytest
 
 from api.http.deps import TAGS
 from api.http.fields import FORMS
-from api.server.app import application
 from shared.domain.ops.access import Role
-from tests.support.api.rest_api import Api, Story, problem
+from tests.support.api.rest_api import Api, Story, openapi_document, problem
 from tests.support.api.rest_api import told as told
 
 
@@ -87,7 +86,7 @@ def test_an_unknown_value_of_the_configuration_is_told_with_what_was_meant(told:
 
 
 def test_every_pattern_that_a_request_is_held_to_is_said_in_words() -> None:
-    document = application().openapi()
+    document = openapi_document()
     schemas = document["components"]["schemas"]
     # A closed variant of a schema that answers share is a part of the spec, which has words of its own.
     named = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 
-from api.server.app import application
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.page_archive import ServedPages
 from shared.adapters.sql.catalog.items import SqlItems
@@ -20,7 +19,7 @@ from shared.domain.ops.access import Role
 from shared.domain.reads.items import CrawlItems, ItemPosition, PageItems, TakenItem
 from shared.domain.web.url import fingerprint
 from tests.support.api.event_streams import masters
-from tests.support.api.rest_api import SPEC, Api, Story, api
+from tests.support.api.rest_api import SPEC, Api, Story, api, openapi_document
 from tests.support.api.rest_api import told as told
 from tests.support.archive.archived_pages import archived
 from tests.support.archive.exchanges import AT_MS, answer
@@ -41,7 +40,7 @@ CRAWL = "/v1/crawls/{name}"
 @cache
 def document_of_application() -> Any:
     """Return the OpenAPI document."""
-    return application().openapi()
+    return openapi_document()
 
 
 def declared_for(path: str, method: str, status: int) -> set[str]:

@@ -14,7 +14,7 @@ from api.security.rights import RIGHTS, Right, UndeclaredRoute, right_of
 from api.server.app import ROUTERS, application
 from shared.domain.ops.access import Role
 from tests.support import rights_table
-from tests.support.api.rest_api import Api, api, client_of
+from tests.support.api.rest_api import Api, api, client_of, openapi_document
 
 PATHS = {
     "name": "docs", "revision": "1", "command_id": "c1", "page": "4099-" + "0" * 32, "version": "1", "segment": "s",
@@ -96,7 +96,7 @@ def test_an_application_with_a_route_of_other_making_does_not_start(path: str) -
 
 
 def test_the_document_shows_the_row_of_each_operation() -> None:
-    paths: dict[str, dict[str, Any]] = application().openapi()["paths"]
+    paths: dict[str, dict[str, Any]] = openapi_document()["paths"]
     for path, item in paths.items():
         for method, operation in item.items():
             right = right_of(method.upper(), path)

@@ -99,6 +99,7 @@ def test_a_crawl_delay_of_robots_is_kept_from_the_first_page_on_and_told(
     assert log_judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
 
 
+@pytest.mark.long
 def test_visit_hands_its_shard_back_instead_of_a_long_wait(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
     """The slot is free for other hosts while this one rests; the next visit has robots.txt and fetches a page."""
     site = SyntheticSite(pages=10)

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +50,12 @@ from tests.support.single_master import SingleMaster
 PARTITIONS = 4
 SPEC = {"seeds": ["https://example.org/"], "scope": {"max_depth": 3}}
 SOMEONE = Actor("0" * 16, "test", "r")
+
+
+@cache
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of a master. Tests share it, since making it takes a second: do not change it."""
+    return application().openapi()
 
 
 class Follower:
