@@ -30,9 +30,9 @@ class _Worker:
 
 
 class PoolCapacity:
-    """How many more URL shards the workers of each pool can take, as one master sees it.
+    """Counts how many more URL shards the workers of each pool can take, from the statuses that one master received.
 
-    - `ahead`: shards sent out per free visit of a worker. It may change.
+    - `ahead`: the number of shards to send out per free visit of a worker. It can be changed at any time.
     - `held`: why this master dispatches nothing now, or None.
     - `shares`: divides the capacity of a pool among its crawls.
     """
@@ -46,7 +46,7 @@ class PoolCapacity:
         self._unbegun: Counter[str] = Counter()
 
     def watch(self, leases: Leases) -> None:
-        """Count the shards of these leases, and of later ones in `leases`, against the capacity of their pools."""
+        """Count each lease in `leases`, and each one that is added later, against the capacity of its pool."""
         leases.watched_by = self._count
         for held in leases:
             self._count(held, 1, held.began)
@@ -92,7 +92,10 @@ class PoolCapacity:
                 self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
-        """Count a lease. 1: it is new, -1: it is over, 0: a grant of it begins."""
+        """Update the counts of the lease's pool.
+
+        `out`: 1 if the lease is new, -1 if it is over, 0 if a grant of it is about to begin. `now`: `Clock.elapsed`.
+        """
         row, unbegun = held.row, held.grant is None
         if out > 0:
             held.charged_s = self.shares.add(row.pool, row.crawl_id, 1)
@@ -117,16 +120,19 @@ class Spent:
 
 
 def spent_in(counters: Counters) -> Spent:
-    """Return what a crawl has used of its budget by its counters. Requisites and stored pages use up nothing."""
+    """Compute from a crawl's counters in one partition what the crawl has used of its budget there.
+
+    Leased requisites, and leased URLs whose page is stored already, do not count.
+    """
     return Spent(counters.pages, counters.bytes, counters.leased - counters.revisiting)
 
 
 class BudgetReservation:
     """A crawl's page and byte budget, which all partitions of this master share.
 
-    Dispatch reserves one page for each leased URL. The URL's outcome releases it, and counts the page if it is new. The
-    spending of other masters is as old as its last read (`restore`). This check only avoids useless queries: the
-    dispatching transaction enforces the budget in SQL (`Store.dispatch`).
+    Dispatch reserves one page for each leased URL. The URL's outcome releases the reservation, and counts the page if
+    it is new. What other masters spend is known only as of the last `restore`. This check only avoids useless queries:
+    the dispatching transaction enforces the budget in SQL (`Store.dispatch`).
     """
 
     def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
@@ -142,9 +148,10 @@ class BudgetReservation:
         return f"<BudgetReservation {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
 
     def pause_until(self, until: float) -> None:
-        """Lease no URLs of the crawl before `until` (`Clock.elapsed`).
+        """Treat the budget as spent until `until` (`Clock.elapsed`).
 
-        SQL had no budget left, so the numbers in memory are out of date.
+        Call it when SQL leased nothing although the numbers in memory left some budget: other masters may have spent
+        it.
         """
         self._paused_until = until
 
@@ -175,7 +182,11 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return the partition's share of the crawl's pages, next to those of partitions with a lesser number."""
+        """Return the partition's share of the crawl's requests for stored pages: its part of the crawl's stored pages.
+
+        The share is a range of 0..2^64. It begins where the pages of the partitions with smaller numbers end, so the
+        shares of all partitions adjoin.
+        """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0
         return share(before, here, self._total.pages)

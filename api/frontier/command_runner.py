@@ -111,10 +111,10 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if the exclusion is in force here, and no worker may send a request that it covers.
+        """Return True if this owner applies the exclusion, and no worker may send a request that the exclusion covers.
 
-        From then on no lease and no grant has a URL that it covers. So none of them is requested any more, even by a
-        worker that does not know the exclusion.
+        From then on no URL that the exclusion covers is leased or granted. So a worker that has not received the
+        exclusion requests no such URL either.
         """
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
@@ -124,7 +124,8 @@ class CommandRunner:
     async def _seeds_given_back(self, run: CommandRun) -> bool:
         """Return True if no worker may request a URL that the next chunk of a SEED_SET must withdraw.
 
-        Otherwise recall the visits. A worker learns that at its next question to the owner.
+        Otherwise mark the granted leases with such URLs as `recalled`, and return False. Their workers get `stop` when
+        they next ask to extend the grant. Return False, too, if SQL cannot be read now.
         """
         own = self._own
         try:
@@ -139,11 +140,11 @@ class CommandRunner:
         return not recalled
 
     async def _scope_in_force(self, run: CommandRun) -> bool:
-        """Return True if the changed scope is in force here, and no worker may request a URL that it does not admit.
+        """Return True if this owner applies the changed scope, and no granted lease has a URL that the scope excludes.
 
-        From then on no granted lease has such a URL: dispatch judges what it leases until the command is applied. The
-        sweep ends a lease with such a URL once its grant has expired. Its URLs must be in the queue before the command
-        comes by.
+        From then on no such URL is granted: dispatch judges what it leases until the command is applied. If a granted
+        lease has such a URL, the sweep ends the lease after the grant has expired. That puts its URLs back into the
+        queue, where the command finds them. Return True if the crawl is deleted, and False if SQL cannot be read now.
         """
         own = self._own
         try:
@@ -161,10 +162,14 @@ class CommandRunner:
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
     async def _visits_in_scope(self, run: CommandRun) -> bool:
-        """Return True if the wider scope is in force here, and no worker may judge links by an earlier one.
+        """Return True if a REDISCOVER may read its next pages.
 
-        Later leases have a revision that a worker must know before it begins. So pages that are stored from then on
-        need not be read. The archive must be in reach.
+        - This owner must apply the wider scope.
+        - No lease of an earlier revision may be left. This method ends such leases that no worker has begun.
+        - This master must be able to read the archive, unless the next chunk reads no page.
+
+        Links of pages that are stored from then on are judged by the wider scope, so the command need not read those
+        pages. Return True if the crawl is deleted, and False if SQL cannot be read now.
         """
         own = self._own
         try:
@@ -186,7 +191,10 @@ class CommandRunner:
         return False
 
     async def _needs_no_archive(self, run: CommandRun) -> bool:
-        """Return True if the next chunk reads no page. Otherwise log once that this master cannot read the archive."""
+        """Return True if the next chunk reads no page.
+
+        Otherwise return False, and log once for each command that this master cannot read the archive.
+        """
         if not (await self._store.readable_pages(run)).pages:
             return True
         if run.id not in self._without_archive:
@@ -196,12 +204,15 @@ class CommandRunner:
         return False
 
     def _earlier_leases(self, run: CommandRun) -> list[TrackedLease]:
-        """Return the crawl's leases of revisions before that of the command."""
+        """Return the crawl's leases that were made under a spec revision before the revision that the command names."""
         revision = int(str(run.args["revision"]))
         return [held for held in self._own.leases.of_crawl(run.crawl_id) if held.row.spec < revision]
 
     async def _recall(self, leases: Sequence[TrackedLease]) -> None:
-        """End some leases that no worker has begun, so that their URLs are leased again under the present revision."""
+        """End up to `_LEASES_AT_ONCE` of these leases that no worker has begun.
+
+        Their URLs return to the queue, and are leased again under the present revision.
+        """
         own = self._own
 
         async def recall() -> None:
@@ -217,7 +228,10 @@ class CommandRunner:
         await until_resource_available(recall)
 
     async def _found_again(self, run: CommandRun) -> Rediscovered | None:
-        """Find again what the next chunk of a REDISCOVER has, and publish it. None: the crawl is deleted."""
+        """Read the pages of the next chunk of a REDISCOVER, and publish their links that the present scope admits.
+
+        Return None if the crawl is deleted. Raise the errors of `Rediscovery.chunk`.
+        """
         await self._writer.look_up([run.crawl_id])
         crawl = self._own.crawls.find(run.crawl_id)
         if crawl is None:
@@ -225,7 +239,11 @@ class CommandRunner:
         return await self._rediscovery.chunk(run, crawl, await self._store.readable_pages(run))
 
     async def _advance(self, run: CommandRun) -> None:
-        """Apply the next chunk of a command."""
+        """Apply the next chunk of a command.
+
+        If a REDISCOVER cannot read or publish now, return without applying it, and try again later. A command that can
+        never be applied becomes a dead letter.
+        """
         found = None
         if run.kind == CommandKind.REDISCOVER:
             try:
@@ -244,7 +262,13 @@ class CommandRunner:
             await until_resource_available(partial(self._give_up, run, error))
 
     async def _chunk(self, run: CommandRun, sent: Sequence[int], upto: int | None, found: Rediscovered | None) -> None:
-        """Apply one chunk in one transaction."""
+        """Apply the next chunk of a command in one transaction.
+
+        Return without applying it if the command has ended, or if leases must end first. Then it is tried again.
+
+        - `sent`, `upto`: the result of `_publish_letters` for a REPLAY, otherwise empty and None.
+        - `found`: the result of `_found_again` for a REDISCOVER, otherwise None.
+        """
         own, writer = self._own, self._writer
         async with self._turn, writer.writing(TransactionKind.COMMAND):
             if not self._commands.current(run):
@@ -286,10 +310,10 @@ class CommandRunner:
             log.info("command.applied", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _recall_ungranted(self, run: CommandRun) -> None:
-        """End leases that no worker has begun, so that their URLs are queued again (within `writing`).
+        """End the crawl's leases that no worker has begun, on the hosts of the next chunk (within `writing`).
 
-        The rows get no mark, because the command applies to them. Only hosts of the next chunk are considered: their
-        leases are bounded in number, unlike those of the crawl.
+        Their URLs are queued again, without the mark of a command in progress, so that the command applies to them.
+        Leases on other hosts stay, so that one transaction ends a bounded number of leases.
         """
         own = self._own
         unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]
@@ -303,7 +327,10 @@ class CommandRunner:
             own.suspect_orphans()
 
     async def _give_up(self, run: CommandRun, error: Permanent) -> None:
-        """Make a command that can never be applied a dead letter, in one transaction."""
+        """Store a command that can never be applied as a dead letter, and end the command, in one transaction.
+
+        `error` says why it cannot be applied.
+        """
         own = self._own
         message = encode(Command(id=run.id, crawl=run.crawl_id, kind=run.kind, args=run.args))
         now_ms = self._clock.unix_ms()
@@ -320,7 +347,7 @@ class CommandRunner:
         log.error("command.dead_lettered", partition=own.partition, command=run.id, kind=run.kind, error=str(error))
 
     async def _publish_letters(self, run: CommandRun) -> tuple[list[int], int]:
-        """Publish the next messages of a REPLAY. Return the ids of the sent letters, and the last letter id covered.
+        """Publish the next messages of a REPLAY. Return the ids of the published letters, and the last id of the chunk.
 
         A message that the broker refuses stays a dead letter. A message that fails again meanwhile becomes a new dead
         letter, which this command does not cover.
@@ -342,7 +369,11 @@ class CommandRunner:
                 await asyncio.sleep(error.retry_in)
 
     async def _publish(self, letter: MessageDeadLetter, message_id: str) -> None:
-        """Publish the message on the subject where it first arrived. A lease has published the URLs of a shard."""
+        """Publish the message of a dead letter again, on the subject where it first arrived.
+
+        An unreadable URL shard is not published, because its lease publishes the URLs anew. `message_id`: by this id
+        the broker recognizes a repeated message, and stores it once.
+        """
         if letter.kind == "items":
             await self._broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)
         elif letter.kind != "shard":
@@ -362,9 +393,10 @@ def _is_command(data: bytes) -> bool:
 
 
 def _renamed(data: bytes, producer: str) -> bytes:
-    """Return discoveries under a new producer name, because their number is behind the mark of their first producer.
+    """Return the encoded discoveries with `producer` as the name of their producer, and 1 as their message number.
 
-    They are accepted again: they were counted as refused when they became a dead letter.
+    Under the first name the owner would ignore the message as a repeat: its number was recorded when it became a dead
+    letter. Return `data` unchanged if it cannot be read.
     """
     try:
         message = decode_discoveries(data)

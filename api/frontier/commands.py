@@ -1,6 +1,6 @@
 """The commands in progress of one partition, and which of them is next. Pure.
 
-Commands of one crawl run in the order in which they were accepted. Those of several crawls take turns. A row that is
+Commands of one crawl run in the order in which they were accepted. Commands of several crawls take turns. A row that is
 written while a command is in progress carries the command's number as its mark. The command skips such rows.
 """
 
@@ -28,7 +28,8 @@ class Commands:
     def add(self, run: CommandRun) -> None:
         """Add an accepted command.
 
-        A DELETE ends the other commands of its crawl, a RESCOPE or REDISCOVER an earlier one of its kind.
+        A DELETE replaces all other commands of its crawl. A RESCOPE or REDISCOVER replaces the crawl's earlier command
+        of the same kind.
         """
         if run.kind in (CommandKind.DELETE, CommandKind.RESCOPE, CommandKind.REDISCOVER):
             every, kept = self._runs.values(), run.kind != CommandKind.DELETE
@@ -56,14 +57,14 @@ class Commands:
         return list(first.values())
 
     def marks(self, before: int | None = None) -> Mapping[CrawlId, int]:
-        """Return a mapping from crawl to the number of its newest command in progress: the mark of rows written later.
+        """Return the mark for rows written now: each crawl's newest command in progress, by its number.
 
         `before`: consider only commands whose messages have a smaller sequence.
         """
         return {run.crawl_id: run.number for run in self._runs.values() if before is None or run.sequence < before}
 
     def sequences(self) -> list[int]:
-        """Return the stream sequences of the messages of these commands, ascending."""
+        """Return the stream sequences of the messages of the commands in progress, ascending."""
         return sorted(run.sequence for run in self._runs.values())
 
     def rescopes(self, crawl_id: CrawlId) -> bool:

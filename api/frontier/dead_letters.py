@@ -12,7 +12,7 @@ _EVIDENCE_CHARS = 2000
 def letter_of(kind: ReportKind, report: Delivered, evidence: str) -> DeadLetterRow:
     """Return the dead letter of a report that can never be applied; `evidence` says why.
 
-    It names the report's crawl if the report can be read and has one.
+    The dead letter names the report's crawl, or None if the report cannot be read or has no crawl.
     """
     at_ms = report.at_ns // 1_000_000
     return DeadLetterRow(_crawl_of(kind, report.data), kind, at_ms, evidence[:_EVIDENCE_CHARS], payload=report.data)

@@ -35,7 +35,9 @@ def gather(
     """Decode discovery reports into one batch for a transaction, in order.
 
     Every URL is canonicalized again, so that the tables have one form whatever version a worker runs. A URL without a
-    canonical form, or of another partition, is refused. URLs that an exclusion covers are not to be queued.
+    canonical form, or of another partition, is counted as refused. The batch names the URLs that an exclusion covers,
+    so that they are not queued. A report that cannot be read becomes a dead letter of the batch. `partitions`: the
+    number of partitions of the cluster.
     """
     messages: list[tuple[ProducerMark, tuple[DiscoveredLink, ...], int]] = []
     letters: list[DeadLetterRow] = []
@@ -63,7 +65,10 @@ def gather(
 
 
 def with_priorities(batch: DiscoveryTransaction, rules: Mapping[CrawlId, CompiledPriority]) -> DiscoveryTransaction:
-    """Return the batch with the priorities that the rules of each crawl give its URLs."""
+    """Return the batch with the priority of each link set by the rules of its crawl.
+
+    Links of a crawl without rules keep their priority.
+    """
     if not rules:
         return batch
     messages = tuple(
@@ -122,10 +127,10 @@ def _message(
 
 
 def links_to_judge(batch: DiscoveryTransaction, crawls: DispatchCrawls) -> Mapping[int, DispatchCrawl]:
-    """Return the messages, by their place in the batch, whose links the present scope of their crawl must judge.
+    """Return the messages whose links the present scope must judge: a mapping from index in the batch to crawl.
 
-    These are seeds, and links that a worker found under an earlier revision of the spec. A crawl whose spec cannot be
-    used judges nothing: nothing of it is dispatched.
+    These are messages with seeds, and messages whose links a worker judged under an earlier revision of the spec. A
+    crawl whose spec cannot be used is left out, because nothing of it is dispatched.
     """
     found: dict[int, DispatchCrawl] = {}
     for place, (mark, links, _) in enumerate(batch.messages):
@@ -140,9 +145,11 @@ def links_to_judge(batch: DiscoveryTransaction, crawls: DispatchCrawls) -> Mappi
 def judged(
     batch: DiscoveryTransaction, crawls: Mapping[int, DispatchCrawl], names: Mapping[int, str]
 ) -> DiscoveryTransaction:
-    """Return the batch with its links judged by the scopes of `crawls`, the crawls of some of its messages by place.
+    """Return the batch with the links of some messages judged by the present scope of their crawl.
 
-    `names`: the names of the hosts whose pages have the links. A host that is missing there counts as the link's own.
+    - `crawls`: the messages to judge, as `links_to_judge` returns them.
+    - `names`: the names, by id, of the hosts whose pages have the links. A link of a host without a name is judged as a
+      link within its own host.
     """
     messages = list(batch.messages)
     for place, crawl in crawls.items():

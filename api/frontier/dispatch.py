@@ -45,7 +45,10 @@ _SPENT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A shard whose subject was taken. It is published again at `at`, and after that with twice the wait."""
+    """A shard that the broker refused, because an earlier shard is still in the same slot of the host.
+
+    It is published again at `at` (`Clock.elapsed`). Each further refusal doubles the wait, `wait_s`.
+    """
 
     held: TrackedLease
     at: float
@@ -65,7 +68,7 @@ _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 @dataclass(slots=True)
 class DispatchPlan:
-    """The decisions of one pass of dispatch. Its queues are out of the lines of due hosts until leased or put back.
+    """The decisions of one pass of dispatch, for queues that were taken out of the lines of due hosts.
 
     - `requests`: leases to write. Their slots and their budget are reserved already.
     - `unprepared`: queues for which SQL must first move or exclude URLs (`_Preparation`).
@@ -89,7 +92,7 @@ class Dispatch:
         self._paused_until = float("-inf")
 
     async def run(self) -> None:
-        """Lease and publish whenever a host is due and a worker has capacity, until cancelled."""
+        """Lease and publish URL shards whenever a host is due and a worker has capacity, until cancelled."""
         own = self._own
         while True:
             seen = own.work.revision
@@ -108,7 +111,10 @@ class Dispatch:
     # --- decide -------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> DispatchPlan:
-        """Begin a pass of dispatch and return its decisions, without I/O. `DueHosts.settle` ends the pass."""
+        """Begin a pass of dispatch and return its decisions, without I/O. `now`: `Clock.elapsed`.
+
+        The caller ends the pass with `DueHosts.settle`.
+        """
         plan, left = DispatchPlan(), self._own.settings.dispatch_batch_size
         self._hosts.lines.begin(now)
         for pages in self._own.recrawls.values():
@@ -126,7 +132,11 @@ class Dispatch:
         return plan
 
     def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl is dispatching and has budget left."""
+        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`): it is not stopped, and has budget left.
+
+        A crawl that fetches pages again, or leases requisites apart from pages, needs no budget left. Neither stored
+        pages nor requisites use any.
+        """
         crawl = self._crawls.get(crawl_id)
         if crawl is None or not crawl.dispatching:
             return False
@@ -137,7 +147,13 @@ class Dispatch:
     def _decide(
         self, host: Host, queue: CrawlQueue, now: float, *, promoted: bool = False
     ) -> LeaseRequest | _Preparation | None:
-        """Return what to do with a taken queue. None: it was put back, or its crawl is gone."""
+        """Decide what to do with a queue that was taken out of its line.
+
+        Return a lease request with its slot and budget reserved, or what SQL must do first. Return None if there is
+        nothing to lease now: the queue was put back, or its crawl is gone.
+
+        `promoted`: True if the URLs that waited and are due were just moved into the queue.
+        """
         crawl = self._crawls.get(queue.crawl_id)
         if crawl is None:
             return None
@@ -194,7 +210,7 @@ class Dispatch:
         )
 
     def _undo(self, plan: DispatchPlan) -> None:
-        """Put back all queues of the plan: nothing was leased."""
+        """Put back all queues of a plan, and release its slots and budget, because nothing was leased."""
         for request, host, queue in plan.requests:
             crawl = self._crawls.get(request.crawl_id)
             if crawl is not None:
@@ -234,7 +250,7 @@ class Dispatch:
         return plan.taken
 
     async def _prepare(self, plan: DispatchPlan, now: float) -> None:
-        """Prepare the queues that need it, and add their leases to the plan (within `writing`)."""
+        """Prepare the plan's `unprepared` queues in SQL, and add lease requests for them (within `writing`)."""
         for host, queue in plan.unprepared:
             step = self._decide(host, queue, now)  # again: the crawl may have changed during another preparation
             if step is _Preparation.PROMOTE:
@@ -248,7 +264,7 @@ class Dispatch:
                 await self._exclude_rest(host, queue, OWNER)
 
     async def _promote(self, host: Host, queue: CrawlQueue) -> None:
-        """Move URLs that waited and are due into the queue."""
+        """Move the queue's waiting URLs that are due to its queued URLs, in SQL and in memory."""
         await self._store.promote(self._writer.fence, queue.crawl_id, host.host_id, self._clock.unix_ms())
         self._writer.committed()
         for row in await self._store.queue_rows([(queue.crawl_id, host.host_id)]):
@@ -257,9 +273,10 @@ class Dispatch:
             queue.next_due = self._clock.elapsed() + wait_s if row.waiting else NEVER
 
     async def _exclude_rest(self, host: Host, queue: CrawlQueue, reason: str) -> None:
-        """Exclude the rest of the queue. A large queue takes several turns.
+        """Exclude the queued and waiting URLs of the queue, for `reason`. A large queue takes several calls.
 
-        The budget of the host spares stored pages that are queued for their links: they use none of it.
+        If the reason is the page budget of the host, stored pages that are queued for their links stay: they use no
+        budget.
         """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
@@ -270,7 +287,10 @@ class Dispatch:
         queue.stored_only = reason == HOST_BUDGET and not queue.empty
 
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
-        """Lease the requests in one transaction (within `writing`)."""
+        """Lease URLs for the requests in one transaction (within `writing`). Return the new leases.
+
+        If SQL leases nothing for a request, release its slot and budget.
+        """
         own, asked = self._own, [request for request, _, _ in requests]
         crawls = map(self._crawls.get, {request.crawl_id for request in asked})
         bounded = {crawl.crawl_id: crawl.spec.budget for crawl in crawls if crawl and crawl.spec.budget.bounded}
@@ -315,7 +335,10 @@ class Dispatch:
         return shards
 
     async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:
-        """Read the numbers of queues from SQL. Only SQL knows how many of the leased URLs waited, and what waits."""
+        """Read the counts and due times of these queues from SQL again.
+
+        The lease of due pages changes them, and only SQL has how many of the leased URLs waited.
+        """
         if not places:
             return
         queues = {(queue.crawl_id, host.host_id): (host, queue) for host, queue in places}
@@ -329,8 +352,8 @@ class Dispatch:
     async def publish(self, held: TrackedLease) -> bool:
         """Publish the shard of a lease, unless the lease has ended.
 
-        Return False if the broker still has another shard in the same slot of the host. If the broker is unavailable,
-        return True: the sweep publishes the shard later.
+        Return False if the broker still has another shard in the same slot of the host, otherwise True. If the broker
+        is unavailable, the sweep publishes the shard later. If the shard is too large, the sweep splits the lease.
         """
         row = held.row
         if held not in self._leases:
@@ -376,7 +399,10 @@ class Dispatch:
         return queued
 
     async def _publish_refused(self) -> None:
-        """Publish shards again whose slot still had its previous message: its worker has reported and will ack soon."""
+        """Publish again the shards that the broker refused, if their wait is over.
+
+        An earlier shard was in the same slot. Its worker has reported and will acknowledge it soon.
+        """
         now = self._clock.elapsed()
         for lease_id in list(self._refused):
             # The sweep may publish others while this loop awaits.
@@ -391,7 +417,10 @@ class Dispatch:
 
 
 def shard_url(url: LeasedUrl) -> ShardUrl:
-    """Return a leased URL as it is sent to a worker, with what its stored page is compared with."""
+    """Return a leased URL in the form that is sent to a worker.
+
+    If its page is stored, this includes the validators and the digest with which the new response is compared.
+    """
     last, kind = url.last, kind_of(url.flags)
     if last is None:
         return ShardUrl(url.url, url.depth, url.attempt, url.hops, kind=kind, extra=url.extra)
@@ -405,8 +434,10 @@ def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     """Return the maximum number of URLs in the queue's next shard.
 
     That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
-    it. A host without a delay that was never visited gets a single URL: further shards wait for what that visit
-    reports. `due`: the stored pages that are due besides the queued URLs, or more.
+    it. A host without a delay that was never visited gets a single URL: its further shards depend on what that visit
+    reports.
+
+    `due`: an upper bound for the stored pages that are due besides the queued URLs.
     """
     if queue.delay_s == 0 and not host.facts.visited:
         return 1

@@ -26,7 +26,7 @@ log = structlog.get_logger("orb.frontier")
 
 
 def delay_of(politeness: Politeness, facts: HostFacts) -> float:
-    """Return the least seconds between two requests to a host, by the politeness of a spec and the host's facts."""
+    """Return the minimum seconds between two requests to a host, by the politeness of a spec and the host's facts."""
     return host_delay(
         politeness,
         crawl_delay_s=facts.crawl_delay_ms / 1000,
@@ -38,10 +38,11 @@ def delay_of(politeness: Politeness, facts: HostFacts) -> float:
 
 @dataclass(slots=True)
 class DispatchCrawl:
-    """A crawl as owners need it: its spec, its state and its remaining budget.
+    """A crawl as owners need it: its spec, its state and its remaining budget (`allowance`).
 
     - `dispatching`: False while it is paused, is ending or has spent its time, and while its spec is `refused`.
-    - `refresh_ms`: stored pages that become due after this (Unix ms) are left for later; 0 leaves none.
+    - `refresh_ms`: stored pages that become due after this time (Unix ms) are not fetched for now. 0: there is no
+      limit.
     - `refused`: why workers cannot use a pattern of its spec, None if they can.
     """
 
@@ -72,12 +73,12 @@ class DispatchCrawl:
         return self.by_host[1]
 
     def spec_of(self, host: str) -> CrawlSpec:
-        """Return the spec as it applies to the URLs of `host`."""
+        """Return the spec with the overrides that apply to the URLs of `host`."""
         return self.host_specs.of(host) if self.spec.overrides else self.spec
 
     @property
     def changing(self) -> bool:
-        """True while the command that applies a changed scope may not have arrived yet."""
+        """True if the spec was changed, and the command that applies its scope may not have reached the owners yet."""
         return self.revision > 1 and self.state is CrawlState.SEEDING
 
     def delay_s(self, host: str, facts: HostFacts) -> float:
@@ -85,7 +86,7 @@ class DispatchCrawl:
         return delay_of(self.spec_of(host).politeness, facts)
 
     def pace(self, host: str, facts: HostFacts) -> tuple[float, int]:
-        """Return a host's delay for this crawl in seconds, and how many of its shards may be out at once.
+        """Return a host's delay for this crawl in seconds, and how many of the crawl's shards may be out there at once.
 
         The second number is 1 until the host was visited.
         """
@@ -113,13 +114,14 @@ class DispatchCrawl:
 
     @property
     def recrawl(self) -> CompiledRecrawl | None:
-        """When stored pages are fetched again; None if each page is fetched once."""
+        """The rules by which stored pages are fetched again; None if each page is fetched once."""
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
 
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
-        """Return what decides on an outcome of this URL as on a page that is fetched again; None if nothing does.
+        """Return the recrawl rules that decide on an outcome of this URL, or None if the URL is fetched only once.
 
-        A page that was leased to be fetched again keeps its versions, although no page is fetched again any more.
+        A URL that was leased as a stored page is decided by the rules even if the spec fetches no page again any more.
+        So the page keeps its versions.
         """
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
@@ -129,11 +131,11 @@ class DispatchCrawls:
     """The crawls that a master has loaded, and those that its owners looked up, by id.
 
     The master loads the crawls that are worked on, soon after it starts. An owner may need a crawl before that, or
-    after it has ended. Then it looks the crawl up: it reads the row from SQL (`PartitionWriter.look_up`) and decides by
-    that. Such a crawl is never dispatched. It is kept until the master has compared all crawls with SQL again
+    after the crawl has ended. Then the owner reads the crawl's row from SQL (`PartitionWriter.look_up`). A crawl that
+    was looked up is never dispatched. It is kept until the master has compared all crawls with SQL again
     (`forget_looked_up`).
 
-    `exclusions` are those in force. They hold for every crawl.
+    `exclusions`: the exclusions in force, which apply to every crawl.
     """
 
     def __init__(self) -> None:
@@ -151,7 +153,10 @@ class DispatchCrawls:
         return self._crawls.get(crawl_id)
 
     def find(self, crawl_id: CrawlId) -> DispatchCrawl | None:
-        """Return the crawl, loaded or looked up. If it was looked up before, None means that it is deleted."""
+        """Return the crawl if it is loaded or was looked up, otherwise None.
+
+        After `PartitionWriter.look_up` None means that the crawl is deleted.
+        """
         return self._crawls.get(crawl_id) or self._looked_up.get(crawl_id)
 
     def going_on(self, crawl_id: CrawlId) -> bool:
@@ -162,14 +167,14 @@ class DispatchCrawls:
     def is_stopped(self, crawl_id: CrawlId) -> bool:
         """Return True if workers may start no request of the crawl now.
 
-        For a looked-up crawl only its state decides.
+        An unknown crawl is stopped. A crawl that was only looked up is stopped if it is paused.
         """
         crawl = self.find(crawl_id)
         loaded = crawl_id in self._crawls
         return crawl is None or crawl.state is CrawlState.PAUSED or (loaded and not crawl.dispatching)
 
     def unknown(self, crawl_ids: Iterable[CrawlId]) -> set[CrawlId]:
-        """Return those of the crawl ids that are neither loaded nor looked up."""
+        """Return the given ids of crawls that are neither loaded nor looked up."""
         return {crawl_id for crawl_id in crawl_ids if self.find(crawl_id) is None}
 
     def put(self, crawl: DispatchCrawl) -> None:
@@ -179,7 +184,7 @@ class DispatchCrawls:
         self._strictest = None
 
     def looked_up(self, rows: Iterable[CrawlRow]) -> None:
-        """Store rows of crawls that were read from SQL. Ignore crawls that this master has loaded."""
+        """Add crawls as looked up, from rows just read from SQL. Ignore crawls that this master has loaded."""
         for row in rows:
             if row.crawl_id not in self._crawls:
                 self._looked_up[row.crawl_id] = _looked_up(row)
@@ -197,7 +202,8 @@ class DispatchCrawls:
     def longest_delay_s(self, host: Host) -> float:
         """Return the longest delay, in seconds, that any loaded crawl may require for a host.
 
-        The crawls are scanned only after one has changed.
+        It may exceed what each crawl requires, so that the crawls without overrides are scanned only after a crawl has
+        changed.
         """
         if not self._crawls:
             return 0.0
@@ -215,17 +221,17 @@ class DispatchCrawls:
         return max([longest_s, *(crawl.delay_s(host.name, host.facts) for crawl in self._overriding)])
 
     def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
-        """Return a mapping from crawl to its `max_depth`, without crawls that are `unknown`."""
+        """Return a mapping from crawl to its `max_depth`, without crawls that are neither loaded nor looked up."""
         crawls = map(self.find, set(crawl_ids))
         return {crawl.crawl_id: crawl.max_depth for crawl in crawls if crawl is not None}
 
     def priorities(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, CompiledPriority]:
-        """Return the compiled rules of those crawls whose spec has rules in `priority`."""
+        """Return a mapping from crawl to its compiled priority rules, without crawls whose spec has none."""
         crawls = [crawl for crawl in map(self.find, set(crawl_ids)) if crawl is not None and crawl.spec.priority]
         return {crawl.crawl_id: compiled_priority(crawl.spec.priority) for crawl in crawls}
 
     def max_requisites(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int]:
-        """Return a mapping from crawl to its `budget.max_requisites`, without crawls that have none."""
+        """Return a mapping from crawl to its `budget.max_requisites`, without crawls that have no such limit."""
         limits = {
             crawl_id: crawl.spec.budget.max_requisites for crawl_id in crawl_ids if (crawl := self.find(crawl_id))
         }
@@ -242,9 +248,10 @@ def spec_of(row: CrawlRow) -> CrawlSpec | None:
 
 
 def _looked_up(row: CrawlRow) -> DispatchCrawl:
-    """Return the crawl without its budget, which matters only at dispatch.
+    """Return a crawl made from its SQL row. It has no budget, because a crawl that was looked up is never dispatched.
 
-    A spec of a later version cannot be read here. The crawl's reports still count, under the default rules.
+    If this version cannot read the spec, the crawl gets a default spec and `refused` names the cause. So its reports
+    are still applied.
     """
     read = spec_of(row)
     spec = read or CrawlSpec(seeds=(Seed(url=""),))

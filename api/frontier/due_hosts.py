@@ -1,6 +1,6 @@
 """The due hosts of a partition, in one line per crawl, longest due first. Pure.
 
-A line tells `PoolShares` how many hosts it has, and gets capacity allotted. Hosts are then taken from its head.
+`PoolShares` allots capacity to each line by its number of hosts. Hosts are then taken from the head of the line.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ class DueHosts:
         self._shares.update(line)
 
     def discard(self, crawl_id: CrawlId, host_id: HostId) -> None:
-        """Take a host out of the crawl's line."""
+        """Take a host out of the crawl's line, if it is there."""
         line = self._lines.get(crawl_id)
         if line is not None and host_id in line.hosts:
             del line.hosts[host_id]
@@ -61,7 +61,10 @@ class DueHosts:
             self._changed(line)
 
     def begin(self, now: float) -> None:
-        """Begin a pass of dispatch. Lines whose unused allotment was taken away may get capacity again."""
+        """Begin a pass of dispatch at `now` (`Clock.elapsed`).
+
+        Lines whose unused allotment was taken away may get capacity again.
+        """
         self._passing, self._now = True, now
         for line in self._overdue:
             line.overdue = False

@@ -43,10 +43,12 @@ _ENDS_SOON_MS = 2_000
 
 
 class GrantTerms(NamedTuple):
-    """How long a worker must wait before it asks a leased host, in seconds, and whether it must stop.
+    """How long a worker must wait before it requests a URL of a leased host, in seconds, and whether it must stop.
 
-    `delay_s`: the delay after each response. `rest_s`: what is left of that delay now. `blocked_s`: how long the host
-    is still blocked. `stop`: no request may start under this lease.
+    - `delay_s`: the delay after each response.
+    - `rest_s`: how much of that delay is left now.
+    - `blocked_s`: how long the host is still blocked.
+    - `stop`: no request may start under this lease.
     """
 
     delay_s: float
@@ -56,9 +58,9 @@ class GrantTerms(NamedTuple):
 
 
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
-    """Return the waits that a lease's host requires at `now` (`Clock.elapsed`).
+    """Return the waits that a lease's host requires at `now` (`Clock.elapsed`). `host`: None if it is not in memory.
 
-    `stop` is set if the shard was leased without a delay and the host has one now: other shards of it may be out.
+    `stop` is set if the shard was leased without a delay and the host has a delay now: other shards of it may be out.
     """
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
@@ -71,10 +73,10 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
 
 @dataclass(slots=True)
 class _PendingAsk:
-    """A question that waits for its answer since `asked`.
+    """A worker's question to begin a lease, which arrived at `asked` (`Clock.elapsed`) and waits for its answer.
 
-    `caught_up`: the number of the lease's grant when the question arrived, None if it had none. The outcomes published
-    before the question are applied.
+    `caught_up`: the number of the lease's newest grant when the question arrived, or None. If it is set, all outcomes
+    that were published before the question have been applied.
     """
 
     lease_id: LeaseId
@@ -137,7 +139,10 @@ class GrantService:
         return ask.reply
 
     async def _answer_all(self, asked: Sequence[_PendingAsk]) -> None:
-        """Answer the questions, and grant what may be granted (within `writing`)."""
+        """Set the `reply` of each question, and grant the leases that may be granted (within `writing`).
+
+        A reply stays None if the owner cannot prove its term: then no answer is sent.
+        """
         leases = self._leases
         granting: list[tuple[_PendingAsk, TrackedLease]] = []
         proven: list[_PendingAsk] = []
@@ -179,9 +184,10 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Count the expired grant (within `writing`). Return the answer if no further grant may be given.
+        """Count the lease's expired grant as a failure (within `writing`).
 
-        The host's delay counts from that grant's end.
+        Return the answer to the worker if no further grant may be given, or None if one may. The host's delay counts
+        from the end of the expired grant.
         """
         grant, row = held.grant, held.row
         if grant is None or grant.counted:  # by an earlier try, which could not write the further grant
@@ -212,7 +218,7 @@ class GrantService:
         return None if lives else Gone()
 
     async def _refusal(self, held: TrackedLease) -> Answer | None:
-        """Return the answer if no request may start, or None if one may start soon (within `writing`).
+        """Return the answer to `begin` if no request may start now, or None if one may start soon (within `writing`).
 
         A shard that would wait for long goes back to the queue, so that it occupies neither a visit nor a slot.
         """
@@ -242,9 +248,10 @@ class GrantService:
         return terms._replace(stop=True) if stopped else terms
 
     async def _grant(self, granting: Sequence[tuple[_PendingAsk, TrackedLease]]) -> None:
-        """Give all these grants in one transaction (within `writing`).
+        """Grant all these leases in one transaction, and set the replies (within `writing`).
 
-        If the database is full, none of them begins, and the live grants of other leases go on.
+        If the database is full, no lease is granted and each worker must wait. The live grants of other leases
+        continue.
         """
         writer = self._writer
         try:
@@ -277,7 +284,7 @@ class GrantService:
         )
 
     def _go(self, held: TrackedLease) -> Go:
-        """Return the permission to fetch under the lease's newest grant, with the host's politeness."""
+        """Return the answer that permits to fetch under the lease's newest grant, with the host's politeness."""
         row, terms = held.row, self._terms(held)
         return Go(
             grant=held.grant.number if held.grant is not None else row.grants,
