@@ -371,8 +371,8 @@ class CommandRunner:
     async def _publish(self, letter: MessageDeadLetter, message_id: str) -> None:
         """Publish the message of a dead letter again, on the subject where it first arrived.
 
-        An unreadable URL shard is not published, because its lease publishes the URLs anew. `message_id`: by this id
-        the broker recognizes a repeated message, and stores it once.
+        An unreadable URL shard is not published, because its lease publishes the URLs anew. `message_id`: a repeat with
+        the same id within two minutes is dropped by the broker.
         """
         if letter.kind == "items":
             await self._broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)

@@ -1,21 +1,22 @@
-"""The host queues of a partition: its hosts with work soon, ordered by when politeness allows a fetch.
+"""The host queues of a partition: its hosts that have work soon, ordered by when politeness allows a fetch.
 
-Pure: times are the owner's monotonic seconds, given as arguments. All of it can be rebuilt from SQL, except how
-long a host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as
-fetched at its claim. Only in a partition that never had a host, no host rests before its first fetch.
+Pure: times are the owner's monotonic seconds, given as arguments. All of it can be rebuilt from SQL, except how long a
+host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as fetched at
+its claim. Only in a partition that never had a host, no host rests before its first fetch.
 
 A host is examined when the crawl whose turn it is may fetch (`hosts`, `host_shares`). It then waits in that crawl's
-line (`lines`) until capacity is allotted to it. After `PASS_S` it also enters the line of the next crawl, or at once if
-the first crawl may not go on. So a crawl that waits for capacity does not block a host.
+line (`lines`) until capacity is allotted to it. After `PASS_S` it also enters the line of the next crawl. It enters
+that line at once if the first crawl may not dispatch. So a crawl that waits for capacity does not block a host.
 
 Invariants:
 - At most one lease has a slot of a host: from `acquire`, or `restore` under a new owner, until `release`.
-- A host has at most as many shards out as the strictest of their crawls allows.
+- A host has at most as many shards out as the strictest crawl with a shard out allows.
 - A queue with URLs is either in its host's turns or in its crawl's line, never in both.
 - A host has one valid entry in `_later`. Replaced entries stay until there are about as many as hosts.
-- A host with empty queues only is in `_idle`, and others may be. So idle hosts are found without a scan of all hosts.
-- With `max_hosts` hosts loaded no other is added. Its crawl is `incomplete` then, and the owner reads SQL again later.
-  Hosts that are blocked for long make room for others.
+- Every host that has only empty queues is in `_idle`; other hosts may be in it, too. So idle hosts are found without a
+  scan of all hosts.
+- While `max_hosts` hosts are loaded, no other host is added. The crawl of a host that was not added is `incomplete`,
+  and the owner reads its queues from SQL again later. Hosts that are blocked for long are removed to make room.
 """
 
 import heapq
@@ -56,10 +57,13 @@ class HostQueues:
         wake: Callable[[], None] = lambda: None,
         on_incomplete: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create an empty set.
+        """Create an empty set of hosts.
 
-        `wake` is called if capacity is allotted to it outside its own dispatch pass, `on_incomplete` if it lacks queues
-        that SQL may have.
+        - `shares`: divides the capacity of each pool among its crawls.
+        - `max_hosts`: the maximum number of hosts in memory.
+        - `rested_from`: when the delay of each host begins (`Clock.elapsed`), unless an outcome begins it later.
+        - `wake`: called if capacity is allotted to it outside its own dispatch pass.
+        - `on_incomplete`: called if SQL may have queues that are not in memory.
         """
         self._on_incomplete = on_incomplete
         self.lines = DueHosts(shares, wake)
@@ -91,7 +95,7 @@ class HostQueues:
         return (crawl_id for crawl_id, queues in self._queues.items() if queues)
 
     def may_evict(self) -> bool:
-        """Return True if a host may have empty queues only, so that it leaves memory when it has rested."""
+        """Return True if some host may have only empty queues. Such a host leaves memory when it has rested."""
         return bool(self._idle)
 
     def due(self) -> int:
@@ -145,11 +149,13 @@ class HostQueues:
         weight: int = 1,
         pool: str = "default",
     ) -> bool:
-        """Add or update a queue from its SQL row.
+        """Add or update a queue from its SQL row. Return False if its host cannot be added because memory is full.
 
-        Return False if its host cannot be added because memory has `max_hosts`.
-
-        `slots`: how many shards of the queue may be out at once. `pinned`: a lease of it is out, so add it in any case.
+        - `facts`: the facts of the host from the same row.
+        - `delay_s`: the host's delay for the crawl.
+        - `slots`: how many shards of the queue may be out at once.
+        - `pinned`: a lease of the queue is out, so its host is added even if `max_hosts` hosts are in memory.
+        - `weight`, `pool`: those of the crawl.
         """
         host = self._hosts.get(row.host_id)
         if host is None:
@@ -199,7 +205,7 @@ class HostQueues:
                 self._look(host, now)
 
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
-        """Take the next queue that has capacity allotted out of its line. Return its host and the queue, or None.
+        """Take the next queue with allotted capacity out of its line. Return its host and the queue, or None.
 
         The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). It ends
         its pass with `lines.settle`.
@@ -248,7 +254,7 @@ class HostQueues:
         return slot
 
     def release(self, host: Host, slot: int, rested_from: float | None = None, delay_s: float = 0.0) -> None:
-        """Free a slot of the host. Without `rested_from` nothing was leased in it.
+        """Free a slot of the host. If nothing was leased in the slot, `rested_from` is None.
 
         Otherwise its lease is over. The host rests `delay_s` seconds from `rested_from` (`Clock.elapsed`), or until the
         end of an earlier lease's delay if that is later.
@@ -263,7 +269,11 @@ class HostQueues:
         self._arm(host)
 
     def restore(self, host_id: HostId, name: str, slot: int, delay_s: float, crawl_id: CrawlId | None = None) -> None:
-        """Reserve the slot of a lease that an earlier owner made, even if the lease's crawl is unknown now."""
+        """Reserve the slot of a lease that an earlier owner made. Add the host if it is not in memory.
+
+        `delay_s`: the delay with which the shard was leased. The slot is reserved even if the crawl has no queue in
+        memory.
+        """
         host = self._hosts.get(host_id)
         if host is None:
             facts = HostFacts(HostHealth())
@@ -313,8 +323,8 @@ class HostQueues:
     def evict_idle(self, now: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that have no URLs, are rested and not blocked. Return the number of removed hosts.
 
-        `delay_s` returns the longest delay of any crawl for a host. Only this memory has how long a host has rested, so
-        no host is removed before that delay has passed. The cost grows only with the number of hosts without URLs.
+        `delay_s` returns the longest delay of any crawl for a host. How long a host has rested is stored nowhere else,
+        so no host is removed before that delay has passed. The cost grows only with the number of hosts without URLs.
         """
         held = (self._hosts.get(host_id) for host_id in self._idle)
         idle = [host for host in held if host is not None and all(queue.empty for queue in host.queues.values())]
@@ -324,7 +334,8 @@ class HostQueues:
     def make_room(self, now: float, soon: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that can start no shard before `soon` (`Clock.elapsed`). Return their number.
 
-        A call examines at most `LOOKED_AT` hosts, those first that were examined longest ago.
+        A call examines at most `LOOKED_AT` hosts, beginning with those that were examined longest ago. `delay_s`
+        returns the longest delay of any crawl for a host: a host is removed only after it has rested that long.
         """
         looked_at = list(islice(self._hosts.values(), LOOKED_AT))
         for host in looked_at if len(looked_at) < len(self._hosts) else ():
@@ -354,7 +365,7 @@ class HostQueues:
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:
-        """Place a queue by its current numbers. Call it after every change of the queue."""
+        """Put a queue where its present counters and times place it. Call this after every change of the queue."""
         if queue.empty:
             self._idle.add(host.host_id)
             if queue.in_line:
@@ -384,7 +395,7 @@ class HostQueues:
     def _look(self, host: Host, now: float) -> None:
         """Put the host into the line of the crawl whose turn it is, if that crawl may fetch.
 
-        It also enters the lines of the crawls before that one that may not go on.
+        A crawl that may not dispatch loses its turn: the host enters its line, and the next crawl's turn comes at once.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

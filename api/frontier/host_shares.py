@@ -23,18 +23,21 @@ _SPARE: Final = 8
 
 @dataclass(slots=True)
 class CrawlQueue:
-    """A host's queue of one crawl. `delay_s` is the host's delay for this crawl, `slots` how many shards may be out.
+    """A host's queue of one crawl: its counters and times, and its place in the order of the host's queues.
 
+    - `delay_s`: the host's delay for this crawl. `slots`: how many shards of it may be out at once.
+    - `queued`, `waiting`: its URLs that may be leased now, and those that are due later, the first at `next_due`
+      (`Clock.elapsed`).
+    - `cap`: the maximum number of URLs in its next shard, 0 for no limit.
     - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
     - `virtual`: its virtual time on the host.
     - `in_line`: it is in its crawl's line of due hosts.
     - `idle`: it was empty when it was last placed.
-    - `place`: the number of its entry in the host's `HostShares`, 0 for none.
-    - `key`: that entry's key.
+    - `place`: the number of its entry in the host's `HostShares`, 0 for none. `key`: that entry's key.
     - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
-    - `stored_only`: the host's budget excluded the others, so that only stored pages are queued. They use none of it.
+    - `stored_only`: only stored pages are queued, because the host's page budget is spent. They use no budget.
     - `signals`, `found_ms`: as stored (`QueueRow`).
-    - `credit`: the part of a stored page that earlier shards owe to those pages.
+    - `credit`: the fraction of a stored page that earlier shards left out by rounding (`revisits_of`).
     """
 
     crawl_id: CrawlId
@@ -65,9 +68,10 @@ class CrawlQueue:
         return self.queued == 0 and self.waiting == 0
 
     def revisits_of(self, max_count: int, share: float, new: int) -> int:
-        """Return how many stored pages a shard of `max_count` URLs may have, as some are due.
+        """Return how many of the `max_count` URLs in the next shard may be stored pages that are due.
 
-        While `new` URLs may be leased too, the pages get their `share` over several shards.
+        `new`: how many other URLs may be leased. If there are any, stored pages get the part `share` (0..1) of the
+        URLs, on average over several shards: `credit` keeps the remainder. Otherwise they get all.
         """
         if self.queued == 0 or new <= 0:
             return max_count
@@ -77,17 +81,17 @@ class CrawlQueue:
         return whole
 
     def content_at(self) -> float:
-        """Return the time (`Clock.elapsed`) from which the queue has URLs to fetch: 0 or past if it has them now."""
+        """Return the time (`Clock.elapsed`) from which the queue has URLs to fetch: 0 or past if it has some now."""
         return max(0.0 if self.queued > 0 else self.next_due, self.not_before)
 
 
 class HostShares:
-    """The order of one host's queues.
+    """The order in which the queues of one host get their turns.
 
-    Queues with URLs to fetch are ordered by virtual time, queues without by when they have some.
+    Queues with URLs to fetch are ordered by virtual time. The others are ordered by the time from which they have some.
 
-    An entry that was replaced is removed when it comes first, or when there are too many: more than about twice as many
-    entries as queues.
+    An entry that was replaced is removed when it comes first, or when there are more than about twice as many entries
+    as queues.
     """
 
     __slots__ = ("_later", "_number", "_ready")
@@ -115,7 +119,10 @@ class HostShares:
         self._push(self._later if at > 0 else self._ready, key, queue)
 
     def next(self, queues: Mapping[CrawlId, CrawlQueue], now: float, virtual: float) -> CrawlQueue | None:
-        """Return the queue with the least virtual time that has URLs to fetch at `now`, or None."""
+        """Return the queue with the least virtual time that has URLs to fetch at `now`, or None.
+
+        `virtual`: the host's virtual time. A queue that had no URLs until now continues from there.
+        """
         while self._later and self._later[0][0] <= now:
             queue = _current(queues, heapq.heappop(self._later))
             if queue is not None:
@@ -133,7 +140,9 @@ class HostShares:
         return None
 
     def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
-        """Return the earliest time (`Clock.elapsed`) at which a queue without URLs to fetch has one, or infinity."""
+        """Return the time (`Clock.elapsed`) at which the first of the queues without URLs to fetch has some, or
+        infinity.
+        """
         while self._later and _current(queues, self._later[0]) is None:
             heapq.heappop(self._later)
         if len(self) > 2 * len(queues) + _SPARE:

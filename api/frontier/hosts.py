@@ -37,7 +37,7 @@ class HostFacts(Struct, frozen=True):
 
     @property
     def blocked_until_ms(self) -> int:
-        """Until when no request is sent to the host, in Unix ms: by its own answers or by a policy."""
+        """The Unix time in ms until which no request is sent to the host, because of its own answers or a policy."""
         return max(self.health.blocked_until_ms, self.operator_blocked_until_ms)
 
 
@@ -57,10 +57,9 @@ class ReservedSlot(Struct):
 
 
 class Host(Struct):
-    """A host in memory, with its queues and slots. Its delay counts from `rested_from`.
+    """A host in memory, with its queues and slots. Times are `Clock.elapsed` seconds.
 
-    Times are `Clock.elapsed` seconds.
-
+    - `rested_from`: when the host's present delay began. `last_delay_s`: the least duration of that delay.
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
@@ -84,14 +83,14 @@ class Host(Struct):
     def rested_at(self, queue: CrawlQueue) -> float:
         """Return the time (`Clock.elapsed`) at which the host's delay is over for this queue.
 
-        A crawl never shortens the delay of another.
+        The delay is that of the queue's crawl, or that of the last lease if it is longer.
         """
         return self.rested_from + max(queue.delay_s, self.last_delay_s)
 
     def due(self, queue: CrawlQueue) -> float:
         """Return the time (`Clock.elapsed`) at which the queue's next shard may be leased.
 
-        It has URLs then, no block is left, and the host's delay ends soon (`LEAD_S`).
+        From then on the queue has URLs, the host is not blocked, and its delay ends within `LEAD_S` seconds.
         """
         soon = self.rested_at(queue) - LEAD_S
         if soon > 0:  # It is minus infinity in a partition that never had a host.
@@ -99,7 +98,7 @@ class Host(Struct):
         return max(soon, self.blocked_until, queue.content_at())
 
     def free_slot(self, queue: CrawlQueue) -> int | None:
-        """Return the number of the least free slot, or None if the queue may not use one.
+        """Return the number of the lowest free slot, or None if the queue may not use one.
 
         The strictest crawl with a shard out limits the number of slots.
         """
@@ -130,7 +129,10 @@ class Host(Struct):
         return queue
 
     def next(self, now: float) -> CrawlQueue | None:
-        """Return the queue whose turn it is, or None. Only queues that have URLs now and are in no line count."""
+        """Return the queue whose turn it is at `now` (`Clock.elapsed`), or None.
+
+        Only queues that have URLs to fetch and are not in their crawl's line get a turn.
+        """
         if self.turns is not None:
             return self.turns.next(self.queues, now, self.virtual)
         for queue in self.queues.values():
@@ -152,9 +154,10 @@ class Host(Struct):
         return max(at, self.blocked_until, self.turn_until)
 
     def charge(self, shard: ReservedSlot, ended: float) -> None:
-        """Charge the shard's crawl with the host time that it really used, instead of the estimated time.
+        """Charge the shard's crawl with the host time that the shard really used, instead of the estimated time.
 
-        It used the host from the lease until `ended` (`Clock.elapsed`), divided by the slots, with the crawl's delay.
+        That is the time from the lease until `ended` (`Clock.elapsed`, the end of the delay after the shard), divided
+        by the slots of the crawl.
         """
         if shard.queue is None:
             return

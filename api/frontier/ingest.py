@@ -43,7 +43,7 @@ _READ_S: Final = 60.0
 def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Delivered]]:
     """Split the reports, in order, into parts of at most `max_bytes`. A larger report is a part of its own.
 
-    A report has a few URLs, or hundreds for an upload. The time of a transaction grows with their bytes.
+    This bounds the time of a transaction, which grows with the size of its reports.
     """
     begun, held = 0, 0
     for place, report in enumerate(reports):
@@ -120,7 +120,10 @@ class Ingest:
         return reader is not None and await reader.purge(through)
 
     async def _wait_for_broker(self, kind: ReportKind, error: Transient) -> None:
-        """Wait before the next read. Raise StreamReplaced, so that the owner reloads and compares its position."""
+        """Wait before the next read, after `error`. Raise it if it is StreamReplaced.
+
+        Then the owner reloads, and compares its position with the new stream.
+        """
         if isinstance(error, StreamReplaced):
             raise error
         log.warning("reports.delayed", partition=self._own.partition, kind=kind, error=str(error))
@@ -129,7 +132,8 @@ class Ingest:
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries in order.
 
-        Split them where a command in progress was accepted, because the later ones carry its mark.
+        The reports before and after the message of a command in progress are separate batches, because rows that are
+        written for the later reports carry the command's mark.
         """
         begun = 0
         for sequence in self._own.commands.sequences():
@@ -141,7 +145,11 @@ class Ingest:
             await self._discoveries(reports[begun:])
 
     async def _discoveries(self, reports: Sequence[Delivered]) -> None:
-        """Apply discoveries, in halves if they cannot be written together."""
+        """Apply discoveries in one transaction.
+
+        If they can never be written together, bisect them until only the reports at fault remain. These become dead
+        letters.
+        """
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions, own.crawls.exclusions)
         try:
@@ -162,7 +170,7 @@ class Ingest:
             log.warning("report.rejected", partition=own.partition, evidence=letter.evidence)
 
     async def _discover(self, last: Delivered, batch: DiscoveryTransaction) -> DiscoveryResult:
-        """Write a batch of discoveries in one transaction."""
+        """Write a batch of discoveries in one transaction, which moves the position past the report `last`."""
         own = self._own
         async with self._writer.writing(TransactionKind.DISCOVERIES) as fence:
             position = self._after("discovery", last)
@@ -186,7 +194,7 @@ class Ingest:
             return result
 
     async def _judged(self, batch: DiscoveryTransaction) -> DiscoveryTransaction:
-        """Return the batch with its seeds, and its links of earlier revisions, judged by the present scope."""
+        """Return the batch with its seeds and its links of earlier spec revisions judged by the present scope."""
         crawls = links_to_judge(batch, self._own.crawls)
         if not crawls:
             return batch
@@ -234,7 +242,7 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write outcomes in one transaction. Return the batch, and the ended queues that still have URLs."""
+        """Write outcomes in one transaction. Return the batch, and the given-up queues that still have URLs to end."""
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):
             crawl_ids = {CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome)}
@@ -255,22 +263,26 @@ class Ingest:
             return batch, await self._writer.commit(batch, self._after("outcome", run[-1][0]))
 
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
-        """End the rest of queues that were given up, in several transactions.
+        """End the remaining URLs of queues that were given up, in several transactions.
 
-        If this is interrupted, the rest ends with the next request that the hosts do not answer.
+        If this is interrupted, these URLs end when the next request that their host does not answer gives the queue up
+        again.
         """
         while ends:
             ends = await until_resource_available(partial(self._end_some, ends))
 
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
-        """End some of the URLs in one transaction. Return the queues that still have URLs."""
+        """End some URLs of these queues in one transaction. Return the queues that still have URLs."""
         changes = self._own.changes()
         changes.give_up.extend(ends)
         async with self._writer.writing(TransactionKind.OUTCOMES):
             return await self._writer.apply(changes)
 
     async def _command(self, report: Delivered, command: Command) -> None:
-        """Accept a command. CommandRunner applies its chunks concurrently with later outcomes."""
+        """Store a command, so that CommandRunner applies its chunks concurrently with later outcomes.
+
+        A command that is not valid becomes a dead letter.
+        """
         own = self._own
         run = CommandRun(
             command.id,
@@ -287,7 +299,7 @@ class Ingest:
             await self._dead_letter("outcome", report, error)
 
     async def _accept(self, report: Delivered, run: CommandRun) -> None:
-        """Store a command and move past its message in one transaction."""
+        """Store a command and move the position past its message in one transaction."""
         own = self._own
         async with self._writer.writing(TransactionKind.COMMAND) as fence:
             position = self._after("outcome", report)
@@ -305,7 +317,10 @@ class Ingest:
         log.info("command.accepted", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _dead_letter(self, kind: ReportKind, report: Delivered, error: Exception) -> None:
-        """Move past one report that can never be applied."""
+        """Store a report that can never be applied as a dead letter, and move the position past it.
+
+        `error` becomes the evidence. The links of a report of discoveries are counted as refused.
+        """
         own = self._own
         log.error(
             "report.dead_lettered", partition=own.partition, kind=kind, sequence=report.sequence, error=str(error)
@@ -318,12 +333,15 @@ class Ingest:
         self._stats.dead_lettered([letter])
 
     async def _skip(self, kind: ReportKind, report: Delivered, changes: Changes) -> None:
-        """Write `changes` and move past the report in one transaction."""
+        """Write `changes` and move the position past the report in one transaction."""
         async with self._writer.writing():
             await self._writer.apply(changes, self._after(kind, report))
 
     async def _refuse(self, report: Delivered, batch: DiscoveryTransaction) -> bool:
-        """Move past discoveries without any of their links. Return False if even that cannot be written."""
+        """Write `batch`, which only counts the report's links as refused, and move the position past the report.
+
+        Return False if even that can never be written.
+        """
         own = self._own
         try:
             async with self._writer.writing() as fence:
@@ -337,5 +355,5 @@ class Ingest:
         return True
 
     def _after(self, kind: ReportKind, report: Delivered) -> Position:
-        """Return the position after a report of a kind."""
+        """Return the partition's position after this report of the given kind."""
         return self._own.position.moved(kind, report.sequence, report.at_ns)

@@ -1,8 +1,8 @@
 """Leases and their grants: which worker may fetch the rest of a URL shard, and until when.
 
-Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before it is answered. Grant n + 1 is given
-only after grant n has expired. The owner measures a grant from its answer and the worker from its question, so the
-worker's time ends first. A new owner treats every lease that was ever granted as granted at its claim.
+Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before the worker gets it. Grant n + 1 is
+given only after grant n has expired. The owner measures a grant from its answer, and the worker from its question. So
+the worker stops first. A new owner treats every lease that was ever granted as granted at its claim.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,9 @@ SPLIT_BY: Final = 8
 class LeaseGrant(Struct):
     """The newest grant of a lease. It ends at `until` (`Clock.elapsed`).
 
-    - `holder`: None if an earlier owner gave the grant. The first `extend` names its holder then.
+    - `number`: 1 for the first grant of the lease.
+    - `delivery`: the delivery of the shard's message with which the holder asked.
+    - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
     - `late`: the answer came so late that the worker may have stopped waiting, so the expiry is not the URLs' fault.
     - `counted`: the expiry was counted, and a further grant may be given.
     """
@@ -42,12 +44,12 @@ class LeaseGrant(Struct):
 class TrackedLease(Struct):
     """A lease in the memory of its owner, with its newest grant (None if it never had one).
 
-    - `orphan`: the holder of that grant is dead.
+    - `orphan`: the holder of its newest grant is dead.
     - `began`: when its first grant was given (`Clock.elapsed`).
     - `charged_s`: the visit time that its crawl was charged with.
     - `too_large`: why the broker refused its message as too large. The sweep splits such a lease.
     - `outside`: its URLs that the crawl's scope does not admit, with the rule, as judged at revision `judged_at`.
-    - `recalled`: its visit must end, because a command must withdraw seeds that it has.
+    - `recalled`: its visit must end, because a command must withdraw some of its URLs.
     """
 
     row: LeaseRow
@@ -74,7 +76,10 @@ class TrackedLease(Struct):
         return excluded
 
     def judge(self, scope: CompiledScope, via_hosts: Mapping[Fingerprint, str | None]) -> None:
-        """Set `outside` by the scope. `via_hosts`: the host that led to each URL, None for a seed."""
+        """Set `outside` to the URLs that the scope excludes, with the rule for each.
+
+        `via_hosts`: the host that led to each URL, None for a seed. A URL that is missing there is not judged.
+        """
         outside: dict[Fingerprint, str] = {}
         for key, url in self.row.urls.items():
             if key not in via_hosts:
@@ -98,29 +103,29 @@ class TrackedLease(Struct):
 
 
 class NoSuchLease(Struct, frozen=True):
-    """A worker asks to begin a lease that does not exist. It acknowledges and drops the message."""
+    """Decision on `begin`: the lease does not exist. The worker acknowledges and drops the message."""
 
 
 class HeldByAnother(Struct, frozen=True):
-    """A worker asks to begin, but another worker or delivery has a live grant. It asks again after `seconds`."""
+    """Decision on `begin`: another worker or delivery has a live grant. The worker asks again after `seconds`."""
 
     seconds: float
 
 
 class OldDelivery(Struct, frozen=True):
-    """A worker asks to begin with an old delivery of the shard's message. A later delivery has a live grant."""
+    """Decision on `begin`: the worker has an old delivery of the shard's message, and a later one has a live grant."""
 
 
 class SameHolder(Struct, frozen=True):
-    """The worker that has the live grant asks to begin again. It gets the same grant, extended."""
+    """Decision on `begin`: the worker has the live grant already. It gets the same grant, extended."""
 
     held: TrackedLease
 
 
 class MayGrant(Struct, frozen=True):
-    """The lease has no live grant, so a new one may be given.
+    """Decision on `begin`: the lease has no live grant, so a new one may be given.
 
-    `expired`: it had a grant that expired, so outcomes must be applied and the expiry counted first.
+    `expired`: it had a grant that expired. Outcomes must be applied and the expiry counted before the new grant.
     """
 
     held: TrackedLease
@@ -138,7 +143,10 @@ class Leases:
     """The leases of one partition. A change of `grant_s` (seconds) applies to later grants and extensions."""
 
     def __init__(self, *, grant_s: float, longest_s: float = 0.0) -> None:
-        """Create an empty set. `longest_s`: how long a grant of an earlier owner may last, if that is longer."""
+        """Create an empty set. `grant_s`: how long a grant lasts, in seconds.
+
+        A grant of an earlier owner may last `longest_s` seconds, if that is longer.
+        """
         self.grant_s = grant_s
         self.watched_by: Watch | None = None
         self._now = 0.0
@@ -184,7 +192,10 @@ class Leases:
         return held
 
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> GrantDecision:
-        """Return which answer a worker gets that asks to begin this lease, without changing anything."""
+        """Decide on a worker's question to begin this lease, without changing anything.
+
+        `delivery`: the worker's delivery of the shard's message. `holder`: the visit that asks.
+        """
         held = self._held.get(lease_id)
         if held is None:
             return NoSuchLease()
@@ -200,9 +211,9 @@ class Leases:
         return MayGrant(held, expired=True)
 
     def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
-        """Return the lease if `holder` has its live grant `number`, else None.
+        """Return the lease if `holder` has its live grant `number`, else None. The grant is not extended yet.
 
-        A grant that an earlier owner gave gets its holder in this call.
+        If an earlier owner gave the grant, the first `holder` that asks becomes its holder.
         """
         held = self._held.get(lease_id)
         if held is None or held.grant is None or held.grant.number != number or now >= held.grant.until:
@@ -214,9 +225,9 @@ class Leases:
     def granted(
         self, held: TrackedLease, delivery: int, holder: str, now: float, *, asked: float | None = None
     ) -> LeaseGrant:
-        """Record and return a new grant of the lease that is durable already.
+        """Record a new grant of the lease, which was just committed, and return it.
 
-        `asked`: when its holder sent the question (`Clock.elapsed`).
+        `asked`: when its holder sent the question (`Clock.elapsed`). None: that is not known.
         """
         if held.row.lease_id in self._held:
             self._count(held, 0, now)
@@ -228,9 +239,9 @@ class Leases:
         return held.grant
 
     def extended(self, held: TrackedLease, now: float) -> None:
-        """Let the newest grant end `grant_s` seconds from now, and never earlier than before.
+        """Set the end of the newest grant to `grant_s` seconds from now, unless it ends later already.
 
-        Its holder has received it.
+        Call this when the holder asked again, which proves that it received the grant.
         """
         if held.grant is not None:
             held.grant.late = False
@@ -251,9 +262,9 @@ class Leases:
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
 
     def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
-        """Replace the URLs of a lease that have no outcome, after outcomes were committed.
+        """Set the URLs of a lease that have no outcome yet, after outcomes were committed.
 
-        `freed`: the lease is over.
+        `freed`: the lease is over, so remove it instead.
         """
         if freed:
             gone = self._held.pop(lease_id, None)
@@ -270,7 +281,7 @@ class Leases:
             url.least = min(url.least, depth)
 
     def at_hops(self, lease_id: LeaseId, fingerprint: Fingerprint, extra: int) -> None:
-        """Record how many hops beyond the scope a leased URL is now known to be."""
+        """Record the number of hops beyond the scope at which a leased URL was discovered again."""
         held = self._held.get(lease_id)
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:

@@ -30,7 +30,7 @@ AT_ONCE: Final = 64
 
 
 def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVisit]:
-    """Return those of the listed places in visit queues that belong to no lease."""
+    """Return the listed places in visit queues whose shard has no lease."""
     held = {subject_of(each.row) for each in leases}
     return {place for place in listed if place not in held}
 
@@ -89,7 +89,7 @@ class OrphanedShards:
         return len(gone)
 
     async def _dead_letter(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
-        """Store unreadable shards as dead letters before they are dropped."""
+        """Store the unreadable ones of these shards as dead letters. Call it before the shards are dropped."""
         letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
         if not letters:
             return
