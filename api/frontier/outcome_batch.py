@@ -129,8 +129,8 @@ class OutcomeBatch:
         Count a failure of the lease that has this shard's place.
 
         Like an expired grant, the failure lets the shard be published again, up to the same limits. If the lease had no
-        grant, the failure takes effect now. After a grant, only the count changes: the sweep ends the lease behind the
-        worker's reports. With a live grant the message was another lease's, so nothing is counted.
+        grant, the failure takes effect now. After a grant only the count changes, and the sweep ends the lease after it
+        has applied the worker's reports. With a live grant the message was another lease's, so nothing is counted.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -143,7 +143,7 @@ class OutcomeBatch:
             self.record_expiry(held, strikes)
 
     def record_expiry(self, held: TrackedLease, strikes: int) -> bool:
-        """Record that the lease has now failed `strikes` times. Return False if that ended the lease."""
+        """Record that the lease has now failed `strikes` times. Return False if that ended the lease, else True."""
         left = self._left_of(held)
         if left and not self.settings.retries_exhausted(len(left), strikes):
             self.changes.expired[held.row.lease_id] = strikes
@@ -316,7 +316,7 @@ class OutcomeBatch:
         return decision
 
     def _gave_pages(self, held: TrackedLease) -> bool:
-        """Return True if the host has given a page of the lease's crawl."""
+        """Return True if a page of the lease's crawl was ever stored from the host."""
         known = self.hosts.find(*_key(held))
         return (known is not None and known[1].pages > 0) or self.changes.queue(*_key(held)).pages > 0
 
@@ -331,7 +331,7 @@ class OutcomeBatch:
         reason: str | None,
         flags: int | None = None,
     ) -> None:
-        """Move one URL out of its lease into `state`, and update all counts."""
+        """Move one URL out of its lease into `state`, and update all counts. `flags`: None leaves them unchanged."""
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
         flags = url.flags if flags is None else flags
         self.changes.urls.append(UrlChange(crawl_id, host_id, fingerprint, state, rank, attempts, flags, reason))
@@ -371,7 +371,7 @@ class OutcomeBatch:
         settled.bytes += size
 
     def _left_of(self, held: TrackedLease) -> dict[Fingerprint, LeasedUrl]:
-        """Return the lease's URLs without an outcome, as this batch leaves them."""
+        """Return the lease's URLs that have no outcome after what this batch has decided so far."""
         left = self._left.get(held.row.lease_id)
         if left is None:
             left = self._left[held.row.lease_id] = dict(held.row.urls)
@@ -387,7 +387,7 @@ class OutcomeBatch:
         self._discard("late" if known else "deleted", results)
 
     def _discard(self, reason: str, results: Sequence[UrlOutcome]) -> None:
-        """Count the results for which a request was sent."""
+        """Add the number of results for which a request was sent to `discarded`, under `reason`."""
         self.discarded[reason] += sum(result.end != UrlEnd.DENIED for result in results)
 
     def _free(self, held: TrackedLease, left: dict[Fingerprint, LeasedUrl], rested_from: float) -> None:
@@ -430,7 +430,7 @@ class OutcomeBatch:
         self._visited.add(held.row.host_id)
 
     def _keep_facts(self, host_id: HostId) -> None:
-        """Write the facts of a visited host, once for all results of a message."""
+        """Add the facts of a visited host to `changes`, once for all results of a message."""
         if host_id in self._visited:
             facts = self._facts[host_id]
             if not facts.visited:
@@ -438,7 +438,7 @@ class OutcomeBatch:
             self.changes.hosts[host_id] = host_change(host_id, facts, self.now_ms)
 
     def _perhaps_give_up(self, held: TrackedLease, crawl: DispatchCrawl, health: HostHealth) -> None:
-        """Fail all queued and waiting URLs of the host if it is dead for this crawl."""
+        """Fail the crawl's queued and waiting URLs of the host if `health` says that the host is dead for the crawl."""
         if not health.dead(self.now_ms, crawl.spec.retry, gave_pages=self._gave_pages(held)):
             return
         end = (*_key(held), UrlState.FAILED, HOST_UNREACHABLE)

@@ -54,15 +54,18 @@ def reason_of(result: UrlOutcome) -> str:
 
 
 def source_read(result: UrlOutcome, flags: int) -> str:
-    """Return how a sitemap or feed counts that was fetched: by what its URL was found as, or that it was not read to
-    its end."""
+    """Return the key under which a fetched sitemap or feed is counted.
+
+    That is `feeds` or `sitemaps`, by what its URL was found as. If it was not read to its end, that is `partly_read` or
+    `unreadable`.
+    """
     if result.detail:
         return "partly_read" if result.entries else "unreadable"
     return "feeds" if kind_of(flags) is UrlKind.FEED else "sitemaps"
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return why the URL is no listed page, as it is stored. None if it is one."""
+    """Return the stored reason why the URL's last fetch is not listed as a page. Return None if it is listed."""
     if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
     if result.entries >= 0:
@@ -80,12 +83,14 @@ def fetch_row(
     requisite: bool = False,
     revision: int = 1,
 ) -> FetchRow:
-    """Return the SQL row of the URL's last fetch. `page`: the fetch stored a page. `requisite`: it was sent as one.
+    """Return the SQL row of the URL's last fetch.
 
-    `revision`: that of the spec under which the URL was leased.
+    - `page`: the fetch stored a page.
+    - `requisite`: the URL was leased as a requisite.
+    - `revision`: the revision of the spec under which the URL was leased.
 
-    A page that must not be indexed is stored like an answer that is none, with the directive as its reason. So is one
-    whose media type the crawl does not store or fetch.
+    A page that its robots directives forbid to index is not marked as a page, and its reason names the directive. The
+    same holds for a response whose media type the crawl does not store or fetch.
     """
     record = result.record
     return FetchRow(
@@ -116,7 +121,10 @@ def fetch_row(
 
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
-    """Return the stored text of a page's excluded links, with the revision that judged them unless it is the first."""
+    """Return the numbers of a page's excluded links by reason, encoded for its row. Return None if it has none.
+
+    If the scope excluded some, the text has the revision of the scope, unless that is 1.
+    """
     if not result.left_out:
         return None
     counts = {each.reason: each.n for each in result.left_out}
@@ -126,7 +134,7 @@ def _left_out(result: UrlOutcome, revision: int) -> str | None:
 
 
 def end_of(result: UrlOutcome) -> FailureKind | int:
-    """Return how a fetch ended, for the table of outcomes: a failure kind or the HTTP status."""
+    """Return how a fetch ended, as the retry policy classifies it: a failure kind or the HTTP status."""
     if result.truncated and broken_off(result):
         return FailureKind.RESET
     if result.end == UrlEnd.ANSWERED:
@@ -135,9 +143,9 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Add to `changes` how many links the fetch left out, and if its page was truncated. Return the URL's new flags.
+    """Add to `changes` which links the fetch left out, and whether its page was truncated. Return the URL's new flags.
 
-    The counts of a repeated fetch replace those of the earlier one.
+    The counts of a repeated fetch replace those of the earlier fetch.
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
@@ -217,14 +225,17 @@ def facts_noted(
 
 
 def grown_cap(cap: int) -> int | None:
-    """Return the shard cap after a successful shard: twice as large, 0 for no cap, None for no change."""
+    """Return the queue's new limit of URLs per shard after a successful shard, or None if there was no limit (0).
+
+    The limit doubles until it is large enough to be lifted: then return 0.
+    """
     if cap == 0:
         return None
     return 0 if cap >= 250 else cap * 2
 
 
 def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
-    """Return the change of a host's SQL row that stores `facts`."""
+    """Return the change of a host's SQL row that stores `facts`, and `now_ms` as the time of its last visit."""
     health = facts.health
     return HostChange(
         host_id=host_id,
@@ -251,10 +262,12 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
 
 @dataclass(slots=True)
 class RepeatedFetch:
-    """A fetch of a URL of a crawl that fetches its pages again. It brought or has a stored page, or is of a sitemap.
+    """Decides what a fetch changes in a crawl that fetches its pages again, for a stored page, a new page or a sitemap.
 
-    `place`: crawl, host and fingerprint of the URL. `page`: the fetch stored a page. `revision`: that of the spec under
-    which it was sent. `adaptive`: the schedule of the policy `adaptive`, if the crawl has it.
+    - `place`: crawl, host and fingerprint of the URL.
+    - `page`: the fetch stored a page.
+    - `revision`: the revision of the spec under which the URL was leased.
+    - `adaptive`: the schedule of the policy `adaptive`, None if the crawl has another policy.
     """
 
     crawl: DispatchCrawl
@@ -269,7 +282,7 @@ class RepeatedFetch:
     adaptive: AdaptiveSchedule | None = None
 
     def verdict(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
-        """Return what becomes of the URL. Add to `changes` what the fetch changes besides the URL's own row.
+        """Return the new state of the URL. Add to `changes` what the fetch changes besides the URL's own row.
 
         `queue`: the host's queue, None if it is not in memory.
         """
@@ -281,7 +294,11 @@ class RepeatedFetch:
         return self._stored_page(changes, queue)
 
     def _stored_page(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
-        """Judge a page. Add its fetch, versions, losses, the log, and how far the signs of its host are right."""
+        """Decide on a page, and return its new state.
+
+        Add to `changes` its fetch, versions and losses, its entry in the log of changes, and how often the signs of
+        change of its host were right.
+        """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
         signals = self._signals(changes, queue)
@@ -324,7 +341,10 @@ class RepeatedFetch:
         return verdict
 
     def _sitemap(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
-        """Judge a sitemap or feed. Add its fetch, losses, and when the sitemaps of its host were read."""
+        """Decide on a sitemap or feed, and return its new state.
+
+        Add to `changes` its fetch, its losses, and when a sitemap of its host was last read.
+        """
         (crawl_id, host_id, _), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, b"", False, reason_of(result))
         found_ms = 0 if queue is None else queue.found_ms
@@ -358,13 +378,16 @@ class RepeatedFetch:
         return replace(verdict, flags=verdict.flags | flags & COUNTED_LOSSES)
 
     def _signals(self, changes: Changes, queue: CrawlQueue | None) -> HostSignals:
-        """Return how far the signs of change of the host are right, as `changes` leave it."""
+        """Return how often the signs of change of the host were right, by `changes` or else by `queue`."""
         crawl_id, host_id, _ = self.place
         stored = changes.signals.get((crawl_id, host_id))
         return signals_of(queue.signals if stored is None and queue is not None else stored)
 
     def _compared(self, changes: Changes, visited: Visited, signals: HostSignals) -> HostSignals:
-        """Return how far the signs of the host are right after this comparison, and add it to `changes`."""
+        """Return how often the signs of the host were right, this fetch included. Add the result to `changes`.
+
+        Return `signals` unchanged if the fetch cannot be compared with a stored page.
+        """
         (crawl_id, host_id, _), last = self.place, self.url.last
         unchanged = is_unchanged(self.url, visited)
         if last is None or not (visited.page or unchanged):
@@ -380,7 +403,7 @@ class RepeatedFetch:
 
 
 def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: LeasedUrl) -> None:
-    """Remove a stored page or sitemap, which is fetched no more, from the counts of those that are fetched again."""
+    """Subtract a stored page or sitemap, which is fetched no more, from the counts of what is fetched again."""
     if url.last is None or not url.last.history.rate:
         return
     for kind, bucket, n in counted(url.last.history, page=bool(url.flags & COUNTED_AS_PAGE)):
@@ -389,7 +412,7 @@ def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: L
 
 
 def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None:
-    """Remove a sitemap from the counts of those that are fetched again, if it is among them."""
+    """Subtract a sitemap from the counts of URLs that are fetched again, if it was counted."""
     if url.last is not None and not url.flags & COUNTED_AS_PAGE and url.last.history.rate:
         changes.tallies[crawl_id, SITEMAPS, str(bucket_for(url.last.history.rate))] -= 1
 
@@ -397,7 +420,10 @@ def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None
 def adaptive_schedule(
     pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
 ) -> AdaptiveSchedule | None:
-    """Return how long pages wait under the policy `adaptive`; None if the crawl has another one (no `pages`)."""
+    """Return the schedule by which pages wait under the policy `adaptive`.
+
+    Return None if `pages` is None: then the crawl has another policy.
+    """
     if pages is None:
         return None
     return AdaptiveSchedule(pages, crawl.allowance.page_share(partition).part, now_ms)

@@ -122,9 +122,11 @@ class Owner:
             log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
 
     async def _claimed(self) -> Claimed:
-        """Claim the partition.
+        """Claim the partition. Return what the new owner reads of it.
 
-        A claim whose answer was lost may be committed. SQL refuses a second claim of the same term, so reload first.
+        A claim whose answer was lost may be committed. SQL refuses a second claim under the same term. So after a lost
+        answer, and if an earlier owner may have claimed under this term (`again`), read the partition without a claim
+        first.
         """
         if self._again:
             with suppress(OwnershipLost):
@@ -202,7 +204,7 @@ class Owner:
         await until_resource_available(adopt)
 
     async def _same_times(self, position: Position) -> bool:
-        """Return True if the reports that we applied are still at their sequences, with their times."""
+        """Return True if the newest applied reports are still at their sequences in the stream, with their times."""
         for sequence, at_ns in (
             (position.outcome_seq, position.outcome_ns),
             (position.discovery_seq, position.discovery_ns),
@@ -214,8 +216,8 @@ class Owner:
     async def _restore(self, writer: PartitionWriter, claimed: Claimed) -> None:
         """Take over the leases, reserve their hosts' slots, and load the budgets.
 
-        Crawls may be added or changed meanwhile. Only owners that have loaded are notified of that, so this method
-        checks for it.
+        Crawls may be added or changed while this runs. Only owners that have loaded are notified of such changes, so
+        this method checks for them itself.
         """
         own, now = writer.own, self._clock.elapsed()
         revisions = {crawl.crawl_id: crawl.revision for crawl in own.crawls}

@@ -35,15 +35,16 @@ class FrontierSettings:
     """Limits of an owner, in seconds and counts.
 
     - `grant_s`: how long a worker may fetch without asking again.
-    - `longest_grant_s`: how long a grant of an earlier owner may last, if that is longer.
+    - `longest_grant_s`: how long a grant of an earlier owner may last, if that is longer than `grant_s`.
     - `ack_wait_s`: the time after which the broker delivers an unacknowledged shard again.
+    - `barrier_s`: how long an answer waits at most until earlier outcomes are applied.
     - `republish_s`: how old a published shard must be before it is published again.
     - `max_hosts`: hosts kept in memory per partition. The other hosts stay in SQL.
     - `batch`, `batch_bytes`: the most reports of one transaction, by count and by size.
     - `linger_s`: how long a small batch waits for more, so that transactions stay few.
     - `dispatch_batch_size`: leases written in one transaction.
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
-    - `split_after_expiries`: expired grants after which a shard of several URLs is cut smaller.
+    - `split_after_expiries`: expired grants after which a shard of several URLs is split into smaller ones.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
     - `first_claim_rests`: hosts rest after the claim even if their partition never had a host before.
     """
@@ -66,7 +67,10 @@ class FrontierSettings:
     first_claim_rests: bool = False
 
     def retries_exhausted(self, urls: int, strikes: int) -> bool:
-        """Return True if a lease that failed `strikes` times must be split or, with one URL left, given up."""
+        """Return True if a lease that failed `strikes` times must be split or, if one URL is left, given up.
+
+        `urls`: how many URLs of the lease have no outcome.
+        """
         return strikes >= (self.dead_letter_after_expiries if urls == 1 else self.split_after_expiries)
 
 
@@ -76,10 +80,13 @@ class Ownership:
     All tasks of the owner share it.
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
-    - `with_contexts`: whether a crawl has URLs here with the context of a seed. Of a missing crawl only SQL knows it.
+    - `with_contexts`: True for a crawl that has URLs with a seed context here. For a crawl without an entry, SQL is
+      asked.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
-    - `work`, `moved`, `tuned`: wake dispatch, the tasks that wait for the position, and the sweep.
-    - `unswept`: the partition has something for its sweep, so a sweep at rest begins its rounds again.
+    - `work`: wakes dispatch.
+    - `moved`: wakes the tasks that wait for the position.
+    - `tuned`: wakes the sweep between two rounds.
+    - `unswept`: wakes a sweep at rest, because there may be something to repair.
     """
 
     def __init__(
@@ -146,9 +153,9 @@ class Ownership:
         self.unswept.notify()
 
     def capacity_changed(self) -> None:
-        """Wake dispatch if a host is due of a crawl that is dispatched: only then can it use what workers reported.
+        """Wake dispatch if a due host belongs to a crawl that may be dispatched, because workers may have new capacity.
 
-        A host that becomes due later wakes dispatch by itself.
+        Without such a host dispatch cannot use the capacity. A host that becomes due later wakes dispatch by itself.
         """
         if not all(map(self.crawls.is_stopped, self.hosts.lines.crawls())):
             self.work.notify()
@@ -162,7 +169,8 @@ class Ownership:
     def rescoping(self, crawl_id: CrawlId, now: float) -> bool:
         """Return True while queued URLs of the crawl may be outside its scope, because the scope was changed.
 
-        A new owner may not have read the command yet. It assumes that for a while of every crawl that was changed.
+        A new owner may not have read the command that applies the scope. So for a while after its claim, this is True
+        for every crawl whose spec was ever changed.
         """
         crawl = self.crawls.get(crawl_id)
         if self.commands.rescopes(crawl_id) or crawl is None:
@@ -175,16 +183,20 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return empty changes with the marks of the commands in progress, so that these skip the rows written now."""
+        """Return empty changes with the marks of the commands in progress. So the commands skip the rows written now.
+        """
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
-        """Return those of the crawls with an adaptive policy whose pages are not counted in memory with its numbers."""
+        """Return the given crawls with an adaptive policy whose page counts must be read from SQL.
+
+        The counts in memory are missing or outdated, or they belong to other values of the policy.
+        """
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Store the counts of a crawl's pages by bucket of their rate of change, as SQL has them."""
+        """Store the counts of a crawl's pages by bucket of their rate of change, as just read from SQL."""
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
         known = self.recrawls.get(crawl.crawl_id)
@@ -212,7 +224,7 @@ class Ownership:
 
     @staticmethod
     def _is_like(known: RecrawlPages, crawl: DispatchCrawl) -> bool:
-        """Return True if the pages have the crawl's number of requests and bounds."""
+        """Return True if `known` has the requests a day and the bounds of intervals that the crawl's spec has now."""
         spec = crawl.spec.recrawl
         bounds = (int(spec.min_s * 1000), int(spec.max_s * 1000))
         return known.requests_per_day == spec.requests_per_day and bounds == (
@@ -227,11 +239,11 @@ class Ownership:
         return lease_id
 
     def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
-        """Add a queue, from its SQL row, to those in memory, with the delay that its crawl requires now.
+        """Add a queue, from its SQL row, to the queues in memory, with the delay that its crawl requires now.
 
         Return False if no host can be added, or the crawl is not loaded or is being deleted. A `pinned` queue has a
-        lease out, so a crawl that was only looked up is enough for it: the reports of the lease need the facts of its
-        host.
+        lease out. It is added even if its crawl was only looked up, because the reports of the lease need the facts of
+        its host.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
@@ -286,7 +298,10 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Have the counts of pages read again of the crawls of which committed changes have given up queues."""
+        """Mark the page counts as outdated of each crawl that gave up queues in `changes`, so that they are read again.
+
+        Call it after the commit of `changes`.
+        """
         for crawl_id, *_ in changes.give_up:
             if (pages := self.recrawls.get(crawl_id)) is not None:
                 pages.outdated = True
@@ -318,10 +333,10 @@ class Ownership:
         return [(crawl_id, host.host_id) for crawl_id in {crawl.crawl_id for crawl in self.crawls} | leased]
 
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
-        """Record that a chunk of a command was applied. `rest`: where the next one starts, None if it was the last.
+        """Record that a chunk of a command was applied. `rest`: where the next chunk starts, None if this was the last.
 
-        Queues that are not in memory are read soon after each chunk, and all queues of the crawl after the last one.
-        So are the counts of pages: a page that the command excludes does not count any more.
+        Have the crawl's queues that are not in memory read from SQL soon after each chunk, and all its queues after the
+        last one. The counts of pages are read again, too, because excluded pages no longer count.
         """
         self.commands.advance(run, rest)
         for crawl_id, pages in self.recrawls.items():
@@ -340,9 +355,10 @@ class Ownership:
                 self.hosts.mark_incomplete(run.crawl_id)
 
     def to_publish(self, held: TrackedLease, now: float) -> bool:
-        """Return True if the lease's shard must be published again, because it may be lost.
+        """Return True if the lease's shard must be published again, because the broker may have lost it.
 
-        That is assumed some time after its publication if it was never granted, or after the end of its grant.
+        That is assumed `republish_s` after its publication if it was never granted, and `ack_wait_s` after the end of
+        its last grant.
         """
         if held not in self.leases or now - held.published_at <= self.settings.republish_s:
             return False

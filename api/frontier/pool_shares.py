@@ -29,10 +29,11 @@ _SPARE: Final = 64
 
 @dataclass(eq=False, slots=True)
 class WaitingHosts:
-    """The due hosts of one crawl in one partition.
+    """The due hosts of one crawl in one partition, which wait for capacity of the crawl's pool.
 
-    - `allotted`: how many of them may be sent now. `given` is called for each allotment.
-    - `overdue`: an allotment was not used in time. `late` is called then.
+    - `allotted`: how many shards of these hosts may be sent now. `given` is called for each allotment.
+    - `listed`: it is in the list of its partition's lines with an allotment (`DueHosts`).
+    - `overdue`: an allotment was not used in time, and was taken back. `late` is called then.
     """
 
     pool: str
@@ -48,7 +49,7 @@ class WaitingHosts:
 
 @dataclass(eq=False, slots=True)
 class _Crawl:
-    """A crawl in a pool.
+    """What a crawl uses of a pool, and its demand for more.
 
     - `out`: its shards that are out or allotted.
     - `virtual`: its visit time per weight.
@@ -69,13 +70,14 @@ class _Crawl:
 
 @dataclass(eq=False, slots=True)
 class _Pool:
-    """A pool.
+    """The crawls that share a pool, and the order in which they get capacity.
 
-    - `order`: its crawls by virtual time, longest waiting first. Replaced entries stay until they surface or there are
-      more than about twice as many entries as crawls.
-    - `reopening`: crawls that are `shut`, by when they are checked again.
+    - `order`: a heap of its crawls by virtual time, longest waiting first. Replaced entries stay until they surface or
+      there are more than about twice as many entries as crawls.
+    - `reopening`: a heap of crawls that are `shut`, by when they are checked again.
     - `since`: the lines with an allotment, by when they got it or last used it.
-    - `promised`: shards that are allotted but not leased.
+    - `promised`: the number of shards that are allotted but not leased.
+    - `virtual`: the virtual time of the crawl that was allotted a shard last.
     """
 
     crawls: dict[CrawlId, _Crawl] = field(default_factory=dict)
@@ -117,9 +119,9 @@ class PoolShares:
         return crawl is not None and crawl.shut
 
     def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
-        """Count `n` more shards of the crawl as out, or fewer if negative.
+        """Count `n` more shards of the crawl as out, or fewer if `n` is negative.
 
-        Return the visit seconds charged for each.
+        Return the visit time in seconds with which the crawl was charged for each shard.
         """
         known = self._pools[pool]
         crawl = self._known(known, crawl_id)
@@ -130,9 +132,10 @@ class PoolShares:
         return crawl.mean_s
 
     def ended(self, pool: str, crawl_id: CrawlId, used_s: float, charged_s: float) -> None:
-        """Count a shard of the crawl as over.
+        """Count a shard of the crawl as over, and correct the crawl's charge.
 
-        Its visit took `used_s`, and the crawl was charged with `charged_s` for it.
+        - `used_s`: how long the visit took, in seconds.
+        - `charged_s`: the visit time with which the crawl was charged for the shard.
         """
         known = self._pools[pool]
         crawl = self._known(known, crawl_id)
@@ -143,9 +146,9 @@ class PoolShares:
         self._forget(pool, known, crawl_id, crawl)
 
     def update(self, line: WaitingHosts) -> None:
-        """Update a crawl's demand after its due hosts or allotments in `line` changed.
+        """Update a crawl's demand after the due hosts or the allotments of `line` changed.
 
-        Take back allotments that exceed the hosts.
+        Take back allotments that the line has no hosts for.
         """
         known = self._pools[line.pool]
         crawl = self._known(known, line.crawl_id)
@@ -175,7 +178,7 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """Remove one used allotment from `promised`: by now its shard counts as a lease, or was not leased."""
+        """Remove one used allotment from `promised`. Its shard now counts as a lease, or was not leased."""
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)
 
@@ -250,7 +253,10 @@ class PoolShares:
         return crawl
 
     def _push(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
-        """Place a crawl with demand again, behind those with the same virtual time."""
+        """Place a crawl in the order of its pool by its virtual time, behind crawls with the same virtual time.
+
+        A crawl that is shut or has no demand leaves the order.
+        """
         if not crawl.lines or crawl.shut:
             crawl.entry = 0
             return
@@ -262,7 +268,7 @@ class PoolShares:
             heapq.heapify(known.order)
 
     def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
-        """Forget a crawl with nothing out and nothing due, and a pool without crawls."""
+        """Forget the crawl if no shard of it is out and no host is due. Forget a pool without crawls, too."""
         if not crawl.out and not crawl.lines and not crawl.shut:
             del known.crawls[crawl_id]
             if not known.crawls and not known.promised:

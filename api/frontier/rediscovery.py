@@ -1,7 +1,7 @@
 """Find again, in the archive, the links of stored pages that a wider scope admits, and publish them as discoveries.
 
-All links of a chunk are acknowledged before its owner commits the chunk. After a crash the chunk is repeated under
-another producer's name. That changes nothing but counters, because the URLs are known then.
+The broker acknowledges all links of a chunk before the owner commits the chunk. After a crash the chunk is repeated
+under another producer's name. The repeat changes only counters, because its URLs are known already.
 """
 
 import uuid
@@ -50,7 +50,7 @@ _Linked = tuple[ReadablePage, FoundAgain]
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """The scope of a crawl at one revision. A chunk keeps it, even if the crawl is changed meanwhile."""
+    """A crawl and its scope at one revision, by which a chunk judges its links even if the crawl changes meanwhile."""
 
     crawl_id: CrawlId
     revision: Revision
@@ -58,9 +58,9 @@ class _Judge:
 
 
 class Rediscovery:
-    """Reads and publishes the chunks of commands REDISCOVER, for the owner of one partition.
+    """Reads pages from the archive and publishes their links, for the REDISCOVER commands of one partition.
 
-    `archive`: None if this master cannot read the archive. Then no such command may run here.
+    `archive`: None if this master cannot read the archive. Then chunks with pages raise Transient.
     """
 
     def __init__(self, archive: PageArchive | None, broker: Broker, partitions: int) -> None:
@@ -76,10 +76,10 @@ class Rediscovery:
         return f"<Rediscovery {self.archive!r} sent={self._sent}>"
 
     async def chunk(self, run: CommandRun, crawl: DispatchCrawl, some: ReadablePages) -> Rediscovered:
-        """Read the links of the next pages and publish those that the crawl's scope admits.
+        """Read the links of the pages in `some`, and publish the links that the crawl's present scope admits.
 
-        Return what was done once the broker has acknowledged it. The chunk ends early behind a page with many links.
-        Raise Transient if the archive cannot be read now, or if the broker does not store a message.
+        Return what was done, after the broker has acknowledged all links. The chunk ends early after LINKS_A_CHUNK
+        links. Raise Transient if the archive cannot be read now, or if the broker does not store a message.
         """
         if not some.pages:
             return Rediscovered(0, 0, [], some.rest)
@@ -122,7 +122,7 @@ class Rediscovery:
             self._known[key] = min(place, self._known.get(key, place))
 
     async def _publish(self, judge: _Judge, links: Sequence[_Linked]) -> None:
-        """Publish the links to their partitions, in messages of bounded size. All are acknowledged on return."""
+        """Publish the links to their partitions, in messages of bounded size. Return when all are acknowledged."""
         by_partition: dict[Partition, list[_Linked]] = defaultdict(list)
         for each in links:
             by_partition[partition_of(each[1].location.host, self._partitions)].append(each)
@@ -136,7 +136,7 @@ class Rediscovery:
             await self._send(judge, partition, part[begun:])
 
     async def _send(self, judge: _Judge, partition: Partition, links: Sequence[_Linked]) -> None:
-        """Publish one message. The broker's name of a producer is used for a bounded number of messages."""
+        """Publish one message of links to a partition. After `_MESSAGES_A_NAME` messages, take a new producer name."""
         if not self._producer or self._sent % _MESSAGES_A_NAME == 0:
             self._producer = f"rediscover-{uuid.uuid4().hex}"
             self._marks.clear()
@@ -156,9 +156,9 @@ def _key(judge: _Judge, link: FoundAgain) -> tuple[CrawlId, int, Fingerprint, in
 
 
 def _origins(links: Sequence[_Linked]) -> tuple[list[Origin], list[SeedContext | None]]:
-    """Return the links by the pages that have them, and the contexts of these pages.
+    """Group links by the page that has them. Return the groups, and the seed context of each page (None without one).
 
-    The links of a page are in sequence.
+    The links of a page must be in sequence.
     """
     origins: list[Origin] = []
     contexts: list[SeedContext | None] = []
@@ -174,9 +174,10 @@ def _origins(links: Sequence[_Linked]) -> tuple[list[Origin], list[SeedContext |
 def _read(
     archive: PageArchive, judge: _Judge, pages: Sequence[ReadablePage]
 ) -> tuple[list[_Linked], list[tuple[HostId, Fingerprint]]]:
-    """Return the links of the pages that the scope admits, and the pages that must be queued again. It blocks.
+    """Return the pages' links that the scope admits, and the pages that must be queued again. It blocks.
 
-    A page is queued again if its record does not have all of its links or cannot be read, or if it has none.
+    A page is queued again if its links cannot all be read from its record, or if none was read, and the scope admits
+    it.
     """
     found: list[_Linked] = []
     again: list[tuple[HostId, Fingerprint]] = []

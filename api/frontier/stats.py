@@ -39,11 +39,15 @@ class OwnerStats:
 
     - `crawls`: numbers of responses by class of status, per crawl.
     - `reasons`: why URLs failed, were retried or excluded, and why hosts could not be visited, over all crawls.
-    - `links`: results of discovered links.
-    - `items_missed`: messages of items that were gone before they were read.
+    - `links`: numbers of discovered links by result.
+    - `answers`: numbers of answers to workers' questions by type; `none` if no answer was sent.
+    - `refused`, `unpublished`: shards whose slot was taken, or for which the broker was unavailable.
+    - `replaced`: shards that the sweep dropped and published again.
+    - `called_back`: leases that went back to the queue when a worker asked to begin.
+    - `items_missed`: messages of items that were deleted before they were read.
     - `item_lag`: the time from when the broker stored a message until its items were in the table.
-    - `firings`: due times of schedules, by outcome, and `firing_delay` how late they fired.
-    - `discarded`: fetches that changed nothing, by reason (see `OutcomeBatch`).
+    - `firings`: due times of schedules, by outcome. `firing_delay`: how late they fired.
+    - `discarded`: fetches that changed nothing, by reason (`late` or `deleted`).
     """
 
     crawls: CrawlCounts = field(default_factory=CrawlCounts)
@@ -109,7 +113,10 @@ class OwnerStats:
 
 
 def bounded_reason(reason: str) -> str:
-    """Return the reason as a label of metrics: a status as its class, such as `http_4xx`; OTHER for unknown text."""
+    """Return a reason as a label of metrics, with a bounded number of values.
+
+    An HTTP status becomes its class, such as `http_4xx`. An unknown text becomes OTHER.
+    """
     about, http, status = reason.partition("http_")
     if http and status.isdigit():
         return f"{about}http_{status_class(int(status))}" if about in ("", "robots_") else OTHER

@@ -68,7 +68,7 @@ class Sweep:
         self._own.look()
 
     async def _refill(self) -> None:
-        """Read queues from SQL that are not in memory, until `max_hosts` hosts are."""
+        """Read queues that are not in memory from SQL, until memory has `max_hosts` hosts."""
         own = self._own
         for crawl_id in self._hosts.incomplete():
             if self._crawls.get(crawl_id) is None or not self._may_add_hosts():
@@ -83,9 +83,10 @@ class Sweep:
                     self._hosts.mark_incomplete(crawl_id)
 
     def _may_add_hosts(self) -> bool:
-        """Return True if another host may be added. From time to time, drop late hosts if none may.
+        """Return True if memory has room for another host.
 
-        One sweep examines so few hosts (`LOOKED_AT`) that it takes at most some hundredths of a second.
+        If it has none, drop hosts that are due late, from time to time. One sweep examines at most `LOOKED_AT` hosts,
+        so that it takes at most some hundredths of a second.
         """
         hosts, now = self._hosts, self._clock.elapsed()
         part = min(1.0, LOOKED_AT / max(1, len(hosts)))
@@ -95,11 +96,12 @@ class Sweep:
         return not hosts.full()
 
     async def _republish(self) -> None:
-        """Publish late shards again that no worker began or resumed: the broker may have lost them.
+        """Publish shards again that no worker began or resumed for long: the broker may have lost them.
 
-        A message that was delivered and still has the subject is dropped first. A broker that was killed may keep a
-        shard as acknowledged but not removed, and then it neither delivers the shard nor accepts another. A shard that
-        was never delivered is not replaced: it would go to the end of the line again and again.
+        If the broker refuses a shard, an earlier message still has its subject. If that message was delivered before,
+        it is dropped first. A broker that was killed may keep a shard as acknowledged but not removed, and then it
+        neither delivers the shard nor accepts another. A message that was never delivered stays, because its
+        replacement would go to the end of the queue again and again.
         """
         own = self._own
         for held in own.leases:
@@ -149,9 +151,10 @@ class Sweep:
             await writer.commit(batch)
 
     async def _purge(self) -> None:
-        """Purge the applied reports from the stream. The reader refuses if the stream may have been replaced.
+        """Delete the applied reports from the stream, unless a purge hold is active.
 
-        The position is read before the holds: reports that a later hold does not cover are in its holder's snapshot.
+        Nothing is deleted if the stream may have been replaced. The position is read before the holds. So a hold that
+        begins later still covers every report that is not in its holder's snapshot of SQL.
         """
         position = self._own.position
         if position == self._purged or self._holds.standing(await self._store.report_holds(), self._clock.elapsed()):
@@ -164,7 +167,10 @@ class Sweep:
 
 
 async def _unless_full(step: Callable[[], Awaitable[object]]) -> None:
-    """Run a step. If the disk is full, log that a later turn tries it again: the other steps write nothing."""
+    """Run a step of the sweep. If the disk is full, log that and return, so that the other steps run.
+
+    A later sweep runs the step again.
+    """
     try:
         await step()
     except ResourceFull as error:

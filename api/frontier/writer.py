@@ -72,7 +72,7 @@ class PartitionWriter:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Let no transaction run in the `with` block: what SQL has then is what the memory has."""
+        """Keep transactions out while the `with` block runs, so that memory and SQL have the same state there."""
         async with self._lock:
             yield
 
@@ -82,7 +82,7 @@ class PartitionWriter:
         return self._ended.done()
 
     def committed(self, position: Position | None = None) -> None:
-        """Record that the current transaction has committed: move on to the next fence and, if given, to `position`."""
+        """Record that the current transaction has committed: take the next fence, and move to `position` if given."""
         self.fence = self.fence.next()
         if position is not None:
             self.own.move(position)
@@ -90,9 +90,9 @@ class PartitionWriter:
         self.own.work.notify()
 
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
-        """Write the changes to SQL (within `writing`).
+        """Write the changes to SQL, and record the commit (within `writing`).
 
-        Return the ended queues of which some URLs are still to be ended.
+        Return the queues of `changes.give_up` that still have URLs to end, because a transaction ends a limited number.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
         self.own.given_up(changes)
@@ -102,7 +102,8 @@ class PartitionWriter:
     def batch(self, rng01: Callable[[], float] = lambda: 0.5, *, marked: bool = True) -> OutcomeBatch:
         """Return an empty batch of outcomes for the present time.
 
-        `marked`: commands in progress skip the rows that it writes.
+        - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
+        - `marked`: commands in progress skip the rows that the batch writes.
         """
         own, changes = self.own, self.own.changes() if marked else Changes()
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
@@ -112,7 +113,7 @@ class PartitionWriter:
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write a batch of outcomes to SQL, then apply it to the memory (within `writing`).
 
-        Return what `apply` returns.
+        Return the given-up queues that still have URLs to end, because a transaction ends a limited number.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()
@@ -121,9 +122,10 @@ class PartitionWriter:
         return unfinished
 
     async def judge(self, leases: Iterable[TrackedLease]) -> None:
-        """Judge the URLs of leases by the present scope of their crawls, each lease once per revision.
+        """Judge the URLs of these leases by the present scope of their crawls, each lease once per revision.
 
-        A crawl that is not known, or whose spec cannot be used, is left out.
+        The result is in `TrackedLease.outside`. A lease stays as it is if its crawl is unknown or has a spec that
+        cannot be used.
         """
         crawls = self.own.crawls
         found = [(held, crawl) for held in leases if (crawl := crawls.find(held.row.crawl_id)) is not None]
@@ -137,10 +139,13 @@ class PartitionWriter:
             held.judged_at = crawl.revision
 
     async def exclude_covered(self, unbegun: Iterable[TrackedLease], max_leases: int) -> bool:
-        """Exclude the URLs that an exclusion or the scope excludes in some of these leases, which no worker has begun
-        (within `writing`). Leases that have no other URL end. Return False if there are none.
+        """Exclude the URLs of these leases that an exclusion or the scope forbids (within `writing`).
 
-        A crash before this leaves the URLs leased. No grant is given for them then, and they are queued again.
+        - `unbegun`: leases that no worker has begun. A lease that has no other URL ends.
+        - `max_leases`: how many leases with such URLs are changed at most.
+
+        Return False if no lease has such a URL. A crash before this leaves the URLs leased. Then no grant is given for
+        them, and they are queued again.
         """
         exclusions = self.own.crawls.exclusions
         covered = [(held, reasons) for held in unbegun if (reasons := held.excluded(exclusions))][:max_leases]
@@ -195,22 +200,23 @@ class PartitionWriter:
             self._ended.set_result(error if known else Transient(f"a transaction was broken off: {error!r}"))
 
     async def look_up(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read from SQL those of the crawls that this master has not loaded yet.
+        """Read the rows of these crawls from SQL, unless they are loaded or were looked up already.
 
-        After that, `DispatchCrawls.find` returns them, too.
+        After that, `DispatchCrawls.find` returns all of them that exist.
         """
         unknown = self.own.crawls.unknown(crawl_ids)
         if unknown:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
     async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read from SQL the counts of pages by rate of those of the crawls that have a new adaptive policy."""
+        """Read the page counts of these crawls from SQL, if an adaptive policy needs them and memory lacks valid ones.
+        """
         for crawl in self.own.unread_recrawls(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
             self.own.read_recrawl(crawl, counts, self.clock.unix_ms())
 
     async def read_contexts(self, rows: Sequence[LeaseRow]) -> None:
-        """Add to new leases the contexts of their URLs. Nothing is read of a crawl whose seeds have no context."""
+        """Add to new leases the seed contexts of their URLs. Read nothing for a crawl whose seeds have no context."""
         known, partition = self.own.with_contexts, self.own.partition
         if unread := {row.crawl_id for row in rows} - known.keys():
             used = await self.store.crawls_with_contexts(partition, unread)
@@ -222,12 +228,15 @@ class PartitionWriter:
                 row.contexts = contexts
 
     async def load_queues(self, keys: Sequence[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
-        """Read these queues from SQL, and add them to those in memory. `pinned`: leases of them are out."""
+        """Read these queues from SQL, and add them to the queues in memory. `pinned`: each has a lease out."""
         if keys:
             self.offer(await self.store.queue_rows(keys), pinned=pinned)
 
     def offer(self, rows: Iterable[QueueRow], *, pinned: bool = False) -> None:
-        """Add queues just read from SQL to those in memory. `Ownership.offer` leaves out those that cannot be added."""
+        """Add queues, from their rows just read from SQL, to the queues in memory. `pinned`: each has a lease out.
+
+        Queues that cannot be added are left out (`Ownership.offer`).
+        """
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
         for row in rows:
             self.own.offer(row, now, now_ms, pinned=pinned)
