@@ -140,8 +140,7 @@ class HostShares:
         return None
 
     def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
-        """Return the first time (`Clock.elapsed`) at which a queue without URLs to fetch will have some, or infinity.
-        """
+        """Return the first time (`Clock.elapsed`) at which a queue without URLs to fetch has some, or infinity."""
         while self._later and _current(queues, self._later[0]) is None:
             heapq.heappop(self._later)
         if len(self) > 2 * len(queues) + _SPARE:

@@ -183,8 +183,7 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return empty changes with the marks of the commands in progress. So the commands skip the rows written now.
-        """
+        """Return empty changes with the marks of the commands in progress, which skip the rows written now."""
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:

@@ -209,7 +209,9 @@ class PartitionWriter:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
     async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read the page counts of these crawls from SQL, if an adaptive policy needs them and memory lacks valid ones.
+        """Read the page counts of these crawls from SQL, if an adaptive policy needs them and memory has none.
+
+        Outdated counts, and counts for other values of the policy, are read again.
         """
         for crawl in self.own.unread_recrawls(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
