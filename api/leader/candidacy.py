@@ -29,7 +29,7 @@ def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset
 class Candidacy:
     """Decides for one master whether it should campaign.
 
-    If a draining master waited and no better candidate took the leadership, those candidates are ignored from then on.
+    If a draining master waits and no better candidate takes the leadership, it ignores these candidates from then on.
     Otherwise it would resign again and again without a successor.
     """
 
@@ -56,7 +56,7 @@ class Candidacy:
     async def until_due(self) -> None:
         """Wait while another master should lead instead of this one.
 
-        Return after `left_for_s` seconds without a leader.
+        Return also after `left_for_s` seconds without a leader: then this master may campaign itself.
         """
         snapshot = self._view.snapshot
         since: float | None = None

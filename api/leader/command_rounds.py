@@ -1,4 +1,4 @@
-"""The rounds in which the leader publishes commands to the owners of partitions, whatever the commands are of.
+"""The rounds in which the leader publishes commands to the owners of partitions, for every kind of resource.
 
 A change and its command are one transaction in SQL. A publisher sends the command until the broker has it. An owner
 applies a command id once, so a repeat after a kill, or by two leaders at once, is harmless.
@@ -25,9 +25,12 @@ CommandErrors = Mapping[str, Transient | Permanent]
 
 
 class CommandRounds:
-    """Publishes the commands of one kind of resource (`of`) while `acting` returns True.
+    """Publishes the commands of one kind of resource in rounds, while `acting` returns True.
 
-    `once` publishes all that waits and returns what was refused. It runs after each `wake`, and at least every LOOK_S.
+    - `of`: the kind of resource, for the log.
+    - `once`: runs a round. It publishes all commands that wait, and returns those that were refused.
+
+    A round runs after each `wake`, and at least every LOOK_S.
     """
 
     def __init__(self, of: str, once: Callable[[], Awaitable[CommandErrors]], acting: Callable[[], bool]) -> None:
@@ -48,7 +51,7 @@ class CommandRounds:
             await self._work.changed(seen, LOOK_S)
 
     async def attempt(self) -> None:
-        """Run a round if this master may act, and log what was refused."""
+        """Run a round if this master may act. Log the commands that were refused, or the error that ended the round."""
         if not self._acting():
             return
         try:
@@ -59,7 +62,10 @@ class CommandRounds:
             log.error("commands.refused", of=self._of, error=str(error))
 
     def _log_refused(self, errors: CommandErrors) -> None:
-        """Log each reason once, with the first command that it refuses and the number of these."""
+        """Log each reason once, with the first command that was refused for it and the number of such commands.
+
+        At most `MAX_LOGGED` reasons are logged, final ones first.
+        """
         refused: dict[tuple[bool, str], list[str]] = {}
         for command, error in errors.items():
             refused.setdefault((isinstance(error, Permanent), str(error)), []).append(command)

@@ -47,7 +47,10 @@ class ConfigPublisher:
             log.info("drains.published", masters=list(drains.masters), workers=list(drains.workers))
 
     async def _write(self, name: str, value: bytes) -> bool:
-        """Set the record to `value`. Return True if it had another. Raise Conflict as `Leadership.write`."""
+        """Set the record `name` to `value`. Return False if it has this value already, otherwise True.
+
+        Raise Conflict if it was changed meanwhile, and the other errors of `Leadership.write`.
+        """
         key = self._keys.setting(name)
         entry = await self._coordinator.get(key)
         if entry is not None and entry.value == value:

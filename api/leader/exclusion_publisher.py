@@ -1,7 +1,8 @@
 """Publish the exclusions in force to the members, and send their commands to the owners of partitions.
 
-The members apply what is published at once. The command then excludes what is queued already. A pass compares the
-published record with SQL, so the next pass completes what a crash interrupted. An owner applies a command id once.
+The members apply the published exclusions at once. The command then excludes URLs that are queued already. A pass
+compares the published record with SQL, so the next pass completes what a crash interrupted. An owner applies a command
+id once.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,11 @@ log = structlog.get_logger("orb.control")
 
 
 class ExclusionPublisher:
-    """Publishes the exclusions under one leadership. `commands` sends the commands of those that are published."""
+    """Publishes the exclusions under one leadership.
+
+    `commands` sends their commands to owners, in rounds of its own. It sends the command of an exclusion only after the
+    exclusion was published.
+    """
 
     def __init__(
         self,
@@ -52,7 +57,10 @@ class ExclusionPublisher:
         self.commands = CommandRounds("exclusions", self._send_all, lambda: leadership.acting(clock.elapsed()))
 
     async def once(self) -> None:
-        """Publish the exclusions in force if they differ from the record. Raise Conflict as `Leadership.write`."""
+        """Publish the exclusions in force if they differ from the published record, and wake `commands`.
+
+        Raise Conflict if the record was changed meanwhile, and the other errors of `Leadership.write`.
+        """
         now_ms = self._clock.unix_ms()
         revision = await self._desired.exclusions_revision()
         entry = await self._coordinator.get(self._key)
@@ -72,7 +80,7 @@ class ExclusionPublisher:
         self.commands.wake()
 
     async def _send_all(self) -> CommandErrors:
-        """Send the commands of new and changed exclusions that are published. Return those that were refused."""
+        """Send the commands of new and changed exclusions that are published. Return the commands that were refused."""
         errors: dict[str, Transient | Permanent] = {}
         sent: set[str] = set()
         for stored in self._to_send:

@@ -1,4 +1,7 @@
-"""Send the commands of changed host policies to the owners of the hosts. They apply the policy that SQL has then."""
+"""Send the commands of changed host policies to the owners of the hosts.
+
+An owner applies the policy that SQL has when it applies the command.
+"""
 
 import structlog
 
@@ -15,14 +18,17 @@ log = structlog.get_logger("orb.control")
 
 
 class HostPolicyPublisher:
-    """Publishes the commands of host policies (see `CommandRounds`)."""
+    """Publishes the commands of changed host policies. `CommandRounds` runs it."""
 
     def __init__(self, desired: Desired, broker: Broker) -> None:
         self._desired = desired
         self._broker = broker
 
     async def once(self) -> CommandErrors:
-        """Publish all commands that wait, in order. Return those that were refused. They do not hold up the others."""
+        """Publish all commands that wait, in order. Return the commands that were refused.
+
+        A refused command does not delay the others.
+        """
         errors: dict[str, Transient | Permanent] = {}
         after = 0
         while waiting := await self._desired.host_policy_commands(after):

@@ -55,8 +55,10 @@ _TERM_BITS: Final = 44
 def epoch_after(stored: int, published: int | None, newest: Term, revision: int) -> int:
     """Return the epoch under which to lead: SQL's (`stored`), or a higher one if the coordinator (etcd) was replaced.
 
-    The coordinator was replaced if it has no epoch or another one (`published`). It was restored from a backup of this
-    epoch if SQL has a term (`newest`) beyond what the coordinator's `revision` could have given.
+    - `published`: the epoch that the coordinator has, None if it has none. If it differs from `stored`, the coordinator
+      was replaced.
+    - `newest`, `revision`: the newest term in SQL and the coordinator's newest revision. If the term has a later
+      revision, the coordinator was restored from a backup.
     """
     if published == stored and newest <= term_of(stored, revision):
         return stored
@@ -81,7 +83,7 @@ def owners_in(
 
 
 class Leader:
-    """Takes part in the elections for its master, and does the leader's work while the master leads."""
+    """Campaigns in the elections for its master, and does the leader's work while the master leads."""
 
     def __init__(
         self,
@@ -143,7 +145,10 @@ class Leader:
         return term_of(self._epoch, self._leadership.revision)
 
     def wake(self) -> None:
-        """Start the leader's next pass now, and that of the crawl controller."""
+        """Start the next pass of the leader now.
+
+        Wake the crawl controller and the publishers of host policies and seed sets, too.
+        """
         self._poked.set()
         self._policies.wake()
         self._seed_sets.wake()
@@ -218,7 +223,7 @@ class Leader:
             log.info("leadership.ended", master=self._member.id, revision=leadership.revision)
 
     def _runner(self) -> ScheduleRunner:
-        """Return the runner of schedules for this leadership. It acts only while another leader is impossible."""
+        """Return the runner of schedules for this leadership. It acts only while no other master can lead."""
         return ScheduleRunner(
             self._schedules,
             self._clock,
@@ -230,20 +235,20 @@ class Leader:
         )
 
     async def _watch(self) -> None:
-        """Start a pass at every change."""
+        """Start a pass at every change of the coordinator's records, until cancelled."""
         snapshot = self._view.snapshot
         while True:
             snapshot = await self._view.changed(snapshot, None)
             self._poked.set()
 
     async def _resign_unfit(self, leadership: Leadership) -> None:
-        """Resign as soon as this master is unfit to lead."""
+        """Wait until this master is unfit to lead, then resign."""
         log.error("leader.resigned", master=self._member.id, reason=await self._health.unfit())
         await until_answered(leadership.resign)
         await leadership.lost()
 
     async def _leave(self, leadership: Leadership) -> None:
-        """Resign once this master drains and another could lead."""
+        """Wait until this master drains and another master could lead, then resign."""
         await self._candidacy.until_better()
         log.info("leadership.released", master=self._member.id)
         await until_answered(leadership.resign)
@@ -297,7 +302,10 @@ class Leader:
                     await self._poked.wait()
 
     async def _give_up(self, leadership: Leadership) -> None:
-        """Resign because passes fail. The session is alive, so no other master would be elected otherwise."""
+        """Resign because passes fail.
+
+        Otherwise no other master would be elected, because this master's session is alive.
+        """
         log.error("leader.resigned", master=self._member.id, reason=f"no pass was through for {self._sick_s} s")
         self._sick = True
         await until_answered(leadership.resign)
@@ -310,9 +318,9 @@ class Leader:
         announcing: ConfigPublisher,
         publishing: CrawlSpecPublisher,
     ) -> None:
-        """Compare the stored with the published state and write the differences.
+        """Run one pass: compare the state in SQL with the published state, and publish the differences.
 
-        Exclusions come before the specs, without which no worker sends a request.
+        Exclusions are published before the specs. No worker requests a URL of a crawl before its spec is published.
         """
         self._epoch = await self._settle_epoch(leadership)
         await excluding.once()

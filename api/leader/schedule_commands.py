@@ -20,7 +20,7 @@ PUBLISHING: Final = 16
 
 
 class ScheduleCommandPublisher:
-    """Publishes the commands of firings (see `CommandRounds`), PUBLISHING of them at a time."""
+    """Publishes the commands of firings, `PUBLISHING` at the same time. `CommandRounds` runs it."""
 
     def __init__(self, schedules: Schedules, broker: Broker, partitions: int) -> None:
         self._schedules = schedules
@@ -28,9 +28,9 @@ class ScheduleCommandPublisher:
         self._partitions = partitions
 
     async def once(self) -> CommandErrors:
-        """Publish the commands that wait, each to all partitions. Return those that were refused.
+        """Publish the commands that wait, each to all partitions. Return the commands that were refused.
 
-        Those that a partition refuses wait on, and delay no other.
+        A command that a partition refuses waits for the next round, and delays no other command.
         """
         errors: dict[str, Transient | Permanent] = {}
         turns = asyncio.Semaphore(PUBLISHING)

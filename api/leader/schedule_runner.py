@@ -45,9 +45,10 @@ FiringCallback = Callable[[str, Firing, bool], None]
 class ScheduleRunner:
     """Fires the schedules of a cluster while its master leads.
 
-    `term` returns the term of the leadership, None while this master must not act. `publish` is called when there may
-    be commands to publish, and `changed` after a verb was applied to a crawl. `noted` is called with the schedule's
-    name and each line of its history that is new or has changed.
+    - `term` returns the term of the leadership, None while this master must not act.
+    - `publish` is called when there may be commands to publish.
+    - `changed` is called after a verb was applied to a crawl.
+    - `noted` is called with a schedule's name and a line of its history, for each line that is new or has changed.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ScheduleRunner:
             await asyncio.sleep(pause_s)
 
     async def attempt(self) -> float:
-        """Run a round if this master may act, and log an error of it. Return the seconds until the next round."""
+        """Run a round if this master may act. Return the seconds until the next round. Errors are only logged."""
         try:
             if (term := self._term()) is not None:
                 return await self.once(term)
@@ -125,7 +126,11 @@ class ScheduleRunner:
         return min(_LOOK_S, max(LEAST_S, left_s))
 
     async def _fire(self, term: Term, batch: Sequence[StoredSchedule | UnreadableSchedule]) -> bool:
-        """Carry out the next steps of schedules. Return False if none can be carried out."""
+        """Carry out the next step of each schedule in one transaction. Return True if any step was carried out.
+
+        If the transaction fails for good, carry out each step in its own transaction. A schedule that cannot be fired
+        is logged.
+        """
         now_ms = self._clock.unix_ms()
         decided = await asyncio.to_thread(lambda: [_decided(stored, now_ms) for stored in batch])
         steps: list[tuple[StoredSchedule, Step]] = []
@@ -147,7 +152,10 @@ class ScheduleRunner:
         return await self._fire_each(term, steps, now_ms)
 
     async def _fire_each(self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int) -> bool:
-        """Carry out each step in a transaction of its own, since one of them cannot be carried out."""
+        """Carry out each step in a transaction of its own, since one of them cannot be carried out.
+
+        Return True if any step was carried out.
+        """
         moved = False
         for stored, step in steps:
             try:
@@ -158,13 +166,13 @@ class ScheduleRunner:
         return moved
 
     def _refuse(self, schedule: str, error: Permanent) -> None:
-        """Log a schedule that cannot be fired, once for each reason."""
+        """Log that a schedule cannot be fired, once for each reason."""
         if (schedule, str(error)) not in self._refused:
             self._refused.add((schedule, str(error)))
             log.error("schedule.refused", schedule=schedule, error=str(error))
 
     def _note(self, fired: Fired | None) -> None:
-        """Log and report what a transaction did."""
+        """Log and report what a transaction fired. Do nothing for None: the transaction fired nothing."""
         if fired is None:
             return
         for firing in fired.firings:
@@ -184,7 +192,7 @@ class ScheduleRunner:
 
 
 def _decided(stored: StoredSchedule | UnreadableSchedule, now_ms: int) -> Step | Permanent | None:
-    """Return the next step of a schedule, None if there is none yet, or why it cannot be decided."""
+    """Return the next step of a schedule, or None if it does not fire yet. Return an error if it can never fire."""
     if isinstance(stored, UnreadableSchedule):
         return Permanent(stored.reason)
     try:

@@ -1,7 +1,7 @@
 """Send the changes of seed sets to the owners of their URLs: first the seeds that were added, then the command.
 
-A repeat has the same messages, and an owner applies each of them once. The command waits at the owner for the seeds,
-and withdraws what no set has at that moment.
+A repeat has the same messages, and an owner applies each of them once. An owner applies the command after the seeds.
+The command withdraws the removed URLs that no seed set has at that moment.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ log = structlog.get_logger("orb.control")
 
 
 class SeedSetPublisher:
-    """Publishes the changes of seed sets (see `CommandRounds`)."""
+    """Publishes the changes of seed sets. `CommandRounds` runs it."""
 
     def __init__(self, desired: Desired, broker: Broker, partitions: int) -> None:
         self._desired = desired
@@ -32,9 +32,10 @@ class SeedSetPublisher:
         self._partitions = partitions
 
     async def once(self) -> CommandErrors:
-        """Publish all changes that wait. Return those that were refused.
+        """Publish all changes that wait. Return the commands of those that were refused.
 
-        Those of one crawl are sent in order, so a refused one holds up the next.
+        The changes of one crawl are published in order. So after a refused change, the crawl's later changes wait for
+        the next round.
         """
         errors: dict[str, Transient | Permanent] = {}
         held: set[CrawlId] = set()
@@ -70,7 +71,11 @@ class SeedSetPublisher:
         log.info("seed_set.commanded", crawl=change.crawl_id, name=change.name, command=command_id_of(change.revision))
 
     async def _command(self, change: SeedSetCommand, partition: Partition, here: list[Place]) -> None:
-        """Publish the commands to an owner in order: if it has applied the last one, it has applied all."""
+        """Publish the command of a change to the owner of a partition, in pieces: one command for each piece of `here`.
+
+        `here`: the removed URLs of the partition. The last piece has the id of the change. The owner applies the pieces
+        in order, so it has applied all of them when it has applied the last.
+        """
         parts = pieces(here)
         for left, part in zip(range(len(parts), 0, -1), parts, strict=True):
             base = command_id_of(change.revision)

@@ -1,4 +1,4 @@
-"""Publish the specs that workers need, as `reconcile` decides.
+"""Publish the specs that workers need, as `api.crawls.reconcile` decides.
 
 The first pass of a leadership compares all records with SQL, and completes what a crash interrupted.
 """
@@ -60,7 +60,7 @@ class CrawlSpecPublisher:
         self._suffixes_published = False
 
     async def once(self) -> None:
-        """Publish what changed since the last pass. At times, compare all published records with SQL."""
+        """Publish what changed since the last pass. Every `_LISTED_S`, compare all published records with SQL."""
         if not self._suffixes_published:
             await self._publish_suffixes()
         now = self._clock.elapsed()
@@ -100,7 +100,10 @@ class CrawlSpecPublisher:
                 specs.ending[crawl_id] = self._clock.elapsed()
 
     async def _delete_records(self, specs: PublishedSpecs) -> None:
-        """Delete the records of crawls that ended `_GONE_FOR_S` ago. `ending` has the first of them first."""
+        """Delete the records of crawls that ended at least `_GONE_FOR_S` seconds ago.
+
+        `specs.ending` has the crawls in the order in which they ended.
+        """
         for crawl_id, since in list(islice(specs.ending.items(), MAX_WRITES)):
             if self._clock.elapsed() - since < _GONE_FOR_S:
                 return
@@ -109,7 +112,10 @@ class CrawlSpecPublisher:
             del specs.ending[crawl_id]
 
     async def _publish_suffixes(self) -> None:
-        """Publish the public suffixes by which workers divide hosts. They never change: once a leadership suffices."""
+        """Publish the public suffixes by which workers find the registrable domain of a host.
+
+        They never change, so each leadership does this once.
+        """
         key = self._keys.public_suffixes
         entry = await self._coordinator.get(key)
         wanted = encode_suffixes(await self._store.public_suffixes())
@@ -142,6 +148,6 @@ class CrawlSpecPublisher:
 
 
 def _state_in(entry: Entry) -> SpecState | None:
-    """Return what workers see of the crawl; None if the record cannot be read."""
+    """Return the state of a crawl in its published record; None if the record cannot be read."""
     record = read_record(entry, CrawlRecord)
     return None if record is None else SpecState(Revision(record.revision), record.gone, record.paused)
