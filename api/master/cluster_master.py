@@ -74,7 +74,7 @@ class ClusterSettings:
 
 
 class ClusterMaster:
-    """One master of a cluster with all its parts. For them it is the `api.members.control_plane.ControlPlane`."""
+    """One master of a cluster with all its parts. It is their `ControlPlane` (`api.members.control_plane`)."""
 
     def __init__(
         self,
@@ -91,8 +91,11 @@ class ClusterMaster:
     ) -> None:
         """Compose the master.
 
-        `gauges` measure its resources. `on_pressure` is called when pressure on this master or on a worker starts or
-        ends, and `on_firing` with each line of the history of schedules.
+        - `gauges`: measure its resources.
+        - `stats`: counts the work of its owners, for metrics.
+        - `alarm`: called when an owner failed, or its stream of reports was replaced.
+        - `on_pressure`: called when resource pressure on this master or on a worker starts or ends.
+        - `on_firing`: called with each line of the history of schedules that is new or has changed.
         """
         store, broker, clock = engines.store, engines.broker, engines.clock
         partitions, started = settings.frontier.partitions, started_as(settings.frontier, settings.log_level)
@@ -162,7 +165,10 @@ class ClusterMaster:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
-        """Report a line of the history of schedules. Count it if it is new: each due time counts once."""
+        """Report a line of the history of schedules. Count it if it is new, since each due time counts once.
+
+        `waited`: the line is not new, but its outcome is.
+        """
         if not waited:
             self._stats.firings[firing.outcome] += max(1, firing.missed)
             if firing.outcome is not FiringOutcome.MISSED:
@@ -192,7 +198,10 @@ class ClusterMaster:
         self._leader.wake()
 
     def on_crawl_changes(self, *callbacks: Callable[[CrawlChanges], None]) -> None:
-        """Have each of the callbacks called with all changes of crawls that this master reads."""
+        """Call each of the callbacks with all changes of crawls that this master reads, from now on.
+
+        They replace the callbacks of an earlier call.
+        """
         self._controller.on_changes = callbacks
 
     def drain(self, draining: bool) -> None:
@@ -209,7 +218,7 @@ class ClusterMaster:
         return self._tuning.wanted
 
     def _tune(self, tuning: MasterTuning) -> None:
-        """Apply new values."""
+        """Apply new values of the hot configuration to this master and its owners."""
         set_log_level(tuning.log_level)
         self._capacity.ahead = tuning.dispatch_ahead_ratio
         self._frontier = limits_of(self._started_with, tuning)
@@ -284,7 +293,7 @@ class ClusterMaster:
                 log.info("stop.requested", partitions=len(self._fleet))
 
     async def _notice(self) -> None:
-        """Check SQL at every published change, because a change of SQL caused it."""
+        """Have the crawl controller read SQL at every published change, because a change in SQL usually caused it."""
         snapshot = self._engines.view.snapshot
         while True:
             snapshot = await self._engines.view.changed(snapshot, None)

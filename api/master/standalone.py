@@ -86,11 +86,13 @@ class Standalone:
     ) -> None:
         """Prepare the crawl.
 
-        `archive` is the folder's archive of pages. `gauges` measure resources: while one is full, nothing is dispatched
-        and the crawl uses up no time. A non-empty
-        `retry_id` retries every failed URL, once for each such id. At the start, `unblock`
-        lifts the blocks of hosts and makes URLs that wait for a retry due. A crawl that fetches its pages again ends
-        when nothing is left that was due at `refresh_ms` (Unix ms); with 0 it goes on.
+        - `alone`: every worker of an earlier run is known to be dead.
+        - `archive`: the folder's archive of pages.
+        - `gauges`: measure resources. While one is full, nothing is dispatched and the crawl uses up no time.
+        - `retry_id`: if not empty, every failed URL is retried, once for each such id.
+        - `unblock`: at the start, lift the blocks of hosts and make URLs that wait for a retry due.
+        - `refresh_ms`: if not 0, a crawl that fetches its pages again ends when nothing is left that was due at this
+          time (Unix ms). With 0 such a crawl does not end by itself.
         """
         self._refresh_ms = refresh_ms
         self._spec = spec
@@ -121,7 +123,10 @@ class Standalone:
         await until_stopped(self._run(stop, active, grace_s), stop, active)
 
     async def _run(self, stop: asyncio.Event, active: asyncio.Event, grace_s: float) -> None:
-        """Run the crawl and set `active` once it is activated. The engines awaited before that may never answer."""
+        """Run the crawl until `stop` is set. Set `active` once the crawl is activated.
+
+        Until then this may wait for an engine that never answers, so the caller must cancel it to stop it.
+        """
         crawl = await self._activate()
         now_ms = self._clock.unix_ms()
         await _answered(partial(self._store.begin_run, crawl.crawl_id, now_ms, unblock=self._unblock))
@@ -142,7 +147,7 @@ class Standalone:
                 task.cancel()
 
     async def _activate(self) -> DispatchCrawl:
-        """Store and publish the spec; load what the crawl has spent."""
+        """Store and publish the spec, and load what the crawl has spent. Return the crawl."""
         document = encode_spec(self._spec).decode()
         row, changed = await _answered(lambda: self._store.put_crawl(self._spec.name, document, self._clock.unix_ms()))
         log.info("crawl.activated", crawl=row.crawl_id, name=row.name, revision=row.revision, changed=changed)
@@ -163,7 +168,10 @@ class Standalone:
         return crawl
 
     async def _publish(self, crawl: DispatchCrawl, *, paused: bool) -> None:
-        """Publish the spec to the workers. Paused, their visits start no further request and hand back the rest."""
+        """Publish the spec to the workers.
+
+        If `paused`, their visits start no further request, and hand back the URLs that are left.
+        """
         published = PublishedSpec(crawl.crawl_id, crawl.revision, self._spec, self._settings.partitions, paused=paused)
         await _answered(partial(self._specs.publish, published))
 
@@ -201,7 +209,7 @@ class Standalone:
                         owner.ownership.capacity_changed()
 
     async def _finish(self, crawl: DispatchCrawl) -> None:
-        """Seed, run, and end the crawl when it is finished."""
+        """Publish the crawl's commands and seeds, wait until the crawl is finished, and store its end."""
         if self._retry_id:
             await retry_failed(self._broker, crawl.crawl_id, self._retry_id, self._settings.partitions)
         if crawl.state is CrawlState.SEEDING:
@@ -261,7 +269,7 @@ class Standalone:
                 await self._to(crawl, CrawlState.FINISHED, reason)
 
     async def _apply_scope(self, crawl: DispatchCrawl) -> None:
-        """Command the owners to apply a changed scope, and to find again what a wider one admits."""
+        """Command the owners to apply a changed scope, and to find again the links that a wider scope admits."""
         partitions = self._settings.partitions
         scoped = await _answered(partial(self._store.scope_revision, crawl.crawl_id))
         if scoped > 1:
@@ -282,9 +290,9 @@ class Standalone:
                     leased = any(owner.ownership is None or owner.ownership.leases for owner in self._owners)
 
     async def _count_time(self, crawl: DispatchCrawl, worked_ms: int) -> None:
-        """Add to the crawl's active time. After ResourceFull the time was not added.
+        """Add `worked_ms` to the crawl's active time. Raise ResourceFull if the time was not added.
 
-        Not retried after another Transient: if the reply was lost, the time may already be added.
+        Any other Transient is only logged. If the reply was lost, the time may have been added, so it is not retried.
         """
         try:
             await self._store.add_active_time(crawl.crawl_id, worked_ms)
@@ -358,7 +366,7 @@ class Standalone:
         )
 
     def _waits_at(self, crawl_id: CrawlId, now: float) -> Waits:
-        """Return what hosts wait for. With many hosts this may be a few seconds old."""
+        """Return what the crawl's hosts wait for. With many hosts this may be a few seconds old."""
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and now >= self._waits_again_at:
             fronts = [owner.ownership.hosts for owner in self._owners if owner.ownership is not None]
