@@ -21,7 +21,7 @@ class Members:
 
 
 class ControlPlane(Protocol):
-    """What a master knows of its cluster: the leader, the members and the owners of partitions."""
+    """The interface through which a master's other parts read the state of its cluster and wake the leader."""
 
     def is_leader(self) -> bool:
         """Return True if this master leads. It returns False as soon as the lease of the leadership nears its end."""

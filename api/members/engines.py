@@ -22,10 +22,10 @@ class MasterEngines:
     """The connected database, broker (NATS) and coordinator (etcd) of a master.
 
     - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
-    - `kind` is that of `store`. `items`, `desired`, `schedules` and `retained` are further tables of its database.
-      `retained` holds the rows that the leader deletes after their retention.
+    - `kind`: the kind of database of `store`. `items`, `desired`, `schedules` and `retained` are further tables of it.
+    - `retained`: the rows that the leader deletes after their retention.
     - `publisher` makes the publisher of crawl specs for a leadership.
-    - `archive` is None if this master cannot read it.
+    - `archive`: the archive of pages, None if this master cannot read it.
     """
 
     keys: Keys

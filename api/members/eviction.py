@@ -30,10 +30,12 @@ _LOG_INTERVAL_S: Final = 30.0
 
 
 class Eviction:
-    """Ends a stopped process that blocks the writes of this master, once they wait too long and this master leads.
+    """Ends a stopped process that blocks the writes of this master, if this master leads and the writes wait too long.
 
-    `waited_s` returns how long a write has waited, and `leads` whether this master leads. `lives` returns True if a
-    master with this id and start time is registered. `ask` finds the process that holds the lock of the database file.
+    - `waited_s` returns how long a write has waited, in seconds.
+    - `leads` returns True if this master leads.
+    - `lives` returns True if a master with this id and start time is registered.
+    - `ask` finds the process that holds the lock of the database file.
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class Eviction:
                 await self.once()
 
     async def once(self) -> bool:
-        """Find the process that holds the write lock, and end it if it may be ended. Return True if it was ended."""
+        """Find the process that holds the write lock, and end it if it may be ended. Return True if it was ended.
+
+        If it may not be ended, log what an operator must do.
+        """
         holder = await asyncio.to_thread(self._ask, self._path)
         if holder is None or holder.pid == os.getpid() or self._waited_s() < WAITED_S or not self._leads():
             return False

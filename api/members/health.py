@@ -102,12 +102,15 @@ def health_after(condition: HealthState, seen: Observation, now: float, rules: H
 
 
 def _unfit(condition: HealthState, ailment: str) -> HealthState:
-    """Return the unfit state; the first reason is kept."""
+    """Return the health as unfit because of `ailment`. If the master was unfit already, the first reason is kept."""
     return condition if condition.ailment is not None else replace(condition, ailment=ailment)
 
 
 def _recovered(condition: HealthState, now: float, rules: HealthLimits) -> bool:
-    """Return True if nothing failed for `well_s`, and every engine has answered since the last failure."""
+    """Return True if an unfit master is fit again.
+
+    That is so if nothing failed for `well_s`, and every engine has answered since the last failure.
+    """
     wrong_at = condition.wrong_at
     if condition.ailment is None or wrong_at is None:
         return False
@@ -129,9 +132,12 @@ class HealthMonitor:
         every_s: float = EVERY_S,
         silent_s: Mapping[str, SilentFor] = MappingProxyType({}),
     ) -> None:
-        """Set up the monitor. `silent_s` returns the seconds since an engine last answered any request.
+        """Set up the monitor.
 
-        With it, a probe that only waits behind other work of this master does not make the engine count as silent.
+        - `probes`: by engine, a function that sends it a request and raises an error if it does not answer.
+        - `every_s`: the seconds between two probes.
+        - `silent_s`: by engine, a function that returns the seconds since it last answered any request. With it, a
+          probe that only waits behind other work of this master does not make the engine count as silent.
         """
         self._probes = probes
         self._silent_s = silent_s

@@ -19,7 +19,7 @@ _COALESCE_S: Final = 0.05
 
 
 class Heartbeat:
-    """Publishes the status of a master, which `status` returns, about every second."""
+    """Publishes the status of a master, which `status` returns, about every second and after each `notify`."""
 
     def __init__(self, broker: Broker, status: Callable[[], MasterStatus]) -> None:
         self._broker = broker
@@ -31,7 +31,7 @@ class Heartbeat:
         self._changed.set()
 
     async def run(self) -> None:
-        """Publish the status until cancelled. One is dropped if the broker is unavailable."""
+        """Publish the status until cancelled. If the broker is unavailable, drop the status."""
         while True:
             self._changed.clear()
             try:

@@ -67,7 +67,7 @@ class MemberStats:
         return f"<MemberStats masters={len(self._masters)} workers={len(self._workers)}>"
 
     def worker_reported(self, status: WorkerStatus, now: float) -> None:
-        """Store a worker's status, received at `now`. Its count of pages restarts with the worker's process."""
+        """Store a worker's status, received at `now`. If its process is new, its rate is measured anew."""
         known = self._workers.get(status.worker)
         same = known is not None and known.status.pid == status.pid and known.status.pages <= status.pages
         samples: deque[tuple[float, int]] = known.samples if known is not None and same else deque()

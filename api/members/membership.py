@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Membership:
-    """Keeps the record of this master (`masters/<id>`) in etcd while it lives.
+    """Keeps the record of this master (`masters/<id>`) in etcd while `run` runs.
 
     A lost session is replaced by a new one.
     """
@@ -46,7 +46,7 @@ class Membership:
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
         """Stay registered until cancelled.
 
-        `attached` runs on each session of etcd, and ends before the next one begins.
+        `attached` is called with each session of etcd. It ends before it is called with the next session.
         """
         await self.registration.run(attached)
 
@@ -55,7 +55,7 @@ class Membership:
 
 
 def members_in(snapshot: Snapshot, keys: Keys) -> Members:
-    """Return the members whose records are in the snapshot."""
+    """Return the members whose records are in the snapshot. Records that cannot be read are logged and left out."""
     return Members(
         masters=_named(snapshot, keys.master_of, MemberRecord),
         workers=_named(snapshot, keys.worker_of, MemberRecord),
@@ -63,7 +63,7 @@ def members_in(snapshot: Snapshot, keys: Keys) -> Members:
 
 
 def leader_in(snapshot: Snapshot, keys: Keys) -> LeaderRecord | None:
-    """Return the leader's record in the snapshot; None without a leader."""
+    """Return the leader's record in the snapshot; None without a leader, or if the record cannot be read."""
     entry = snapshot.entries.get(keys.leader)
     return None if entry is None else read_record(entry, LeaderRecord)
 

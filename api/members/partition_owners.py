@@ -31,7 +31,7 @@ MakeOwner = Callable[[Partition, Term, bool], Owner]
 
 @dataclass(frozen=True, slots=True)
 class StartOwner:
-    """Change: this master owns the partition under this term, instead of any earlier one."""
+    """Change: start an owner of the partition under `term`, in place of any owner that this master has for it."""
 
     partition: Partition
     term: Term
@@ -39,7 +39,7 @@ class StartOwner:
 
 @dataclass(frozen=True, slots=True)
 class StopOwner:
-    """Change: the partition belongs to another process, under `term`."""
+    """Change: stop the owner of the partition, if this master has one. Another process owns it under `term`."""
 
     partition: Partition
     term: Term
@@ -53,7 +53,8 @@ def owner_changes(
 ) -> Iterator[StartOwner | StopOwner]:
     """Yield which owners `member` must start or stop to follow the assignments.
 
-    `seen` has, for each partition, the newest term that this master knows, of any owner.
+    `seen`: the newest term of each partition that this master has followed, whichever master owned it. Assignments
+    whose term is not newer are ignored. `partitions`: the cluster's number of partitions.
     """
     for partition, (record, entry) in sorted(assigned.items()):
         term = record.term(entry.revision)
@@ -66,7 +67,10 @@ def owner_changes(
 
 
 class PartitionOwners:
-    """Starts and stops the owners of this master's partitions while `run` runs. None is left after that."""
+    """Starts and stops the owners of this master's partitions while `run` runs.
+
+    All of them have stopped when `run` ends.
+    """
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class PartitionOwners:
                 owner.ownership.capacity_changed()
 
     async def run(self) -> None:
-        """Start and stop owners as assignments change, until cancelled. Raise Unusable if an owner does."""
+        """Start and stop owners as assignments change, until cancelled. Raise Unusable if an owner raises it."""
         async with Tasks() as tasks:
             snapshot = self._view.snapshot
             while True:

@@ -1,4 +1,4 @@
-"""React to resource pressure on this master, which then dispatches nothing, and report that on workers as events.
+"""React to resource pressure. A master under pressure dispatches nothing. Pressure on workers is reported as events.
 
 Work in progress continues: reports are applied, which empties the streams, and grants are still extended.
 """
@@ -21,7 +21,10 @@ def log_only(member: str, resource: str, reason: str | None) -> None:
 
 
 class MasterPressure:
-    """Stops the dispatch of the master `member` under resource pressure. `notify` is called when its status changed."""
+    """Stops the dispatch of the master `member` while one of its resources is under pressure.
+
+    `on_pressure` is called with each change, and `notify` so that the master's changed status is published.
+    """
 
     def __init__(
         self, member: str, capacity: PoolCapacity, on_pressure: PressureCallback, notify: Callable[[], None]
@@ -42,9 +45,9 @@ class MasterPressure:
 
 
 class WorkerPressureEvents:
-    """Reports when resource pressure of a worker starts or ends.
+    """Calls `on_pressure` when resource pressure on a worker starts or ends.
 
-    Only the leader reports, so that each change is reported once.
+    It does so only while this master leads, so that each change is reported once.
     """
 
     def __init__(self, leading: Callable[[], bool], on_pressure: PressureCallback) -> None:
