@@ -9,8 +9,8 @@ Marks keep the order of commands and reports. A row that an outcome or a discove
 carries the command's number, and the command does not touch it (docs/decisions).
 
 A REPLAY publishes the messages of dead letters again. Each message has an id made from its dead letter, and the letter
-is deleted after the message was acknowledged. If this is interrupted in between, the message is published once more,
-and applied once by the rules for any message.
+is deleted after the message was acknowledged. If the process ends in between, the message is published once more.
+Owners apply it only once, as they do with any repeated message.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ _LEASED_AGAIN_S: Final = 0.5
 
 
 class CommandRunner:
-    """Applies one partition's commands.
+    """Applies the commands in progress of one partition, one chunk at a time.
 
-    `turn` is a lock: the owners of a master share it and apply one chunk at a time. `archive`: the archive of pages,
-    None if this master cannot read it.
+    - `turn`: a lock that the owners of a master share, so that only one of them applies a chunk at a time.
+    - `archive`: the archive of pages, None if this master cannot read it.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class CommandRunner:
                 await own.moved.changed(seen, own.settings.sweep_interval_s if len(commands) else None)
 
     async def _ready(self, run: CommandRun) -> bool:
-        """Return True if the command may run now.
+        """Return True if the command may run now. A command that waits delays only later commands of its crawl.
 
-        A deletion of seeds also concerns the seeds that were accepted before it. So it waits until they are applied.
-        EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid. So does the second pass of a
-        SEED_SET. REDISCOVER waits until no worker judges links by an earlier scope. A command that waits delays only
-        later commands of its crawl.
+        - A deletion of seeds also concerns the seeds that were accepted before it. So it waits until they are applied.
+        - EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid.
+        - The second pass of a SEED_SET waits until no worker may request a URL that it withdraws.
+        - REDISCOVER waits until no worker judges links by an earlier scope.
         """
         own = self._own
         if self._clock.elapsed() < self._not_before.get(run.id, 0.0):
@@ -310,10 +310,11 @@ class CommandRunner:
             log.info("command.applied", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _recall_ungranted(self, run: CommandRun) -> None:
-        """End the crawl's leases that no worker has begun, on the hosts of the next chunk (within `writing`).
+        """End the crawl's leases that no worker has begun, on the hosts of the next chunk.
 
-        Their URLs are queued again, without the mark of a command in progress, so that the command applies to them.
-        Leases on other hosts stay, so that one transaction ends a bounded number of leases.
+        Call it inside `PartitionWriter.writing`. The URLs are queued again, without the mark of a command in progress,
+        so that the command applies to them. Leases on other hosts stay, so that one transaction ends a bounded number
+        of leases.
         """
         own = self._own
         unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]

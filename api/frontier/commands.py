@@ -14,7 +14,7 @@ from shared.domain.ids import CrawlId
 
 
 class Commands:
-    """A partition's commands in progress, as of the last committed transaction."""
+    """Keeps the commands in progress of a partition, as of the last committed transaction. It returns which may run."""
 
     def __init__(self, runs: Iterable[CommandRun] = ()) -> None:
         self._runs = {run.id: run for run in runs}

@@ -134,8 +134,8 @@ class Dispatch:
     def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
         """Return True if the crawl may dispatch at `now` (`Clock.elapsed`): it is not stopped, and has budget left.
 
-        A crawl that fetches pages again, or leases requisites apart from pages, needs no budget left. Neither stored
-        pages nor requisites use any.
+        A crawl that fetches pages again, or leases requisites apart from pages, may dispatch without budget. Stored
+        pages and requisites use none.
         """
         crawl = self._crawls.get(crawl_id)
         if crawl is None or not crawl.dispatching:
@@ -250,7 +250,7 @@ class Dispatch:
         return plan.taken
 
     async def _prepare(self, plan: DispatchPlan, now: float) -> None:
-        """Prepare the plan's `unprepared` queues in SQL, and add lease requests for them (within `writing`)."""
+        """Prepare the `unprepared` queues, inside `PartitionWriter.writing`. Add their lease requests to `plan`."""
         for host, queue in plan.unprepared:
             step = self._decide(host, queue, now)  # again: the crawl may have changed during another preparation
             if step is _Preparation.PROMOTE:
@@ -275,8 +275,7 @@ class Dispatch:
     async def _exclude_rest(self, host: Host, queue: CrawlQueue, reason: str) -> None:
         """Exclude the queued and waiting URLs of the queue, for `reason`. A large queue takes several calls.
 
-        If the reason is the page budget of the host, stored pages that are queued for their links stay: they use no
-        budget.
+        If the host's page budget is spent, stored pages that are queued for their links stay: they use no budget.
         """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
@@ -287,7 +286,7 @@ class Dispatch:
         queue.stored_only = reason == HOST_BUDGET and not queue.empty
 
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
-        """Lease URLs for the requests in one transaction (within `writing`). Return the new leases.
+        """Lease URLs for the requests in one transaction, inside `PartitionWriter.writing`. Return the new leases.
 
         If SQL leases nothing for a request, release its slot and budget.
         """

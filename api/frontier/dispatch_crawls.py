@@ -98,7 +98,7 @@ class DispatchCrawl:
 
     @property
     def max_depth(self) -> int | None:
-        """The greatest limit of depth that any of its URLs has. None if there is none."""
+        """The greatest `scope.max_depth` of the spec and its overrides. None if none of them sets a limit."""
         return self.host_specs.max_depth if self.spec.overrides else self.spec.scope.max_depth
 
     def max_pages_of(self, host: str) -> int | None:
@@ -120,8 +120,8 @@ class DispatchCrawl:
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
         """Return the recrawl rules that decide on an outcome of this URL, or None if the URL is fetched only once.
 
-        A URL that was leased as a stored page is decided by the rules even if the spec fetches no page again any more.
-        So the page keeps its versions.
+        For a URL that was leased as a stored page, the rules apply even if the spec no longer fetches pages again. So
+        the page keeps its versions.
         """
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
@@ -202,8 +202,8 @@ class DispatchCrawls:
     def longest_delay_s(self, host: Host) -> float:
         """Return the longest delay, in seconds, that any loaded crawl may require for a host.
 
-        It may exceed what each crawl requires, so that the crawls without overrides are scanned only after a crawl has
-        changed.
+        The strictest settings of all crawls are combined, so the result may exceed the delay of every crawl. They are
+        combined again only after a crawl has changed.
         """
         if not self._crawls:
             return 0.0

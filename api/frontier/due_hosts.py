@@ -35,7 +35,7 @@ class DueHosts:
         return self._lines.keys()
 
     def append(self, queue: CrawlQueue, host_id: HostId) -> None:
-        """Put a host at the end of its crawl's line."""
+        """Put a host at the end of a crawl's line. `queue`: the host's queue of that crawl."""
         line = self._lines.get(queue.crawl_id)
         if line is None:
             line = WaitingHosts(queue.pool, queue.crawl_id, queue.weight, self._given, self._overdue.append)

@@ -139,9 +139,10 @@ class GrantService:
         return ask.reply
 
     async def _answer_all(self, asked: Sequence[_PendingAsk]) -> None:
-        """Set the `reply` of each question, and grant the leases that may be granted (within `writing`).
+        """Set the `reply` of each question, and grant the leases that may be granted.
 
-        A reply stays None if the owner cannot prove its term: then no answer is sent.
+        Call it inside `PartitionWriter.writing`. A reply stays None if the owner cannot prove its term: then no answer
+        is sent.
         """
         leases = self._leases
         granting: list[tuple[_PendingAsk, TrackedLease]] = []
@@ -184,10 +185,9 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Count the lease's expired grant as a failure (within `writing`).
+        """Count the lease's expired grant as a failure. Return the answer if no further grant may be given, else None.
 
-        Return the answer to the worker if no further grant may be given, or None if one may. The host's delay counts
-        from the end of the expired grant.
+        Call it inside `PartitionWriter.writing`. The host's delay counts from the end of the expired grant.
         """
         grant, row = held.grant, held.row
         if grant is None or grant.counted:  # by an earlier try, which could not write the further grant
@@ -218,9 +218,10 @@ class GrantService:
         return None if lives else Gone()
 
     async def _refusal(self, held: TrackedLease) -> Answer | None:
-        """Return the answer to `begin` if no request may start now, or None if one may start soon (within `writing`).
+        """Return the answer to `begin` if no request may start now, or None if one may start soon.
 
-        A shard that would wait for long goes back to the queue, so that it occupies neither a visit nor a slot.
+        Call it inside `PartitionWriter.writing`. A shard that would wait for long goes back to the queue, so that it
+        occupies neither a visit nor a slot.
         """
         own = self._own
         if self._crawls.find(held.row.crawl_id) is None:
@@ -248,7 +249,7 @@ class GrantService:
         return terms._replace(stop=True) if stopped else terms
 
     async def _grant(self, granting: Sequence[tuple[_PendingAsk, TrackedLease]]) -> None:
-        """Grant all these leases in one transaction, and set the replies (within `writing`).
+        """Grant all these leases in one transaction, and set the replies. Call it inside `PartitionWriter.writing`.
 
         If the database is full, no lease is granted and each worker must wait. The live grants of other leases
         continue.
@@ -284,7 +285,7 @@ class GrantService:
         )
 
     def _go(self, held: TrackedLease) -> Go:
-        """Return the answer that permits to fetch under the lease's newest grant, with the host's politeness."""
+        """Return the answer that permits fetching under the lease's newest grant, with the host's politeness."""
         row, terms = held.row, self._terms(held)
         return Go(
             grant=held.grant.number if held.grant is not None else row.grants,

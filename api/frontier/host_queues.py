@@ -184,7 +184,10 @@ class HostQueues:
         return True
 
     def added(self, crawl_id: CrawlId, host_id: HostId, n: int) -> bool:
-        """Count `n` newly queued URLs. Return False if the queue is not in memory: the caller then offers its row."""
+        """Count `n` newly queued URLs in a queue. Return False if the queue is not in memory.
+
+        Then the caller must read the queue's row from SQL and `offer` it.
+        """
         known = self.find(crawl_id, host_id)
         if known is None:
             return False
@@ -365,7 +368,10 @@ class HostQueues:
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:
-        """Put a queue where its present counters and times place it. Call this after every change of the queue."""
+        """Update where a queue waits, and when its host is examined next, by the queue's counters and times.
+
+        Call it after every change of the queue.
+        """
         if queue.empty:
             self._idle.add(host.host_id)
             if queue.in_line:
@@ -381,7 +387,10 @@ class HostQueues:
         self._arm(host)
 
     def _arm(self, host: Host) -> None:
-        """Schedule a look at the host for when the next of its queues may be leased, unless one is scheduled sooner."""
+        """Schedule the next examination of the host for when one of its queues may be leased from.
+
+        An examination that is scheduled sooner stays.
+        """
         at = host.wakes_at()
         if at < host.armed_for:
             host.armed_for = at

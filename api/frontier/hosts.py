@@ -112,7 +112,7 @@ class Host(Struct):
         return next(slot for slot in range(max_count) if slot not in self.taken)
 
     def add(self, queue: CrawlQueue) -> None:
-        """Add a queue. It begins at the host's current virtual time, so that it has nothing to catch up."""
+        """Add a queue. It begins at the host's current virtual time, so that it gets no extra turns for the past."""
         queue.virtual = self.virtual
         self.queues[queue.crawl_id] = queue
         if len(self.queues) > 1 and self.turns is None:

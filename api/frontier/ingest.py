@@ -105,7 +105,7 @@ class Ingest:
             await reader.close()
 
     async def _read(self, reader: ReportReader, kind: ReportKind, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        """Read reports (`ReportReader.read`), and record when outcomes arrived."""
+        """Return up to `max_count` reports, after at most `wait_s` seconds. Record when outcomes arrived."""
         reports = await reader.read(max_count, wait_s)
         if kind == "outcome":
             self.arrived |= dict.fromkeys(map(_sequence, reports), self._clock.elapsed())

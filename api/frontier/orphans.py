@@ -36,7 +36,7 @@ def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVi
 
 
 class OrphanedShards:
-    """Finds and drops shards without a lease in the visit queues of one partition."""
+    """Finds and drops URL shards without a lease in the visit queues of one partition."""
 
     def __init__(self, writer: PartitionWriter, broker: Broker) -> None:
         self._own, self._writer, self._clock, self._broker = writer.own, writer, writer.clock, broker
@@ -89,7 +89,7 @@ class OrphanedShards:
         return len(gone)
 
     async def _dead_letter(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
-        """Store the unreadable ones of these shards as dead letters. Call it before the shards are dropped."""
+        """Store each of these shards that cannot be read as a dead letter. Call it before the shards are dropped."""
         letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
         if not letters:
             return

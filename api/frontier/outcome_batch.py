@@ -88,7 +88,7 @@ class OutcomeBatch:
     def outcome(self, message: Outcome, arrived: float | None = None) -> None:
         """Decide what one outcome message changes, and add that to the batch.
 
-        `arrived`: when the owner received it (`Clock.elapsed`), None for now. The host has rested since then at least.
+        `arrived`: when the owner received it (`Clock.elapsed`), None for now. The host has rested at least since then.
         """
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
@@ -124,9 +124,7 @@ class OutcomeBatch:
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
-        """Add a dead letter for a shard that a worker could not read.
-
-        Count a failure of the lease that has this shard's place.
+        """Add a dead letter for a shard that a worker could not read. Count a failure of the lease that has its place.
 
         Like an expired grant, the failure lets the shard be published again, up to the same limits. If the lease had no
         grant, the failure takes effect now. After a grant only the count changes, and the sweep ends the lease after it

@@ -201,9 +201,9 @@ def facts_after(
 def facts_noted(
     facts: HostFacts, note: HostNote, crawl: DispatchCrawl | None, now_ms: int, rng01: Callable[[], float]
 ) -> HostFacts:
-    """Return the host's facts after what a visit noted about the host.
+    """Return the host's facts with what a visit measured of the host, or failed at (`note`).
 
-    A failure noted for a deleted crawl is ignored.
+    `crawl`: None if the crawl is deleted. Then a failure of the host is ignored.
     """
     facts = replace(
         facts,
@@ -403,7 +403,7 @@ class RepeatedFetch:
 
 
 def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: LeasedUrl) -> None:
-    """Subtract a stored page or sitemap, which is fetched no more, from the counts of what is fetched again."""
+    """Subtract a stored page or sitemap from the counts of what is fetched again, as it no longer is."""
     if url.last is None or not url.last.history.rate:
         return
     for kind, bucket, n in counted(url.last.history, page=bool(url.flags & COUNTED_AS_PAGE)):

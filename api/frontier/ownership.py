@@ -1,7 +1,7 @@
 """The state in memory of a partition that is owned, and decisions by it. Pure; times are monotonic seconds.
 
 Invariant: an `Ownership` mirrors the last committed transaction. It changes only inside `PartitionWriter.writing`,
-after a commit. If the fate of a transaction is unknown, the ownership is dropped and loaded again.
+after a commit. If it is unknown whether a transaction committed, the ownership is dropped and loaded again.
 """
 
 from collections.abc import Iterable
@@ -141,9 +141,9 @@ class Ownership:
             self.work.notify()
 
     def stopped(self) -> bool:
-        """Return True if no host in memory can be dispatched or evicted, because its crawls are stopped.
+        """Return True if every crawl with queues in memory is stopped, and no host can be evicted.
 
-        `resumed` is called when that ends.
+        Dispatch then has nothing to do until `resumed` is called.
         """
         return not self.hosts.may_evict() and all(map(self.crawls.is_stopped, self.hosts.crawls()))
 
@@ -205,9 +205,9 @@ class Ownership:
             self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
-        """Return the rules for signs of change of each crawl that fetches pages again. None: its policy has none.
+        """Return the rules for signs of change of each crawl that fetches pages again; None if it uses no signs.
 
-        A sign of change is the date that a sitemap or feed gives for a page.
+        A sign of change is the date that a sitemap or feed gives for a page. Only the policy `adaptive` uses signs.
         """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):

@@ -24,7 +24,7 @@ _RESTS: Final = 6
 
 
 class Sweep:
-    """Repairs the state of one partition, about once a second."""
+    """Repairs the state of one partition, about once a second: its leases, its host queues and its streams."""
 
     def __init__(self, writer: PartitionWriter, broker: Broker, ingest: Ingest, dispatch: Dispatch) -> None:
         self._own, self._hosts, self._crawls = writer.own, writer.own.hosts, writer.own.crawls
@@ -52,7 +52,7 @@ class Sweep:
             await own.tuned.changed(tuned, own.settings.sweep_interval_s)
 
     def _at_rest(self) -> bool:
-        """Return True if a sweep has nothing to repair, except orphaned shards that another owner may publish."""
+        """Return True if a sweep has nothing to repair, except orphaned shards that another owner may still publish."""
         own = self._own
         busy = not own.stopped() or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
         return not busy and own.position == self._purged and self._orphans.settled
@@ -96,7 +96,7 @@ class Sweep:
         return not hosts.full()
 
     async def _republish(self) -> None:
-        """Publish shards again that no worker began or resumed for long: the broker may have lost them.
+        """Publish shards again that no worker has begun or resumed in time: the broker may have lost them.
 
         If the broker refuses a shard, an earlier message still has its subject. If that message was delivered before,
         it is dropped first. A broker that was killed may keep a shard as acknowledged but not removed, and then it

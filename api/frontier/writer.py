@@ -51,9 +51,9 @@ class PartitionWriter:
 
     @asynccontextmanager
     async def writing(self, work: TransactionKind = TransactionKind.UPKEEP) -> AsyncIterator[Fence]:
-        """Lock the partition while the `with` block runs one transaction.
+        """Lock the partition while the `with` block runs one transaction, and yield the transaction's fence.
 
-        Call `committed` in it, right after the commit.
+        The block must call `committed` right after the commit. `work`: what the transaction is for, in metrics.
 
         If Permanent or ResourceFull leaves the `with` block, nothing was written. After any other exception the memory
         may differ from SQL, so the ownership ends (`ended`).
@@ -90,7 +90,7 @@ class PartitionWriter:
         self.own.work.notify()
 
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
-        """Write the changes to SQL, and record the commit (within `writing`).
+        """Write the changes to SQL, and record the commit. Call it inside `writing`.
 
         Return the queues of `changes.give_up` that still have URLs to end, because a transaction ends a limited number.
         """
@@ -111,7 +111,7 @@ class PartitionWriter:
         return OutcomeBatch(*places, own.recrawls, own.partition)
 
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
-        """Write a batch of outcomes to SQL, then apply it to the memory (within `writing`).
+        """Write a batch of outcomes to SQL, then apply it to the memory. Call it inside `writing`.
 
         Return the given-up queues that still have URLs to end, because a transaction ends a limited number.
         """
@@ -139,13 +139,13 @@ class PartitionWriter:
             held.judged_at = crawl.revision
 
     async def exclude_covered(self, unbegun: Iterable[TrackedLease], max_leases: int) -> bool:
-        """Exclude the URLs of these leases that an exclusion or the scope forbids (within `writing`).
+        """Exclude the URLs of these leases that an exclusion or the scope forbids. Call it inside `writing`.
 
         - `unbegun`: leases that no worker has begun. A lease that has no other URL ends.
         - `max_leases`: how many leases with such URLs are changed at most.
 
-        Return False if no lease has such a URL. A crash before this leaves the URLs leased. Then no grant is given for
-        them, and they are queued again.
+        Return False if no lease has such a URL, else True. A crash before this leaves the URLs leased. Then no grant is
+        given for them, and they are queued again.
         """
         exclusions = self.own.crawls.exclusions
         covered = [(held, reasons) for held in unbegun if (reasons := held.excluded(exclusions))][:max_leases]
@@ -191,7 +191,7 @@ class PartitionWriter:
         return True
 
     async def ended(self) -> None:
-        """Wait until a transaction failed at its fence, or its fate is unknown. Raise that transaction's error."""
+        """Wait until a transaction failed at its fence, or it is unknown whether one committed. Raise its error."""
         raise await asyncio.shield(self._ended)
 
     def _end(self, error: BaseException) -> None:

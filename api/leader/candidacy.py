@@ -16,7 +16,7 @@ Process = tuple[str, int]
 
 
 def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset[Process]:
-    """Return the masters that should lead instead of `me`.
+    """Return the masters that should lead instead of `me`, each as its id and start time.
 
     If `me` drains, these are the registered masters that do not drain; otherwise there are none.
     """

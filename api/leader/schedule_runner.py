@@ -192,7 +192,7 @@ class ScheduleRunner:
 
 
 def _decided(stored: StoredSchedule | UnreadableSchedule, now_ms: int) -> Step | Permanent | None:
-    """Return the next step of a schedule, or None if it does not fire yet. Return an error if it can never fire."""
+    """Return the next step of a schedule, or None if it does not fire yet. Return Permanent if it can never fire."""
     if isinstance(stored, UnreadableSchedule):
         return Permanent(stored.reason)
     try:

@@ -74,7 +74,7 @@ class ClusterSettings:
 
 
 class ClusterMaster:
-    """One master of a cluster with all its parts. It is their `ControlPlane` (`api.members.control_plane`)."""
+    """One master of a cluster with all its parts, which use it as their `ControlPlane`."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ _COALESCE_S = 0.02
 
 
 class Standalone:
-    """Works on one crawl with all its partitions.
+    """Runs one crawl in one process: it owns all partitions and does what the leader of a cluster does for a crawl.
 
     There is no election, because the folder's lock admits only one master.
     """
@@ -302,7 +302,10 @@ class Standalone:
             log.warning("active_time.unconfirmed", crawl=crawl.crawl_id, duration_s=worked_ms / 1000, error=str(error))
 
     def _held(self) -> str | None:
-        """Return the pressure that stops all work: on this process, or on all workers. None if work may continue."""
+        """Return the resource pressure that stops all work, as text. None if work may continue.
+
+        All work stops if this process or every worker is under pressure.
+        """
         workers = self._capacity.live(self._clock.elapsed())
         if self._capacity.held is None and workers and all(status.pressure for status in workers):
             return f"{workers[0].worker}: {reason_of(workers[0].pressure)}"

@@ -67,7 +67,7 @@ class MemberStats:
         return f"<MemberStats masters={len(self._masters)} workers={len(self._workers)}>"
 
     def worker_reported(self, status: WorkerStatus, now: float) -> None:
-        """Store a worker's status, received at `now`. If its process is new, its rate is measured anew."""
+        """Store a worker's status, received at `now`. If its process is new, its rate of pages is measured anew."""
         known = self._workers.get(status.worker)
         same = known is not None and known.status.pid == status.pid and known.status.pages <= status.pages
         samples: deque[tuple[float, int]] = known.samples if known is not None and same else deque()
@@ -97,7 +97,10 @@ class MemberStats:
         return None if known is None or now - known.received_at > STALE_AFTER_S else known.status
 
     def visits(self, pool: str, now: float) -> tuple[int, int]:
-        """Return (capacity, used): how many visits the pool's workers can hold at once, and how many they hold."""
+        """Return (capacity, used): how many visits the pool's workers can run at once, and how many they run now.
+
+        Only workers that pull visits and reported within the last STALE_AFTER_S seconds count.
+        """
         live = [each.status for each in self._workers.values() if now - each.received_at <= STALE_AFTER_S]
         taking = [status for status in live if status.pool == pool and status.pulling]
         return sum(status.visits for status in taking), sum(status.visits - status.free for status in taking)
