@@ -148,7 +148,7 @@ class BudgetReservation:
         return f"<BudgetReservation {self._total} of {self.max_pages} pages, {self.max_bytes} bytes>"
 
     def pause_until(self, until: float) -> None:
-        """Treat the budget as spent until `until` (`Clock.elapsed`).
+        """Let `paused` return True until `until` (`Clock.elapsed`), so that the crawl is not dispatched for a while.
 
         Call it when SQL leased nothing although the numbers in memory left some budget: other masters may have spent
         it.

@@ -264,7 +264,8 @@ class CommandRunner:
     async def _chunk(self, run: CommandRun, sent: Sequence[int], upto: int | None, found: Rediscovered | None) -> None:
         """Apply the next chunk of a command in one transaction.
 
-        Return without applying it if the command has ended, or if leases must end first. Then it is tried again.
+        Do nothing if the command has ended. If leases must end first, return without applying the chunk: it is tried
+        again.
 
         - `sent`, `upto`: the result of `_publish_letters` for a REPLAY, otherwise empty and None.
         - `found`: the result of `_found_again` for a REDISCOVER, otherwise None.

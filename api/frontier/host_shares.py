@@ -26,8 +26,8 @@ class CrawlQueue:
     """A host's queue of one crawl: its counters and times, and its place in the order of the host's queues.
 
     - `delay_s`: the host's delay for this crawl. `slots`: how many shards of it may be out at once.
-    - `queued`, `waiting`: its URLs that may be leased now, and those that are due later, the first at `next_due`
-      (`Clock.elapsed`).
+    - `queued`: its URLs that may be leased now.
+    - `waiting`, `next_due`: its URLs that wait for a due time, and the first of these times (`Clock.elapsed`).
     - `cap`: the maximum number of URLs in its next shard, 0 for no limit.
     - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
     - `virtual`: its virtual time on the host.
@@ -121,7 +121,7 @@ class HostShares:
     def next(self, queues: Mapping[CrawlId, CrawlQueue], now: float, virtual: float) -> CrawlQueue | None:
         """Return the queue with the least virtual time that has URLs to fetch at `now`, or None.
 
-        `virtual`: the host's virtual time. A queue that had no URLs until now continues from there.
+        `virtual`: the host's virtual time. A queue that had no URLs until now gets at least this virtual time.
         """
         while self._later and self._later[0][0] <= now:
             queue = _current(queues, heapq.heappop(self._later))

@@ -123,7 +123,7 @@ def fetch_row(
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
     """Return the numbers of a page's excluded links by reason, encoded for its row. Return None if it has none.
 
-    If the scope excluded some, the text has the revision of the scope, unless that is 1.
+    If the scope excluded some, the text has the revision of the spec that judged them, unless that is 1.
     """
     if not result.left_out:
         return None

@@ -92,7 +92,7 @@ class Standalone:
         - `retry_id`: if not empty, every failed URL is retried, once for each such id.
         - `unblock`: at the start, lift the blocks of hosts and make URLs that wait for a retry due.
         - `refresh_ms`: if not 0, a crawl that fetches its pages again ends when nothing is left that was due at this
-          time (Unix ms). With 0 such a crawl does not end by itself.
+          time (Unix ms). With 0 such a crawl continues to fetch its pages again.
         """
         self._refresh_ms = refresh_ms
         self._spec = spec
