@@ -1,7 +1,7 @@
-"""The crawls that this master dispatches: loads, unloads and starts them as `reconcile` decides.
+"""Load, change and unload the crawls that this master dispatches, as `reconcile` decides.
 
-It also reads what the owners on other masters have spent of a crawl's budget. The numbers may be out of date by one
-pass: the dispatching transaction does its own count.
+It also reads from SQL what the owners on other masters have spent of a crawl's budget. These numbers may be one pass
+old. That is safe: the transaction that dispatches URLs counts the spending itself.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,7 +24,10 @@ log = structlog.get_logger("orb.control")
 
 
 class ActiveCrawlSync:
-    """Loads, changes and unloads the crawls in `DispatchCrawls`. `fleet` are the owners of this master."""
+    """Carries out the actions of `reconcile` that load, change and unload crawls in `crawls`.
+
+    `fleet`: the owners of this master's partitions.
+    """
 
     def __init__(self, crawls: DispatchCrawls, fleet: PartitionOwners, store: Store) -> None:
         self._crawls = crawls
@@ -35,7 +38,7 @@ class ActiveCrawlSync:
         self._unreadable: dict[CrawlId, Revision] = {}
 
     def loaded(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, LoadedCrawl]:
-        """Return a mapping from crawl to its loaded state, for those of the crawls that this master has loaded."""
+        """Return the loaded state of each crawl in `crawl_ids`. Leave out crawls that this master has not loaded."""
         found = {crawl_id: crawl for crawl_id in crawl_ids if (crawl := self._crawls.get(crawl_id)) is not None}
         return {crawl_id: _loaded(crawl) for crawl_id, crawl in found.items()}
 
@@ -44,9 +47,9 @@ class ActiveCrawlSync:
         return self._unreadable.items()
 
     async def apply(self, actions: Iterable[LocalAction]) -> None:
-        """Load and unload crawls, and allow or stop their dispatch.
+        """Load and unload crawls, and start or stop their dispatch.
 
-        If it raises Transient, dispatch may still be stopped where an action allows it.
+        If it raises Transient, crawls are loaded and unloaded, but no dispatch is started or stopped yet.
         """
         self._crawls.forget_looked_up()
         changes = []
@@ -90,7 +93,10 @@ class ActiveCrawlSync:
         self._counted.clear()
 
     def _load(self, row: CrawlRow) -> None:
-        """Load a new crawl, or a new revision of a loaded one. Skip a spec that this version cannot read."""
+        """Load a new crawl, or apply a new revision to a loaded crawl.
+
+        Record and skip a spec that this version cannot read.
+        """
         crawl = self._crawls.get(row.crawl_id)
         spec = spec_of(row)
         if spec is None:
@@ -117,10 +123,11 @@ class ActiveCrawlSync:
             log.info("crawl.unloaded", crawl=crawl_id, name=crawl.name)
 
     async def _read_spending_of_new(self) -> None:
-        """Read the spending of new crawls; a crawl is not dispatched before that.
+        """Read what was spent of the budgets of new crawls, so that they can be dispatched.
 
-        An owner that loads its partition meanwhile or later reads the spending there itself. One that has leases of a
-        new crawl may apply outcomes at any moment, so its partition is read while it writes nothing.
+        An owner that loads its partition during the call, or after it, reads the spending itself. An owner with leases
+        of a new crawl may apply outcomes at any moment. So the spending in its partition is read while the owner is
+        paused.
         """
         if not self._unread:
             return
@@ -146,7 +153,10 @@ class ActiveCrawlSync:
         self._unread.clear()
 
     async def _read_spending_at(self, writer: PartitionWriter, crawl_ids: Collection[CrawlId]) -> None:
-        """Read the spending of crawls in a partition of this master, while its owner writes nothing."""
+        """Read what the crawls have spent in the partition of `writer`.
+
+        Pause the writer meanwhile, so that nothing changes.
+        """
         partition = writer.own.partition
         async with writer.paused():
             spent = await self._store.counters_in(crawl_ids, [partition])
@@ -201,7 +211,7 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
 
 
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
-    """Return and log why the spec keeps the crawl from being dispatched; None if it can be dispatched."""
+    """Return and log why the crawl must not be dispatched: workers refuse a pattern of its spec. None: it may be."""
     reason = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     if reason is not None:
         log.error("crawl_pattern.refused", crawl=row.crawl_id, name=row.name, revision=row.revision, reason=reason)

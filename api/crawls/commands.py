@@ -28,10 +28,12 @@ async def publish_command(
     now_ms: int,
     apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Record the requested command in the catalog, then publish it to the partitions. It is durable on return.
+    """Record the requested command in the catalog, then publish it to `partitions`. On return it is stored durably.
 
-    `apart` maps each partition to its own arguments: only these partitions receive the command, and `args` is only
-    recorded. After an interruption the call may be repeated with the same id: an owner applies an id once.
+    - `command_id`: an owner applies an id once. So after an interruption the call may be repeated with the same id.
+    - `args`: the arguments of the command in each partition.
+    - `apart`: the arguments for each partition, if they differ. Then only these partitions receive the command, and
+      `args` is only recorded.
     """
     args_by_partition = dict.fromkeys(partitions, args) if apart is None else apart
     for each in args_by_partition.values():

@@ -1,10 +1,10 @@
-"""Decide what must be done for each crawl, and do it: load it for dispatch and, on the leader, seed and end it.
+"""Decide what must be done for each crawl, and do it.
 
-Every master loads the crawls that it dispatches. The leader also publishes seeds and specs, counts the active time, and
-ends crawls. It reopens crawls that have queued URLs again, starts the collection of deleted ones, and writes items.
+Every master loads the crawls that it dispatches. The leader also publishes seeds, counts the active time, and ends
+crawls. It reopens finished crawls that have queued URLs again, removes rows of deleted crawls, and writes items.
 
-A pass reads what changed since the one before, and compares a few more crawls with SQL. So it costs the same for any
-number of crawls in which nothing changes, and finds a change that was missed. `reconcile` decides without I/O.
+A pass reads what changed since the previous pass, and compares a few other crawls with SQL to find a missed change. So
+its cost does not depend on the number of crawls without changes. `reconcile` decides without I/O.
 
 The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
 and counters have not changed since the check. Only one of two leaders counts the same time.
@@ -76,7 +76,7 @@ _EXAMINED_AGAIN: Final = 10
 
 
 def _none() -> None:
-    """Do nothing: no publisher of specs waits."""
+    """Do nothing. This is the `on_spec` of a controller without a publisher of specs."""
 
 
 class PublishedSpecs:
@@ -89,12 +89,12 @@ class PublishedSpecs:
 
 
 class CrawlController:
-    """Moves all crawls on: loads them for dispatch and, on the leader, seeds, times and ends them.
+    """Runs all crawls: every master loads them for dispatch; the leader also seeds, times and ends them.
 
     - `crawls` and `fleet` are the crawls that this master dispatches, and its owners.
     - `retaining` deletes rows past their retention; None deletes none.
-    - `on_changes` are called with what each pass read. They must neither wait nor raise.
-    - `still` returns True while resource pressure stops all work of a pool. Its crawls then use up no time.
+    - `on_changes` are functions, called with the changes that each pass read. They must neither wait nor raise.
+    - `still` returns True while resource pressure stops all work of the named pool. The pool's clock then stops.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class CrawlController:
         return f"<CrawlController {self._known!r} leading={self._leading}>"
 
     def wake(self, *, look_back: bool = False) -> None:
-        """Start the next pass now. `look_back`: after it, also look at finished and deleted crawls."""
+        """Start the next pass now. With `look_back`, the leader then also looks at finished and deleted crawls."""
         if look_back:
             self._look_back_at = float("-inf")
         self._poked.set()
@@ -168,7 +168,7 @@ class CrawlController:
                     await self._poked.wait()
 
     async def once(self) -> None:
-        """Run one pass on this master: read the changes, decide, and load, unload and start crawls."""
+        """Run one pass: read which crawls changed, decide on them, and load, unload, start or stop them here."""
         async with self._turn:
             known = self._known
             counted: set[CrawlId] = set()
@@ -190,7 +190,7 @@ class CrawlController:
                 self._passed.set()
 
     async def _settle(self) -> bool:
-        """Decide on the pending crawls and carry it out. Return True if crawls were loaded."""
+        """Ask `reconcile` about the pending crawls and apply its actions. Return True if this loaded a crawl."""
         pending = self._known.pending()
         loaded = self._sync.loaded(pending)
         actions = reconcile(pending, self._view(loaded), self._known.clocks)
@@ -209,7 +209,7 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Give the leader's tasks their actions, instead of those given before. Return this master's own."""
+        """Replace the stored actions of the leader for the crawls in `pending`. Return the actions of this master."""
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -248,10 +248,10 @@ class CrawlController:
         term: Callable[[], Term | None],
         on_spec: Callable[[], None] = _none,
     ) -> None:
-        """Do the leader's work until cancelled. `run` must run at the same time.
+        """Do the leader's work until cancelled, whenever `acting` returns True. `run` must run at the same time.
 
-        Nothing is done while `acting` returns False. Items are written under the term that `term` returns. `on_spec` is
-        called while a spec must be published or withdrawn.
+        `term` returns the term under which items are written, or None while none may be written. `on_spec` is called
+        after each pass that leaves specs to publish or withdraw.
         """
         self._on_spec = on_spec
         self._leading, self._examined, self._examined_all = True, CrawlId(0), False
@@ -273,7 +273,7 @@ class CrawlController:
             self._to_start.clear()
 
     async def _each(self, *steps: Callable[[], Awaitable[None]], acting: Callable[[], bool]) -> None:
-        """Run the steps, even if some fail."""
+        """Run the steps in order while `acting` returns True. Log the error of a step that fails, and run the next."""
         for step in steps:
             try:
                 if acting():
@@ -286,7 +286,7 @@ class CrawlController:
                 log.error("crawl_pass.refused", error=str(error))
 
     async def _tend(self, tasks: Tasks) -> None:
-        """Start what the last pass found: the publication of seeds, and the use of time."""
+        """Carry out what the last pass decided: publish seeds in `tasks`, and start to count active time of crawls."""
         for row in self._to_seed.values():
             if row.to_seed not in self._seeding:
                 self._seeding.add(row.to_seed)
@@ -298,7 +298,7 @@ class CrawlController:
             self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Add the elapsed time to the pools, until cancelled. A separate task, so that a long pass delays no count."""
+        """Run `count_time` periodically until cancelled. This is a separate task, so that no long pass delays it."""
         self._counted_at = self._clock.elapsed()
         while True:
             await asyncio.sleep(_ACTIVE_TIME_S)
@@ -313,7 +313,7 @@ class CrawlController:
                 log.error("crawl_pass.refused", error=str(error))
 
     async def count_time(self) -> None:
-        """Add the time since the last count to the clocks of the pools, except those that resource pressure stops."""
+        """Add the time since the last count to the clock of each pool with active crawls. Skip pools under pressure."""
         now = self._clock.elapsed()
         worked_ms = int(min(now - self._counted_at, _LONGEST_S) * 1000)
         clocks = {pool: ms for pool, ms in self._known.pools().items() if not self._still(pool)}
@@ -349,7 +349,7 @@ class CrawlController:
             self._seeding.discard(row.to_seed)
 
     async def _finish(self) -> None:
-        """End the crawls that are provably finished, of those that changed and those that a check waits for."""
+        """End each crawl that is provably finished. Check the crawls that changed or whose last check is open."""
         rows = {row.crawl_id: row for row in self._known.take_unchecked()}
         unfinished = set(rows)
         try:
@@ -372,7 +372,7 @@ class CrawlController:
             self._known.check_again(unfinished)
 
     async def _refreshed(self, rows: Iterable[CrawlRow]) -> Mapping[CrawlId, int]:
-        """Return the crawls whose refresh is over, with the version of their counters then."""
+        """Return the crawls of `rows` whose refresh is complete, with the checked version of their counters."""
         loaded = ((row, self._crawls.get(row.crawl_id)) for row in rows if row.refresh_ms)
         crawls = [
             crawl
@@ -386,9 +386,9 @@ class CrawlController:
         return loaded is not None and time_is_up(row, loaded.max_ms, self._known.clocks)
 
     async def _look_back(self) -> None:
-        """Reopen finished crawls with queued URLs, collect deleted ones, and delete rows past their retention.
+        """Reopen finished crawls with queued URLs, remove rows of deleted crawls, and delete rows past their retention.
 
-        Seeds, replays and retries may be applied after a crawl was found complete.
+        Seeds, replays and retries may be applied after a crawl has finished.
         """
         now = self._clock.elapsed()
         if now < self._look_back_at:
@@ -416,9 +416,9 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl on, unless it changed since it was read, so that it is in another run.
+        """Move a crawl to `state`, unless it changed since `row` was read.
 
-        While its seeds are published, the count of its time also changes it, so only an operator's changes count then.
+        `counted`: the checked version of its counters. None: only an operator's change of the row prevents the move.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(
@@ -430,7 +430,7 @@ class CrawlController:
 
 
 async def _all(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run all steps, even if some are refused. Raise ResourceFull at the end if a step lacked capacity."""
+    """Run all steps in order. Log a Permanent error. Raise ResourceFull at the end, and other errors at once."""
     full = None
     for step in steps:
         try:

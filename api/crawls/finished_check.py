@@ -40,7 +40,7 @@ Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
 
 @dataclass(frozen=True, slots=True)
 class SubjectEnds:
-    """The last sequences of a partition's outcomes and discoveries in the stream; 0 for a kind without any."""
+    """The sequences of a partition's last outcome and last discovery in the stream of reports; 0 if there is none."""
 
     outcome: int
     discovery: int
@@ -59,9 +59,12 @@ class Finished:
 
 
 def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> str | None:
-    """Return the budget that ended the crawl, by what this master knows of its spending; None if none did.
+    """Return the name of the budget that ends the crawl; None if no budget does.
 
-    `out_of_time`: the crawl has used up its `max_seconds`. If stored pages are fetched again, no other budget ends it.
+    - `crawl`: its `allowance` has the spending that this master knows.
+    - `counters`: with queued requisites, `max_pages` does not end the crawl.
+    - `out_of_time`: True if the crawl has used up its `max_seconds`. No other budget ends a crawl that fetches stored
+      pages again.
     """
     spent = None if crawl.spec.recrawl.used else crawl.allowance.exhausted()
     if spent == "max_pages" and counters.requisites:
@@ -70,9 +73,10 @@ def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> 
 
 
 def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
-    """Return the budget that the stored counters have reached (`max_pages` or `max_bytes`); None if they reach none.
+    """Return the budget that the counters in SQL have reached (`max_pages` or `max_bytes`). Return None if neither is.
 
-    None as well if stored pages are fetched again: that goes on. A page budget ends no crawl with queued requisites.
+    Return None as well if the crawl fetches stored pages again, because such a crawl does not end by these budgets. A
+    crawl with queued requisites does not end by `max_pages`.
     """
     budget = spec.budget
     if spec.recrawl.used:
@@ -86,19 +90,27 @@ def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Crawls with nothing open, by the version of their counters, and what was published by then."""
+    """A check in progress: crawls with nothing left to do, and the reports that must be applied first.
+
+    - `crawls`: each crawl with the version of its counters when the round began.
+    - `last`: the sequences of the last reports of each partition at that time.
+    - `stream_created_ns`: when the stream of these reports was created.
+    """
 
     stream_created_ns: int
     last: Mapping[Partition, SubjectEnds]
     crawls: Mapping[Active, int]
 
     def stands(self, state: StreamState) -> bool:
-        """Return True if the stream is the same and has the sequences that the round waits for."""
+        """Return True if the round is still valid: its stream still exists and has all messages that it waits for."""
         last = max((max(subjects.outcome, subjects.discovery) for subjects in self.last.values()), default=0)
         return self.stream_created_ns == state.created_ns and last <= state.last_sequence
 
     def applied(self, positions: Mapping[Partition, Position]) -> bool:
-        """Return True if every partition has applied the published messages, in the same stream."""
+        """Return True if every partition has applied the reports that the round waits for.
+
+        `positions` may lack partitions.
+        """
         return all(
             (position := positions.get(partition)) is not None
             and position.stream_created_ns == self.stream_created_ns
@@ -107,16 +119,19 @@ class _Round:
         )
 
     def still(self, resting: Mapping[Active, int]) -> "_Round":
-        """Return the round with those of its crawls that have had nothing open ever since."""
+        """Return the round with only the crawls whose counters have not changed since it began.
+
+        `resting`: the crawls that have nothing left to do now, with the present version of their counters.
+        """
         crawls = {active: version for active, version in self.crawls.items() if resting.get(active) == version}
         return _Round(self.stream_created_ns, self.last, crawls)
 
 
 class FinishedCheck:
-    """Finds the crawls that are provably finished. A check that must wait for owners goes on in the next passes.
+    """Finds the crawls that are provably finished. If reports are not applied yet, a check continues in the next calls.
 
-    `resting` are the crawls that had nothing left to do in the last pass. The next pass must be given all of them that
-    still run, and the crawls whose counters or state changed meanwhile. It may be given others.
+    `resting`: the crawls that had nothing left to do at the last call of `once`. The next call must include each of
+    them that still runs, and each crawl whose counters or state changed since. It may include other crawls.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -129,9 +144,12 @@ class FinishedCheck:
     async def once(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], applied: Applied
     ) -> Mapping[CrawlId, Finished]:
-        """Return those of the crawls in `ended` that are proven to be finished.
+        """Return the crawls in `ended` that are proven to be finished, with the proof.
 
-        The functions in `ended` return the budget that ended their crawl, if any. `applied` returns the positions.
+        Others may be proven by a later call.
+
+        - `ended`: the crawls to check. Each has a function that returns the budget that ends it, or None.
+        - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
         over = await self._over(applied) if self._rounds else []
@@ -176,10 +194,11 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Return the crawls with nothing open, with the reason and the version of the counters.
+        """Return the crawls in `ended` with nothing left to do: the reason, and the version of their counters.
 
-        For the crawls in `proving`, all published messages are applied. A command published before them is now a row,
-        or has changed the counters. So a crawl in `proving` counts only if no command of it is in progress.
+        A crawl in `proving` is left out while one of its commands is in progress. All messages published before the
+        check are applied for these crawls, so each command is either stored as a row or has changed the counters. Add
+        every crawl with nothing left to do to `self.resting`.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}
@@ -198,10 +217,11 @@ class FinishedCheck:
 async def refreshed(
     store: Store, partitions: Collection[Partition], crawls: Iterable[DispatchCrawl]
 ) -> Mapping[CrawlId, int]:
-    """Return those of the crawls whose refresh is over, with the version of their counters at which nothing was open
-    that was due when it began.
+    """Return the crawls whose refresh is complete, with the version of their counters.
 
-    The pages that wait are read after the counters. So with the counters still at that version, none became due.
+    At that version no URL was leased, none was new (or a budget was spent), and no page was due that was due when the
+    refresh began. The counters are read before the due pages. So if they still have that version, no page has become
+    due.
     """
     begun = {crawl.crawl_id: crawl for crawl in crawls if crawl.refresh_ms}
     counted = await store.counters_in(begun.keys(), partitions) if begun else {}
@@ -223,10 +243,14 @@ async def finished(
     out_of_time: bool = False,
     refreshed: int | None = None,
 ) -> str | None:
-    """Return why one crawl is finished ("complete", "refreshed" or a budget's name); None if it is not.
+    """Return why one crawl is finished ("complete", "refreshed" or a budget's name).
 
-    `owners` are the owners of all partitions. `out_of_time`: the crawl has used up its `max_seconds`. `refreshed`: the
-    version of the counters at which every page that was due had been fetched.
+    Return None if it is not proven yet.
+
+    - `check` is used for each call, so that a check continues where the last call ended.
+    - `owners`: the owners of all partitions.
+    - `out_of_time`: True if the crawl has used up its `max_seconds`.
+    - `refreshed`: the version of the counters at which the refresh was complete; None if it is not, or is none.
     """
 
     def ended(counters: Counters) -> str | None:

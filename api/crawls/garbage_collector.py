@@ -32,7 +32,7 @@ sets."""
 
 
 class GarbageCollector:
-    """Removes the rows of deleted crawls. It repeats what was interrupted until no such row is left."""
+    """Removes the rows of deleted crawls, on the leader. Each pass repeats what an earlier one could not complete."""
 
     def __init__(self, store: Store, items: ItemTable, broker: Broker, clock: Clock) -> None:
         self._store = store
@@ -42,9 +42,9 @@ class GarbageCollector:
         self._published_at: dict[CrawlId, float] = {}
 
     async def once(self) -> None:
-        """Run one pass over the deleted crawls. If Transient is raised, the next pass continues.
+        """Run one pass over the deleted crawls. If it raises Transient, the caller may call again: nothing is lost.
 
-        Raise ResourceFull at the end if a full resource kept the rows of a crawl from being removed.
+        Raise ResourceFull, after the other crawls, if a full resource kept the rows of a crawl from being removed.
         """
         full = None
         for crawl_id, partitions in (await self._store.uncollected()).items():
@@ -74,7 +74,10 @@ class GarbageCollector:
         return False
 
     async def _sets_removed(self, crawl_id: CrawlId) -> bool:
-        """Remove a bounded number of the crawl's seed sets. Return True if none remains: the crawl is collected."""
+        """Remove a bounded number of the crawl's seed sets.
+
+        Return True if none remains, and the crawl is marked as collected.
+        """
         for _ in range(_CHUNKS):
             if await self._store.collected(crawl_id, self._clock.unix_ms()):
                 return True

@@ -81,13 +81,14 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if all items of the crawl are in the table (see `complete`)."""
+        """Return True if all items of the crawl are in the table, as `complete` defines it."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return those of the crawls whose items are all in the table.
+        """Return the crawls in `crawl_ids` whose items are all in the table.
 
-        "All" are the items up to the end that the stream had at the first call for the crawl.
+        That concerns the items that were in the stream when this was first called for the crawl. Items that wait for
+        the outcome of their page are not in the table yet.
         """
         if not crawl_ids:
             return ()
@@ -103,7 +104,7 @@ class ItemWriter:
         return complete
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
-        """Claim the table and follow the stream, until the term changes."""
+        """Claim the table under the term `serving`. Then write items from the stream until `term` returns another."""
         self._fence, self._position = await until_resource_available(lambda: self._table.claim(serving))
         await self._broker.declare(())  # Recreate the stream if it was deleted.
         await self._check_stream()
@@ -125,7 +126,10 @@ class ItemWriter:
             await reader.close()
 
     async def _check_stream(self) -> None:
-        """Restart at the beginning if the stream is not the one that the position belongs to."""
+        """Compare the stream with the stored position.
+
+        If the stream was replaced, raise an alarm and read from its start.
+        """
         state, position = await self._broker.items_state(), self._position
         if position.stream_created_ns == state.created_ns and state.last >= position.sequence:
             return
@@ -136,7 +140,10 @@ class ItemWriter:
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _skip_dropped(self) -> None:
-        """Move past messages that were dropped unread. An empty stream has no later message that would show the gap."""
+        """Move the position past messages that the stream dropped before they were read, if the stream is empty now.
+
+        A stream that is not empty shows such a gap at the next message.
+        """
         state = await self._broker.items_state()
         if state.first == state.last + 1 > self._position.sequence + 1:
             self._look_for_gap(state.first)
@@ -152,7 +159,10 @@ class ItemWriter:
             self._alarm(_EVERY, f"{text}: raise items_age_s or items_bytes")
 
     async def _apply(self, messages: Sequence[Delivered]) -> None:
-        """Apply the messages. If the database refuses them, bisect until only the culprit becomes a dead letter."""
+        """Write the items of the messages to the table. A message that cannot be decoded becomes a dead letter.
+
+        If the database refuses the messages for good, bisect until the one refused message becomes a dead letter.
+        """
         read: list[CrawlItems] = []
         letters: list[ItemLetter] = []
         for message in messages:
@@ -191,7 +201,7 @@ class ItemWriter:
         self._changed(changes)
 
     async def _settle(self) -> None:
-        """Store the waiting items whose outcome was applied, and drop those whose outcome can no longer come."""
+        """Store the waiting items whose page's outcome was applied. Drop the items whose outcome can no longer come."""
         assert self._fence is not None, "nothing is written before the table is claimed"
         max_count, evidence = MAX_COUNT, None
         while True:
@@ -218,7 +228,11 @@ class ItemWriter:
 
 
 def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
-    """Return True if the table has reached `awaited`, if the stream was empty then, or if that stream is gone."""
+    """Return True if the table has all items up to `awaited`. Return True as well if nothing can be awaited.
+
+    That is so if the stream was empty (sequence 0), or if `awaited` belongs to a stream that was replaced. `position`:
+    up to where the table is written. `created_ns`: when the present stream was created.
+    """
     if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
         return position.sequence >= awaited.sequence
     return awaited.sequence == 0 or created_ns != awaited.stream_created_ns

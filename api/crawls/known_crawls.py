@@ -1,7 +1,7 @@
 """The crawls as this master last read them, and which of them must be decided on again (pending). No I/O.
 
-A crawl is pending when its row or its counters changed, when its time has come, and when it is its turn to be compared.
-So a pass costs what changed, not how many crawls run.
+A crawl becomes pending when its row or its counters change, when it may have used up its `max_seconds`, and when it is
+its turn to be compared with SQL. So the cost of a pass depends on the changes, not on the number of crawls.
 """
 
 import heapq
@@ -23,9 +23,9 @@ _ROUNDS_OFF: Final = 2
 
 
 class KnownCrawls:
-    """The crawls that are worked on, as last read from SQL, and which of them are pending or unchecked.
+    """The crawls that are seeding, running or paused, as last read from SQL. It marks which are pending and unchecked.
 
-    Pending crawls wait for a decision of `reconcile`, unchecked ones for the check for finished crawls.
+    Pending crawls wait for a decision of `reconcile`. Unchecked crawls wait for the check for finished crawls.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,18 @@ class KnownCrawls:
         return crawl_id in self._rows
 
     def version(self, crawl_id: CrawlId) -> CrawlVersion | None:
-        """Return the version in which the crawl was last read."""
+        """Return the crawl's version when it was last read.
+
+        Return None if it is not worked on and has not changed lately.
+        """
         row = self._rows.get(crawl_id)
         return self._recent.get(crawl_id) if row is None else row.version
 
     def next_compared(self) -> Collection[CrawlId]:
-        """Return up to `COMPARED` crawls that the next read must compare with SQL. All crawls take turns."""
+        """Return up to `COMPARED` crawls that the next read must compare with SQL.
+
+        Successive calls go through all crawls.
+        """
         turn = [crawl_id for crawl_id in islice(self._turns, COMPARED) if crawl_id in self._rows]
         if not turn:
             self._turns = iter(tuple(self._rows))
@@ -67,18 +73,18 @@ class KnownCrawls:
         return turn
 
     def is_current(self, data_version: int | None) -> bool:
-        """Return True if a read would find nothing: all crawls were compared since the last commit to the database.
+        """Return True if reading the changes would find none: all crawls were compared with SQL since the last commit.
 
-        `data_version` is the number of that commit (Store.data_version).
+        `data_version`: the present result of Store.data_version. If it is None, return False.
         """
         if data_version is None or data_version != self._data_version:
             return False
         return (self._same_reads - _ROUNDS_OFF) * COMPARED >= len(self._rows)
 
     def take(self, changes: CrawlChanges, data_version: int | None = None) -> None:
-        """Store the changes that were read from SQL, and mark the crawls concerned as pending and unchecked.
+        """Store the changes that were read from SQL, and mark the changed and compared crawls as pending and unchecked.
 
-        `data_version` was read before them.
+        `data_version`: the result of Store.data_version just before the changes were read. None if it is unknown.
         """
         self._same_reads = self._same_reads + 1 if data_version == self._data_version else 0
         self._data_version = data_version
@@ -93,7 +99,10 @@ class KnownCrawls:
         self.late |= {crawl_id for crawl_id in changes.counted if crawl_id not in self._rows}
 
     def look_at_all(self, ended: Mapping[CrawlId, CrawlRow | None]) -> None:
-        """Mark all crawls as pending and unchecked, as a new leader must. `ended` are crawls that are not worked on."""
+        """Mark all crawls as pending and unchecked, as a new leader must.
+
+        `ended`: further crawls to mark as pending, which have ended. A deleted crawl has None as its row.
+        """
         for crawl_id, row in ended.items():
             if crawl_id not in self._rows:
                 self._put(crawl_id, row)
@@ -101,11 +110,15 @@ class KnownCrawls:
         self._unchecked.update(self._rows)
 
     def pending(self) -> Mapping[CrawlId, CrawlRow | None]:
-        """Return the pending crawls with their rows (None: deleted), as `reconcile` takes them."""
+        """Return the pending crawls with their rows, as `reconcile` expects them. A deleted crawl has None."""
         return {crawl_id: self._rows.get(crawl_id) or self._ended.get(crawl_id) for crawl_id in self._pending}
 
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
-        """Keep only these crawls pending. The others become pending again by a change, spent time, or their turn."""
+        """Keep only the crawls in `crawl_ids` pending.
+
+        The others become pending again when they change, when their time may be used up, or at their turn to be
+        compared. `loaded`: the loaded crawls, for their time limits.
+        """
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)
             if (row := self._rows.get(crawl_id)) is not None and crawl_id in loaded:
@@ -113,22 +126,22 @@ class KnownCrawls:
         self._pending.intersection_update(crawl_ids)
 
     def take_unchecked(self) -> list[CrawlRow]:
-        """Return the rows of the unchecked crawls that are running. All crawls count as checked from now on."""
+        """Return the rows of the unchecked crawls that are running, and mark all crawls as checked."""
         rows = [row for crawl_id in self._unchecked if (row := self._rows.get(crawl_id)) is not None]
         self._unchecked.clear()
         return [row for row in rows if row.state is CrawlState.RUNNING]
 
     def skip_checks(self) -> None:
-        """Forget which crawls are unchecked, because only a leader checks. A new leader looks at all crawls."""
+        """Mark all crawls as checked. A master that does not lead calls this, because only the leader checks."""
         self._unchecked.clear()
         self.late.clear()
 
     def check_again(self, crawl_ids: Collection[CrawlId]) -> None:
-        """Have the next check for finished crawls look at these crawls, too."""
+        """Mark these crawls as unchecked, so that the next check for finished crawls includes them."""
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:
-        """Return a mapping from pool to its clock in ms, for the pools with crawls that use up time."""
+        """Return the clock (ms) of each pool that has a crawl whose active time is counted."""
         return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
 
     def _put(self, crawl_id: CrawlId, row: CrawlRow | None) -> None:
@@ -152,7 +165,7 @@ class KnownCrawls:
             heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
 
     def _come_due(self) -> Iterator[CrawlId]:
-        """Yield the crawls whose time may be up by now."""
+        """Yield each crawl that may have used up its `max_seconds`, once, by the clock of its pool."""
         for pool, waiting in self._due.items():
             while waiting and waiting[0][0] <= self.clocks.get(pool, 0):
                 at, crawl_id = heapq.heappop(waiting)

@@ -16,8 +16,10 @@ from shared.domain.ids import CrawlId, Revision
 class LoadedCrawl:
     """A crawl that this master has loaded for dispatch.
 
-    `max_ms`: its `budget.max_seconds` in ms. `refused`: it may not be dispatched, because workers refuse its spec.
-    `refresh_ms`: when the refresh that it runs began (Unix ms), 0 if its run is no refresh.
+    - `dispatching`: True if its URLs may be dispatched now.
+    - `max_ms`: its `budget.max_seconds` in ms; None: no limit.
+    - `refused`: True if it must not be dispatched, because workers refuse its spec.
+    - `refresh_ms`: when its present refresh began (Unix ms); 0 if no refresh is running.
     """
 
     revision: Revision
@@ -31,7 +33,7 @@ class LoadedCrawl:
 
 @dataclass(frozen=True, slots=True)
 class SpecState:
-    """The state of a crawl's published spec: its revision, and if the crawl is deleted (`gone`) or paused."""
+    """The state of a crawl's published spec. `gone`: the crawl is deleted. `paused`: workers start no request of it."""
 
     revision: Revision
     gone: bool
@@ -42,9 +44,10 @@ class SpecState:
 class LeaderView:
     """What the leader has published and begun.
 
-    - `published`: the state of each published spec, None for an unreadable record. It is None until it was read.
-    - `ending`: crawls that are over, whose records are deleted later.
-    - `seeding`: the crawls whose seeds are being published, as their operators left them then.
+    - `published`: the state of the published spec of each crawl, None for a record that cannot be read. The whole
+      mapping is None until the records were read.
+    - `ending`: crawls that have ended, whose published spec is deleted after some time.
+    - `seeding`: the runs of crawls whose seeds are being published now.
     """
 
     published: Mapping[CrawlId, SpecState | None] | None = None
@@ -54,9 +57,10 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
-    """What this master has done for crawls. `leader` is None unless it leads.
+    """What this master has done for crawls so far. `reconcile` compares it with the rows in SQL.
 
-    `unreadable`: specs of a later version.
+    - `unreadable`: the specs that this version cannot read.
+    - `leader`: what it has done as leader; None if it does not lead.
     """
 
     loaded: Mapping[CrawlId, LoadedCrawl] = field(default_factory=dict)
@@ -73,14 +77,17 @@ class LoadCrawl:
 
 @dataclass(frozen=True, slots=True)
 class UnloadCrawl:
-    """Action: remove a crawl that is over from memory."""
+    """Action: remove a crawl that has ended or was deleted from memory."""
 
     crawl_id: CrawlId
 
 
 @dataclass(frozen=True, slots=True)
 class SetDispatch:
-    """Action: set the state of the loaded crawl and the time of its refresh, and allow or stop its dispatch."""
+    """Action: set the loaded crawl's state, allow or stop its dispatch, and set when its refresh began.
+
+    `refresh_ms` is in Unix ms; 0 if no refresh is running.
+    """
 
     crawl_id: CrawlId
     state: CrawlState
@@ -90,14 +97,14 @@ class SetDispatch:
 
 @dataclass(frozen=True, slots=True)
 class PublishSeeds:
-    """Action of the leader: publish the seeds of the crawl's revision."""
+    """Action of the leader: publish the seeds of the spec in `row`."""
 
     row: CrawlRow
 
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: let the crawl use up time as its pool works."""
+    """Action of the leader: from now on, count the time in which `pool` works as active time of the crawl."""
 
     crawl_id: CrawlId
     pool: str
@@ -105,7 +112,10 @@ class StartTime:
 
 @dataclass(frozen=True, slots=True)
 class PublishSpec:
-    """Action of the leader: publish the crawl's spec to the workers. `paused`: visits start no further request."""
+    """Action of the leader: publish the crawl's spec to the workers.
+
+    If `paused`, their visits start no further request.
+    """
 
     row: CrawlRow
     paused: bool
@@ -113,7 +123,7 @@ class PublishSpec:
 
 @dataclass(frozen=True, slots=True)
 class CloseSpec:
-    """Action of the leader: publish to the workers that the crawl is over, or deleted if `gone`."""
+    """Action of the leader: publish to the workers that the crawl has ended, or was deleted if `gone` is True."""
 
     crawl_id: CrawlId
     gone: bool
@@ -121,7 +131,7 @@ class CloseSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForgetSpec:
-    """Action of the leader: some time after the crawl is over, delete the record of its spec."""
+    """Action of the leader: schedule the deletion of the published spec of a crawl that has ended."""
 
     crawl_id: CrawlId
 
@@ -136,9 +146,12 @@ def reconcile(
 ) -> Mapping[CrawlId, list[Action]]:
     """Return the actions that each crawl needs now. Crawls that need none are left out.
 
-    `rows` has None for a deleted crawl. `now` is each pool's clock in ms: the time that it has worked so far
-    (`CrawlChanges.clocks`). A crawl that is worked on and whose spec this version cannot read gets no action. The
-    actions of a crawl do not depend on other crawls.
+    - `rows`: the crawls to decide on, with None for a deleted crawl.
+    - `view`: what this master has done so far.
+    - `now`: each pool's clock, in ms: the time in which the pool has worked (`CrawlChanges.clocks`).
+
+    A crawl that has not ended and whose spec this version cannot read gets no action. The actions of a crawl do not
+    depend on other crawls.
     """
     actions = {crawl_id: list(_actions(crawl_id, row, view, now)) for crawl_id, row in rows.items()}
     return {crawl_id: needed for crawl_id, needed in actions.items() if needed}
@@ -153,7 +166,7 @@ def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> boo
 
 
 def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
-    """Return how long the crawl has been worked on, in ms. `now` is each pool's clock in ms."""
+    """Return the crawl's active time in ms. `now`: each pool's clock in ms."""
     if row.active_pool is None or row.active_pool not in now:
         return row.active_ms
     return now[row.active_pool] - row.active_zero_ms
@@ -191,8 +204,10 @@ def _of_leader(row: CrawlRow, pool: str, leader: LeaderView, *, paused: bool) ->
 
 
 def _after_end(crawl_id: CrawlId, leader: LeaderView, *, deleted: bool) -> Iterator[Action]:
-    """Yield what is left to publish. A crawl that is over but not deleted, such as a cancelled one, is published as
-    paused."""
+    """Yield the next action on the published spec of a crawl that ended or was deleted: close it, then forget it.
+
+    A crawl that has ended but was not deleted is published as paused.
+    """
     if leader.published is None or crawl_id not in leader.published:
         return
     spec = leader.published[crawl_id]

@@ -20,7 +20,7 @@ REST_S: Final = 3600.0
 
 
 class RetentionSweeper:
-    """Deletes rows past their retention, on the leader. `rules` returns the current retention."""
+    """Deletes rows past their retention, on the leader. `rules` returns the retention times that are configured now."""
 
     def __init__(self, retained: Retained, rules: Callable[[], Retention], clock: Clock) -> None:
         self._retained = retained
@@ -33,9 +33,9 @@ class RetentionSweeper:
         return f"<RetentionSweeper walks={sorted(self._places)}>"
 
     async def once(self) -> None:
-        """Delete a bounded number of old rows of each kind. If Transient is raised, the next pass continues.
+        """Delete a bounded number of old rows of each kind. If it raises Transient, the next call continues.
 
-        Raise ResourceFull at the end if the database was too full to delete rows of a kind.
+        Raise ResourceFull, after the other kinds, if the database was too full to delete rows of a kind.
         """
         full = None
         for what in RetainedKind:

@@ -1,4 +1,7 @@
-"""Publish seeds as discoveries, the same way as outlinks, and publish retries. All is durable on return."""
+"""Publish seeds as discoveries, as workers publish outlinks. Publish the commands that follow from a changed spec.
+
+Each function returns after the broker has stored all messages durably.
+"""
 
 import uuid
 from collections import defaultdict
@@ -32,18 +35,19 @@ SeedLink = tuple[Link, SeedContext | None]
 
 
 async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Command all owners to queue again the URLs that failed without a response, because a changed spec may help them.
+    """Command all owners to queue again the URLs that failed without a response.
 
-    Such a change is an opened network, a proxy or longer limits. Return when every partition's command is acknowledged.
+    It is called for a new `revision` of the spec, such as an opened network, a proxy or longer limits. Return when the
+    broker has acknowledged the command for every partition.
     """
     command_id = f"revision-{crawl_id}-{revision}"
     await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED), partitions)
 
 
 async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, partitions: int) -> None:
-    """Command all owners to queue every failed URL again, once for each `command_id`.
+    """Command all owners to queue every failed URL again. An owner applies each `command_id` once.
 
-    Return when every partition's command is acknowledged.
+    Return when the broker has acknowledged the command for every partition.
     """
     await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_FAILED), partitions)
 
@@ -51,10 +55,10 @@ async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, parti
 async def schedule_recrawl(
     broker: Broker, crawl_id: CrawlId, revision: Revision, spec: Recrawl, counters: Counters, partitions: int
 ) -> None:
-    """Command all owners to give the pages stored so far a due time by a revision's `spec`, or to take it away.
+    """Command all owners to set the due times of stored pages by `spec`, or to remove them if pages are fetched once.
 
-    Nothing is published for a crawl that fetches each page once and always did. Return when every partition's command
-    is acknowledged.
+    `spec` is that of `revision`. Publish nothing if no page can be affected, by `counters`: none is stored, or none has
+    a due time. Return when the broker has acknowledged the command for every partition.
     """
     if not spec.used and not counters.revisits + counters.revisiting + counters.retries:
         return
@@ -66,9 +70,9 @@ async def schedule_recrawl(
 
 
 async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Command all owners to apply the scope, changed at `revision`, to the URLs that the crawl has found.
+    """Command all owners to apply the changed scope to the URLs that the crawl has found. It changed at `revision`.
 
-    Return when every partition's command is acknowledged.
+    Return when the broker has acknowledged the command for every partition.
     """
     args = {"revision": int(revision)}
     await _command_all(
@@ -77,9 +81,9 @@ async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, par
 
 
 async def find_again(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Command all owners to find in the archive what the scope, widened at `revision`, admits on stored pages.
+    """Command all owners to queue links of stored pages that the scope admits since it was widened at `revision`.
 
-    Return when every partition's command is acknowledged.
+    They read these links from the archive. Return when the broker has acknowledged the command for every partition.
     """
     args = {"revision": int(revision)}
     await _command_all(
@@ -96,9 +100,10 @@ async def _command_all(broker: Broker, command: Command, partitions: int) -> Non
 async def publish_seeds(
     broker: Broker, crawl_id: CrawlId, revision: Revision, seeds: Sequence[Seed], partitions: int
 ) -> int:
-    """Publish the seeds to their partitions. Return the number of seeds once the broker has acknowledged all.
+    """Publish the seeds to their partitions. Return the number of valid seeds once the broker has acknowledged all.
 
-    After a crash in between they are published again under another producer. That is harmless: known URLs are merged.
+    Log and skip a seed whose URL is not valid. A caller that was interrupted may publish all seeds again: owners merge
+    URLs that they know.
     """
     links: dict[Partition, list[SeedLink]] = defaultdict(list)
     for seed in seeds:
@@ -118,9 +123,14 @@ async def publish_seeds(
 def seed_messages(
     crawl_id: CrawlId, revision: Revision, producer: str, links: Sequence[SeedLink], *, of_set: bool = False
 ) -> Iterator[Discoveries]:
-    """Yield a partition's seeds, each with its context, as numbered discovery messages of one producer.
+    """Yield numbered discovery messages with these seeds, which are all of one partition.
 
-    The same seeds give the same messages. `of_set`: a seed set has got them.
+    The same seeds give the same ones.
+
+    - `revision`: the spec's revision.
+    - `producer`: the id under which the messages are numbered, from 1.
+    - `links`: the seeds, each with its labels and source.
+    - `of_set`: True if the seeds have joined a seed set.
     """
     n, begun, chars = 1, 0, 0
     for end, (link, context) in enumerate(links):
@@ -135,7 +145,10 @@ def seed_messages(
 def _message(
     crawl_id: CrawlId, revision: Revision, producer: str, n: int, total: int, links: Sequence[SeedLink], of_set: bool
 ) -> Discoveries:
-    """Return a message with the seeds, grouped by their context."""
+    """Return message number `n` of `producer`, with these seeds grouped by their context.
+
+    `total`: the number of seeds in all messages up to this one.
+    """
     by_context: dict[SeedContext | None, list[Link]] = {}
     for link, context in links:
         by_context.setdefault(context, []).append(link)

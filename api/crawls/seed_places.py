@@ -1,4 +1,7 @@
-"""Divide the places of seeds, each a host and a fingerprint, among the commands that name them."""
+"""Split lists of seeds that are to be deleted or kept, so that each list fits in one command.
+
+A place is a seed's host and fingerprint.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,17 +16,20 @@ Place = tuple[str, bytes]
 
 
 def fits(places: Sequence[Place]) -> bool:
-    """Return True if one command can name all these places."""
+    """Return True if one command can contain all these places."""
     return size_of(places) <= MESSAGE_BYTES
 
 
 def size_of(places: Sequence[Place]) -> int:
-    """Return about how many bytes the places (host and fingerprint of URLs) take in a message."""
+    """Return about how many bytes the places need in a message."""
     return sum(len(host) + _PLACE_BYTES for host, _ in places)
 
 
 def pieces(places: Sequence[Place]) -> Sequence[Sequence[Place]]:
-    """Split the places, in order, into parts that fit in a message. Return at least one part, even if it is empty."""
+    """Split the places, in order, into lists that each fit in one message.
+
+    Return at least one list, which may be empty.
+    """
     parts: list[list[Place]] = [[]]
     size = 0
     for place in places:
@@ -36,9 +42,9 @@ def pieces(places: Sequence[Place]) -> Sequence[Sequence[Place]]:
 
 
 def between(kept: Sequence[Place]) -> list[Mapping[str, object]]:
-    """Return the arguments of commands that together delete every seed except those in `kept`.
+    """Return the arguments of DELETE_SEEDS_BETWEEN commands that together delete every seed except those in `kept`.
 
-    Each command covers a range of fingerprints; together they cover all.
+    Each command covers one range of fingerprints and names the seeds in it to keep. The ranges together cover all.
     """
     parts = pieces(sorted(kept, key=lambda place: place[1]))
     bounds = [b"", *(part[-1][1] for part in parts[:-1]), GREATEST]

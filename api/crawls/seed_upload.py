@@ -1,11 +1,11 @@
-"""Uploads of seeds: any number of URLs at constant memory, durable before they count as accepted.
+"""Uploads of seeds: any number of URLs in constant memory, stored durably before they are reported as accepted.
 
-URLs are gathered in windows. A window's links go to their partitions as numbered messages of one producer. A window is
-accepted once all its messages are acknowledged.
+URLs are collected in windows. The URLs of a window are sent to their partitions as numbered messages of one producer. A
+window is accepted once the broker has acknowledged all its messages.
 
-A producer's id is a hash of the upload's name and of all URLs so far. So a repeat under the same name gives the same
-windows the same producers, and owners drop what they have applied. A window that differs from the one sent before has
-another producer, and is applied.
+A producer's id is a hash of the upload's name and of all URLs so far. So a repeated upload with the same name and URLs
+has the same producers, and owners drop what they have applied. A window that differs has another producer, and is
+applied.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RejectedLine:
-    """A line of an upload that was not accepted. Lines count from 1."""
+    """A line of an upload that was not accepted. `line` is its number, from 1."""
 
     line: int
     url: str
@@ -54,7 +54,8 @@ class RejectedLine:
 class UploadCounts:
     """How many lines of an upload were accepted, duplicate or rejected so far.
 
-    Lines up to `durable_lines` need not be sent again.
+    - `durable_lines`: this number of lines, from the first, need not be sent again.
+    - `first_rejected`: the first `_REASONS` rejected lines.
     """
 
     lines: int = 0
@@ -66,9 +67,10 @@ class UploadCounts:
 
 
 class SeedUpload:
-    """One upload of seeds to one crawl: `take` URLs one by one, then `finish`.
+    """One upload of seeds to one crawl: call `take` or `reject` for each line, then `finish`.
 
-    Both raise Refused if too many discoveries wait, and Transient if no seeds are accepted now.
+    `take` and `finish` raise Refused if the owners have too many discoveries waiting, and Transient if no seeds can be
+    accepted now.
     """
 
     def __init__(
@@ -84,8 +86,13 @@ class SeedUpload:
         refused_at: float = BUSY,
         held: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Prepare the upload. `held` is called before each window and returns why no seeds are accepted now, or
-        None."""
+        """Prepare the upload.
+
+        - `name`: the name of the upload, under which it may be repeated. With None it gets a random name.
+        - `window`: the number of different URLs that are published together.
+        - `refused_at`: how full the fullest partition may be with discoveries, from 0 to 1.
+        - `held` is called before each window. It returns the reason if no seeds may be accepted now, otherwise None.
+        """
         self.counts = UploadCounts()
         self._broker = broker
         self._crawl_id, self._revision = crawl_id, revision
@@ -103,7 +110,11 @@ class SeedUpload:
         return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
 
     async def take(self, url: str, priority: int = 0, context: SeedContext | None = None) -> None:
-        """Add one URL. Count it as rejected if it is invalid or its scheme or length is not allowed."""
+        """Add one URL.
+
+        Count an invalid URL as rejected, and one whose scheme or length the crawl's scope does not allow. Publish the
+        window once it is full.
+        """
         counts = self.counts
         counts.lines += 1
         if counts.lines % _TURN == 0:  # Received lines are read without a pause, so yield to other tasks.
@@ -128,7 +139,7 @@ class SeedUpload:
                 await self._publish()
 
     def reject(self, shown: str, reason: str) -> None:
-        """Count a line that is no URL at all as rejected. `shown` is its text in the list of rejected lines."""
+        """Count a line as rejected that contains no URL. `shown`: its text in the list of rejected lines."""
         self.counts.lines += 1
         self._rejected(shown, reason)
 
@@ -161,7 +172,10 @@ class SeedUpload:
         self.counts.durable_lines = self.counts.lines
 
     async def _send(self, producer: str, partition: Partition, links: list[SeedLink]) -> None:
-        """Publish a partition's messages in order, each after the previous one was acknowledged."""
+        """Publish the seeds of one partition as messages of `producer`.
+
+        Publish each after the previous one was acknowledged.
+        """
         for message in seed_messages(self._crawl_id, self._revision, producer, links):
             await self._stored(partition, encode(message), f"{producer}.{partition}.{message.n}")
 
