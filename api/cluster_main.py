@@ -70,7 +70,10 @@ _LAST_WORDS_S: Final = 1.0
 
 
 def cluster_main(settings: ClusterMasterSettings) -> int:
-    """Run a master of a cluster until SIGTERM. Return the exit code: 0, or 4 if the environment is unusable."""
+    """Run a master of a cluster until SIGTERM or SIGINT.
+
+    Return the exit code: 0, or 4 if the environment is unusable.
+    """
     close_on_exec()
     configure_logging(settings.log_level, settings.log_format, role="master", master=settings.id)
     return uvloop.run(until_signalled(lambda stop, up: _serve(settings, stop, up)))
@@ -161,7 +164,10 @@ async def _serve(settings: ClusterMasterSettings, stop: asyncio.Event, up: async
 async def _connect(
     settings: ClusterMasterSettings, stack: AsyncExitStack
 ) -> tuple[SqlStore, NatsBroker, int, MasterEngines]:
-    """Connect the engines, waiting for each. `stack` closes them. Return them and the number of partitions."""
+    """Connect to the database, NATS and etcd, waiting for each.
+
+    Return the store, the broker, the number of partitions, and the engines. `stack` closes them.
+    """
     clock, keys = SystemClock(), Keys(settings.cluster)
     store, kind = await open_store(settings)
     stack.push_async_callback(store.close)
@@ -253,7 +259,10 @@ def _services(
 
 
 def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ...]:
-    """Return `host:port` of this master's API and of the engines that it uses, which workers keep closed to crawls."""
+    """Return `host:port` of this master's API and of the engines that it uses.
+
+    Workers never fetch from these addresses.
+    """
     database = settings.database if is_postgresql(settings.database) else ""
     return (
         *listening_endpoints(listening),
@@ -265,10 +274,10 @@ def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ..
 
 
 async def show_first_key(catalog: Catalog, now_ms: int) -> None:
-    """Create an admin key if the cluster has no key at all, and print it.
+    """Create an admin key and print it, if the database has no key at all.
 
-    Wait while the database is unavailable or full. Every attempt adds the same key: if a reply was lost, that key may
-    be stored already and must be the one that is printed.
+    Wait while the database is unavailable or full. Every attempt stores the same key, because an attempt whose reply
+    was lost may have stored it.
     """
     kept, key = first_key(now_ms)
     if await connected("database", lambda: catalog.add_first_key(kept)):
@@ -276,7 +285,7 @@ async def show_first_key(catalog: Catalog, now_ms: int) -> None:
 
 
 async def _declare(broker: NatsBroker, pools: Sequence[str]) -> None:
-    """Declare the streams. Raise Unusable if the broker refuses them: waiting would not help."""
+    """Create or update the streams in NATS, waiting while it is unavailable. Raise Unusable if it refuses a stream."""
     try:
         await connected("nats", lambda: broker.declare(pools))
         await connected("nats", broker.events.declare)
@@ -285,7 +294,7 @@ async def _declare(broker: NatsBroker, pools: Sequence[str]) -> None:
 
 
 async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Sequence[str]:
-    """Return the names of the engines that do not answer now."""
+    """Return the names of the engines whose probe fails or does not return within `_PROBE_S` seconds."""
     missing = []
     for name, probe in probes.items():
         try:
@@ -298,7 +307,10 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 
 
 def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
-    """Return a function: True if the coordinator lists a master with this id and start time."""
+    """Return a function of a master's id and start time (Unix ms).
+
+    It returns True if that master is listed as running.
+    """
 
     def lives(member: str, started_at_ms: int) -> bool:
         record = master.members().masters.get(member)
@@ -308,7 +320,7 @@ def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
 
 
 async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKind]:
-    """Open the cluster's database by its URL or path. Wait while the database server is unavailable."""
+    """Open the database of the settings. Return the store and its kind. Wait while a database server is unavailable."""
     if is_postgresql(settings.database):
         from shared.adapters.sql.engine.postgres import (  # Imported here, so that SQLite does not load its libraries.
             PostgresSettings,
@@ -325,7 +337,7 @@ async def open_store(settings: ClusterMasterSettings) -> tuple[SqlStore, StoreKi
 def _gauges(
     settings: ClusterMasterSettings, store: SqlStore, kind: StoreKind, broker: NatsBroker
 ) -> Mapping[Resource, Gauge]:
-    """Return the gauges of the resources that this master measures."""
+    """Return the gauges that measure how full each resource of this master is."""
     gauges: dict[Resource, Gauge] = {
         Resource.NATS: broker.storage,
         Resource.MEMORY: memory_of_process(settings.memory_bytes),

@@ -51,14 +51,18 @@ ARCHIVE = "archive"
 
 
 async def run(settings: MasterSettings) -> int:
-    """Work on the crawl of a folder until SIGTERM. Return the exit code: 0, or 4 if the environment is unusable."""
+    """Run the master of the crawl in the folder `settings.dir` until SIGTERM or SIGINT.
+
+    Return the exit code: 0, or 4 if the environment is unusable.
+    """
     return await until_signalled(lambda stop, up: _serve(settings, stop, up))
 
 
 async def until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` until SIGTERM or SIGINT. Return the exit code: 0, or 4 if the environment is unusable.
+    """Run `work` and set its event `stop` at SIGTERM or SIGINT.
 
-    `work` gets two events: `stop`, which is set by the signal, and `up`, which it sets once it is started.
+    Return the exit code: 0, or 4 if the environment is unusable. `work` gets two events: `stop`, at which it should
+    return, and `up`, which it sets once it is started.
     """
     stop, up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,9 +134,9 @@ async def _serve(settings: MasterSettings, stop: asyncio.Event, up: asyncio.Even
 
 
 async def connected(engine: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `call`. While it raises Transient, log that and call it again.
+    """Call `call` until it does not raise Transient, and return its result. Log each failure as that of `engine`.
 
-    `engine` names, in the log, the server that is unavailable, such as `database`.
+    `engine`: the name of the unavailable server, such as `database`.
     """
     return await until_answered(
         call, lambda error: log.warning("master_start.delayed", engine=engine, error=str(error))

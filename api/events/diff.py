@@ -1,6 +1,6 @@
-"""Derive events from the difference between an earlier and the current state. Pure.
+"""Derive events from the difference between an earlier and the current state. Pure functions.
 
-A comparison sees only the last of several changes. It adds the changes that must have come in between.
+If several changes came between two states, the comparison adds the events of the changes that must have come first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ _AT_REST = (CrawlState.CREATED, CrawlState.FINISHED)
 
 
 def of_crawl(before: CrawlOverview | None, after: CrawlOverview | None) -> list[str]:
-    """Return the actions of the events, such as `started`, that lead from one state of a crawl to a later one.
+    """Return the actions of the events, such as `started`, that lead from the state `before` of a crawl to `after`.
 
-    The oldest comes first. A state of None means that the crawl does not exist.
+    They are in the order of time. A state of None means that the crawl does not exist.
     """
     if after is None:
         return [] if before is None else ["deleted"]
@@ -70,19 +70,22 @@ _UP_TO_RUNNING: Final[Mapping[CrawlState, Sequence[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """A member's state as events report it: its process, and whether it drains."""
+    """The state of a member that events report: when its process was started (Unix ms), and if it is draining."""
 
     started_at_ms: int
     draining: bool
 
 
 def seen(records: Mapping[str, MemberRecord]) -> dict[str, SeenMember]:
-    """Return the state of each member that events report, by the member's id."""
+    """Return, by member id, the state that events report of each member in `records`."""
     return {name: SeenMember(record.started_at_ms, record.draining) for name, record in records.items()}
 
 
 def of_members(before: Mapping[str, SeenMember], after: Mapping[str, SeenMember]) -> list[tuple[str, str]]:
-    """Return the changes between two states of the members as (id, action), in the order of ids."""
+    """Return how the members changed, as (member id, action) in the order of ids.
+
+    An action is `joined`, `left`, `drain_started` or `drain_cancelled`.
+    """
     changes: list[tuple[str, str]] = []
     for name in sorted({*before, *after}):
         was, now = before.get(name), after.get(name)

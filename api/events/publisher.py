@@ -23,9 +23,10 @@ _GIVEN_UP_S: Final = 5.0
 
 
 class EventPublisher:
-    """Queues one master's events in order until the broker has stored them, at most `max_count` at a time.
+    """Sends one master's events to the broker in the background, in order. Its queue has at most `max_count` events.
 
-    Further events are dropped, counted and logged. Of a crawl's progress only the newest event is queued.
+    If the queue is full, a new event is dropped, counted and logged. A queued progress event is replaced by a newer one
+    of the same crawl.
     """
 
     def __init__(self, events: Events, clock: Clock, member: str, *, max_count: int = MAX_COUNT) -> None:
@@ -54,7 +55,11 @@ class EventPublisher:
         crawl: str = "",
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Queue an event for publication, without waiting and without raising. Call it on the event loop's thread."""
+        """Queue an event for publication, without waiting and without raising. Call it on the event loop's thread.
+
+        `about`: the id of the crawl, member, partition or schedule that the event reports on. `crawl`: the name of the
+        crawl.
+        """
         event = Event(kind, str(about), action, self._clock.unix_ms(), self._member, crawl, dict(data or {}))
         self._sequence += 1
         key: object = (kind, event.about) if kind is EventKind.PROGRESS else self._sequence
@@ -75,7 +80,7 @@ class EventPublisher:
         self.publish(EventKind.ALARM, partition, "raised", data={"text": text})
 
     def fired(self, schedule: str, firing: Firing) -> None:
-        """Queue an event that tells what became of a due time of a schedule."""
+        """Queue an event that reports what was done at a due time of the schedule named `schedule`."""
         data = {
             "schedule": schedule,
             "due_ms": firing.due_ms,
@@ -94,7 +99,7 @@ class EventPublisher:
         self.publish(EventKind.RESOURCE_PRESSURE, member, "ended" if reason is None else "started", data=data)
 
     async def run(self) -> None:
-        """Publish queued events until cancelled."""
+        """Publish queued events until cancelled. An event that the broker does not store for now is retried first."""
         while True:
             while not self._waiting:
                 self._full = False
@@ -118,7 +123,11 @@ class EventPublisher:
             log.warning("events.abandoned", master=self._member, waiting=len(self._waiting))
 
     async def _publish(self, event: Event, message_id: str) -> float | None:
-        """Try to publish an event. Return None if it was stored or dropped; else the seconds until the next attempt."""
+        """Try once to publish an event.
+
+        Return None if the broker stored it, or if it was dropped because it cannot be stored. Otherwise return the
+        seconds to wait before the next attempt.
+        """
         try:
             await self._events.publish(event_subject(event.kind, event.about), encode_event(event), message_id)
         except Transient as error:

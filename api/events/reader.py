@@ -30,7 +30,7 @@ class LossReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventGap:
-    """A gap in the stream: events after sequence `after` and before `resumes_at` may be missing."""
+    """A gap in the stream: events between the sequences `after` and `resumes_at`, both exclusive, may be missing."""
 
     reason: LossReason
     after: int
@@ -38,10 +38,17 @@ class EventGap:
 
 
 class EventCursor:
-    """One reader's position in the stream of events. Use it from one task at a time, and close it."""
+    """One client's position in the stream of events. Call `open` first, then `next` repeatedly, and `close` at the end.
+
+    Only one task at a time may use it.
+    """
 
     def __init__(self, events: Events, subjects: Sequence[str], after: int | None) -> None:
-        """Start after the sequence `after`. 0 starts at the oldest kept event, None at the present."""
+        """Prepare a cursor on the events of `subjects`.
+
+        `after`: read the events after this sequence; 0: from the oldest stored event; None: only events stored from now
+        on.
+        """
         self._events = events
         self._subjects = tuple(subjects)
         self._after = after
@@ -56,7 +63,7 @@ class EventCursor:
 
     @property
     def position(self) -> int:
-        """The sequence up to which all events were returned. A cursor that continues after it misses nothing."""
+        """The sequence up to which all events were returned. A new cursor that starts after it misses no event."""
         return self._position
 
     @property
@@ -65,9 +72,10 @@ class EventCursor:
         return self._kept_to is not None and self._position >= self._kept_to
 
     async def open(self) -> EventGap | None:
-        """Begin to read. Return the gap between the requested position and the first event, if any.
+        """Start to read.
 
-        Raise Transient while the broker is unavailable.
+        Return the gap between the requested position and the first stored event, or None if there is none. Raise
+        Transient while the broker is unavailable.
         """
         state = await self._events.state()
         self._stream = state.created_ns
@@ -79,7 +87,10 @@ class EventCursor:
         return gap
 
     async def next(self, wait_s: float) -> Sequence[Delivered | EventGap]:
-        """Return the next events and gaps; empty if none came in `wait_s`, or if the broker is unavailable."""
+        """Return the next events and gaps, after waiting up to `wait_s` seconds.
+
+        Empty: none came, or the broker is unavailable.
+        """
         begun = asyncio.get_running_loop().time()
         gaps: list[Delivered | EventGap] = []
         try:
@@ -101,19 +112,20 @@ class EventCursor:
         return [*gaps, *events]
 
     def doubt(self) -> None:
-        """Have the next read check for a gap. Call it after a pause: events may have been removed meanwhile."""
+        """Make the next read check for a gap. Call it after a pause, because events may have been removed meanwhile."""
         self._doubtful = True
 
     def caught_up(self, state: EventsState) -> None:
-        """Move the position to the end of the stream in `state`.
+        """Move the position to the end of the stream in `state`, past events of other subjects.
 
-        Call it only if no event came since `state` was read.
+        Call it only if no event was returned since `state` was read. It does nothing if the stream may have been
+        replaced.
         """
         if not self._doubtful and state.created_ns == self._stream:
             self._position = max(self._position, state.last)
 
     async def close(self) -> None:
-        """Close the consumer at the broker."""
+        """Close the broker's consumer of this cursor. Do nothing if it is not open."""
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
@@ -134,9 +146,9 @@ class EventCursor:
 
 
 def resume_position(state: EventsState, after: int | None) -> tuple[int, EventGap | None]:
-    """Return the sequence after which to read, and the gap before it, if any.
+    """Return the sequence after which to read, and the gap of removed events before it (None: no gap).
 
-    `after`: the requested sequence; 0 for the oldest stored event, None for the present.
+    `after`: the requested sequence; 0 for the oldest stored event, None for the end of the stream.
     """
     if after is None:
         return state.last, None

@@ -1,10 +1,11 @@
 """Record changes of crawls and members, new dead letters, and the progress of crawls as events.
 
-Only the leader records. It compares the current state with the last recorded one. A new leader reads that from the
-stream itself. So a change is recorded whatever caused it, even one made while there was no leader. A state that began
-and ended between two passes is not recorded. No guarantee depends on these events.
+Only the leader records. It compares the current state with the last recorded one. A new leader reads the recorded state
+from the stream of events. So a change is recorded whatever caused it, even if there was no leader at the time. A state
+that began and ended between two passes is not recorded. No guarantee depends on these events.
 
-The crawl controller reports which crawls changed (`take`). So a pass costs what changed, not how many crawls run.
+The crawl controller reports which crawls changed (`take`). So the cost of a pass does not depend on the number of
+crawls without changes.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ WINDOWS_S: Final = (10, 60)
 class CrawlRate:
     """The pages and bytes that a crawl stored per second, on average over the last `measured_s` seconds.
 
-    That is the requested window, or as much of it as has samples.
+    `measured_s` is about the requested window, or shorter if the samples do not cover it.
     """
 
     measured_s: float
@@ -54,15 +55,19 @@ class _Sample:
 
 
 class CrawlRates:
-    """The recent samples of one crawl's pages and bytes, and its rates. Times are seconds of a monotonic clock."""
+    """Computes the rates of one crawl from recent samples of its stored pages and bytes.
+
+    Times are seconds of a monotonic clock.
+    """
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque()
 
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
-        """Add a sample: the number of stored pages and bytes at the time `at_s`.
+        """Add a sample: `pages` and `size` are the number of pages and bytes that are stored at the time `at_s`.
 
-        If the newest sample is older than `since_s`, its numbers held until then. They are added for every second.
+        `since_s`: if the newest sample is older, its numbers did not change until then. Samples with these numbers are
+        then added for the seconds up to `since_s`.
         """
         if self._samples and (last := self._samples[-1]).at_s < since_s:
             for back_s in range(max(WINDOWS_S), -1, -1):
@@ -74,7 +79,10 @@ class CrawlRates:
             self._samples.popleft()
 
     def over(self, window_s: float) -> CrawlRate | None:
-        """Return the rate over the last `window_s` seconds before the newest sample; None if samples are too few."""
+        """Return the average rate in the `window_s` seconds before the newest sample.
+
+        None: there are not two samples yet.
+        """
         if len(self._samples) < 2:
             return None
         last = self._samples[-1]
@@ -110,7 +118,7 @@ _LATE: Final = 64
 
 
 class EventRecorder:
-    """Records events while its master leads. On every other master it does nothing."""
+    """Publishes what changes in the cluster as events, while its master leads. It does nothing on another master."""
 
     def __init__(
         self,
@@ -144,7 +152,7 @@ class EventRecorder:
         return f"<EventRecorder {self._member} term={self._term} crawls={len(self._crawls)}>"
 
     def take(self, changes: CrawlChanges) -> None:
-        """Have the next pass look at these changes of crawls. Start it at once if the state of a crawl changed."""
+        """Note which crawls changed, for the next pass. Start the next pass at once if the row of a crawl changed."""
         self._changed.update(changes.rows)
         self._counted.update(changes.counted)
         if changes.rows:
@@ -191,7 +199,7 @@ class EventRecorder:
     # --- the recorded state -------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Load the state that the previous leader recorded last."""
+        """Load the state that earlier leaders recorded, from the newest events in the stream."""
         self._paces, self._progress = {}, {}
         self._whole_at = float("-inf")
         self._crawls = {
@@ -240,7 +248,7 @@ class EventRecorder:
             self._members[kind] = now
 
     async def _look_at_crawls(self, now_s: float) -> None:
-        """Record the changes of the crawls that may have changed; of all crawls every `_WHOLE_S`."""
+        """Record the changes of the crawls that `take` noted. Every `_WHOLE_S` seconds compare all crawls instead."""
         whole = now_s - self._whole_at >= _WHOLE_S
         changed, self._changed = self._changed, set()
         if not whole and not changed:
@@ -276,7 +284,7 @@ class EventRecorder:
             self._move(crawl_id)
 
     def _move(self, crawl_id: CrawlId) -> None:
-        """Have the crawl's progress read, if it is worked on or was when it was read last."""
+        """Make the next passes read the crawl's progress, if it is worked on or its rates may still be above zero."""
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
             self._moving.add(crawl_id)
@@ -297,7 +305,7 @@ class EventRecorder:
             self._letters = {letter for letter in self._letters if letter > self._letter - _LATE}
 
     async def _skip_letters(self) -> None:
-        """Publish one event for the rest of a flood, and continue at its end."""
+        """Publish one event for all dead letters that are not recorded yet, and continue after the newest of them."""
         newest = await self._overview.newest_letter()
         if newest > self._letter:
             data = {"letter": newest, "after": self._letter}
@@ -306,7 +314,7 @@ class EventRecorder:
             self._letter, self._letters = newest, {letter.id for letter in late}
 
     async def _look_at_progress(self, now_s: float) -> None:
-        """Publish the progress of crawls whose state or counters changed, until their rates are zero."""
+        """Publish the progress of each crawl that changed since the last call or whose rates are not zero yet."""
         counted, self._counted = self._counted, set()
         for crawl_id in counted:
             self._move(crawl_id)
@@ -346,7 +354,7 @@ class EventRecorder:
 
 
 def _letter(event: Event) -> int:
-    """Return the newest dead letter recorded by this event; 0 if the event has no such number."""
+    """Return the number of the newest dead letter that this event covers; 0 if the event has no such number."""
     number = event.data.get("letter")
     return number if isinstance(number, int) else 0
 
@@ -395,7 +403,7 @@ def _record(record: MemberRecord | None) -> Mapping[str, Any]:
 
 
 def _seen(event: Event) -> SeenMember | None:
-    """Return the member's state in this event; None if it had left."""
+    """Return the member's state that this event reports; None if the event reports that the member left."""
     started_at_ms, draining = event.data.get("started_at_ms"), event.data.get("draining")
     if event.action == "left" or not isinstance(started_at_ms, int):
         return None
