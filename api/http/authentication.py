@@ -45,9 +45,9 @@ GUARDED: Final = "/v1"
 
 
 class Keyring:
-    """Verifies API keys, and caches each valid key for a second.
+    """Verifies API keys and client certificates by the database, and caches each valid identity for a second.
 
-    So a revoked key may work for another second on masters other than the one that revoked it.
+    So a revoked key may be accepted for another second on masters other than the one that revoked it.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -58,7 +58,10 @@ class Keyring:
         return f"<Keyring cached={len(self._good)}>"
 
     async def holder(self, key: str) -> ApiKey | None:
-        """Return the record (name and role) of an API key; None if the key is unknown or revoked."""
+        """Return the stored record of an API key, with its name and role.
+
+        Return None if the key is unknown or revoked.
+        """
         key_id = key_id_of(key)
         if key_id is None:
             return None
@@ -74,7 +77,10 @@ class Keyring:
         return kept
 
     async def of_certificate(self, certificate: PeerCertificate) -> ApiKey | None:
-        """Return the identity that a client's certificate proves by itself; None if it proves none."""
+        """Return the record of the identity that is declared for this client certificate; None if there is none.
+
+        Such an identity needs no API key.
+        """
         digest = hashlib.sha256("\n".join(sorted(certificate.names)).encode()).digest()
         known = self._cached(digest)
         if known is not None:
@@ -87,7 +93,7 @@ class Keyring:
         return kept
 
     def has_seen(self, key: str) -> bool:
-        """Return True if this key was right not long ago, though it may have been revoked since."""
+        """Return True if this key was found valid by this master lately. It may have been revoked since."""
         return digest_of(key) in self._good
 
     def _cached(self, digest: bytes) -> ApiKey | None:
@@ -100,15 +106,19 @@ class Keyring:
             self._good.popitem(last=False)
 
     def forget(self, key_id: str) -> None:
-        """Drop a revoked key from the cache, so that this master refuses it at once."""
+        """Drop the key with this id from the cache, so that this master refuses it at once.
+
+        Call it when a key is revoked.
+        """
         self._good = OrderedDict((digest, known) for digest, known in self._good.items() if known[1].key_id != key_id)
 
 
 class Authentication:
-    """Layer: refuses requests below the path `GUARDED` that prove no identity which is accepted from their peer.
+    """ASGI layer that refuses a request below the path `GUARDED` without a valid identity.
 
-    It puts the identity's record into the request's state as `key`, and the peer as `peer`. The peer of a request that
-    another master forwards is that of the client, as the other master signed it.
+    The identity must be accepted from the peer that sent the request: its address and client certificate. The layer
+    stores the identity's record in the request's state as `key`, and the peer as `peer`. If another master forwarded
+    the request, the peer is the original client, which that master names in a signed header.
     """
 
     def __init__(
@@ -137,7 +147,10 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _authenticate(self, scope: Scope) -> None:
-        """Put identity and peer into the request's state. Raise ApiProblem or Transient if there is none."""
+        """Store the identity and the peer of the request in its state.
+
+        Raise ApiProblem if the identity is missing or refused. Raise Transient if the database does not answer.
+        """
         state: dict[str, Any] = scope["state"]
         peer = state["peer"] = await self._peer(scope)
         kept = await self._identity(scope, peer)
@@ -180,7 +193,10 @@ class Authentication:
         return holder
 
     def _limit(self, peer: Peer) -> None:
-        """Raise ApiProblem if too many wrong keys came from this address. That costs no look at the database."""
+        """Raise ApiProblem if too many wrong keys came from the peer's address lately.
+
+        This does not query the database.
+        """
         wait_s = self._wrong_keys.wait_s(peer.address, self._clock.elapsed())
         if wait_s:
             self._wrong_keys.limited += 1
@@ -188,9 +204,10 @@ class Authentication:
 
 
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
-    """Return a function: True while the identity of this request is accepted from its peer.
+    """Return an async function that returns True while the identity of this request is still accepted from its peer.
 
-    Without a database it is. For responses that take longer than a key may live.
+    A streaming response calls it repeatedly, because a key may be revoked or expire meanwhile. It returns True as well
+    if the database does not answer.
     """
     key: ApiKey = scope["state"]["key"]
     peer: Peer = scope["state"]["peer"]
@@ -206,7 +223,10 @@ def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Await
 
 
 def too_many_wrong_keys(wait_s: int) -> ApiProblem:
-    """Return the problem of a request whose address may try another key in `wait_s` seconds."""
+    """Return the problem (429) for a request from an address that sent too many wrong keys.
+
+    `wait_s`: the seconds until the address may try another key.
+    """
     hint = "keys that were right here a moment ago are still accepted; the setting wrong_keys sets the limit"
     headers = {"Retry-After": str(wait_s)}
     return ApiProblem(
@@ -215,7 +235,7 @@ def too_many_wrong_keys(wait_s: int) -> ApiProblem:
 
 
 def unknown_key() -> ApiProblem:
-    """Return the problem of a request whose key opens nothing."""
+    """Return the problem (401) for a request whose API key is unknown or was revoked."""
     return _unauthenticated("the API key is not known, or was revoked", _KEYS)
 
 
@@ -254,7 +274,7 @@ def key_of(authorization: bytes) -> str:
 def _password_of(credentials: str) -> str:
     """Return the password in the credentials of Basic authentication (RFC 7617); "" if they are malformed.
 
-    Tools that take only a URL, such as pywb, send the key so: `http://key:orb_...@master:8081/`.
+    Tools that accept only a URL, such as pywb, send an API key as this password: `http://key:orb_...@master:8081/`.
     """
     try:
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
@@ -263,6 +283,9 @@ def _password_of(credentials: str) -> str:
 
 
 def first_key(now_ms: int) -> tuple[ApiKey, str]:
-    """Return a new admin key for a cluster without keys: the record to store, and the key to show."""
+    """Make a new admin key for a cluster without keys.
+
+    Return the record to store, and the key to show to the operator.
+    """
     key_id, key = new_key()
     return ApiKey(key_id, "first-admin", Role.ADMIN, digest_of(key), now_ms, "first start"), key

@@ -1,4 +1,4 @@
-"""The guard that a route gets from the table of rights."""
+"""Check, for each route, the role of the API key, the query parameters and the rate limit."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
@@ -18,9 +18,10 @@ _SHOWN: Final = 10
 
 
 def guard_of(right: Right) -> Callable[[Request], Awaitable[None]]:
-    """Return the guard of a route below /v1. It refuses API keys whose role does not have `right`.
+    """Return the guard of a route that needs `right`. The guard raises ApiProblem for a request that is not allowed.
 
-    It also refuses query parameters that the route does not have: a misspelt filter would show everything.
+    It refuses a key whose role does not have the right, a key above its rate limit, and unknown query parameters. A
+    misspelt filter would otherwise be ignored, and the response would contain everything.
     """
     role = right.role
     assert role is not None, "a route without a role has no guard"
@@ -38,7 +39,11 @@ def guard_of(right: Right) -> Callable[[Request], Awaitable[None]]:
 
 
 def _take_permit(request: Request, key: ApiKey, route_class: RouteClass) -> None:
-    """Take a permit of the key, and have the response show it. Raise ApiProblem if there is none."""
+    """Count the request against the key's rate limit. Raise ApiProblem (429) if the limit is reached.
+
+    Otherwise put the headers that show the limit into the request's state. Do nothing if the class of route has no
+    limit.
+    """
     services = request.app.state.services
     permit: Permit | None = services.permits.take(key.key_id, route_class, services.clock.elapsed())
     if permit is None:

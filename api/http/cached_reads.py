@@ -27,10 +27,10 @@ class _CachedAnswer:
 
 
 class CachedCrawlReads:
-    """The cached responses to reads of single crawls.
+    """Caches the responses to reads of single crawls.
 
-    Every read compares the crawl's stored stamp with that of the cached response, so no response is older than the
-    database. The cache saves reading the whole crawl and making its JSON: a third of the time of a response.
+    Every read compares the crawl's stamp in the database with that of the cached response. So no response is older than
+    the database. The cache saves the time of reading the whole crawl and encoding it as JSON.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,10 @@ class CachedCrawlReads:
         return f"<CachedCrawlReads kept={len(self._answers)}>"
 
     async def answer(self, name: str, catalog: Catalog, around: Surroundings) -> Response:
-        """Return the response to a GET of the crawl, with its ETag. Raise Missing if there is no such crawl.
+        """Return the response to a GET of the crawl `name`, with its ETag. Raise Missing if there is no such crawl.
 
-        The response may be sent many times, so no caller may change it.
+        `around`: the state of this master that the response shows. The response is cached and shared, so no caller may
+        change it.
         """
         stamp = await catalog.stamp(name)
         known = self._answers.get(name)
@@ -62,14 +63,18 @@ class CachedCrawlReads:
 
 
 def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
-    """Return the crawl as GET shows it now, and the ETag's tag of that response."""
+    """Return the body of the response to a GET of this crawl, and its ETag without quotes.
+
+    `around`: the state of this master that the response shows.
+    """
     seen = needs_of(crawl.spec).seen(crawl.state, around)
     return crawl_seen(crawl, seen), shown_tag(crawl, seen)
 
 
 def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
-    """Return the ETag's tag of a crawl's response.
+    """Return the ETag of the response that shows this crawl, without quotes.
 
-    It is the crawl's version, then a dot and a checksum of what changes while the crawl runs.
+    It is the crawl's version, then a dot, then a checksum of everything that changes while the crawl runs. `seen`: what
+    the response shows of this master's state.
     """
     return f"{crawl.tag}.{crc32(repr((crawl.stamp, seen.blocking_reason, seen.warnings)).encode()):08x}"

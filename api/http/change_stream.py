@@ -1,8 +1,8 @@
-"""A stream of the changes of a crawl's pages over HTTP (Server-Sent Events), read from the log in SQL.
+"""Stream the changes of a crawl's pages over HTTP as Server-Sent Events, read from the log in SQL.
 
-Owners write the log in transactions of a few seconds at most, and a later row may have an earlier time. So each look
-reads the last `WINDOW_MS` again, and sends what it has not sent yet. After a reconnect with the last id the changes of
-that window may come again.
+Owners write the log in transactions of a few seconds at most, so a row may appear after rows with a later time.
+Therefore each read covers the last `WINDOW_MS` again, and sends only the changes that were not sent yet. After a
+reconnect with the last id, changes of that window may be sent again.
 """
 
 import asyncio
@@ -32,12 +32,18 @@ Read = Callable[[ChangePlace], Awaitable[tuple[Sequence[PageChangeView], ChangeP
 
 
 def place_text(place: ChangePlace) -> str:
-    """Return a place in the log as the id of an event."""
+    """Return the id of the event that shows the change at this place in the log."""
     return "-".join(map(str, place))
 
 
 class ChangeStream(Response):
-    """A response that streams the changes after `after` as they are recorded. It begins with the gap, if any."""
+    """A response that streams the changes after `after` as they are recorded, until the client disconnects.
+
+    - `read` returns changes from the log.
+    - `gap`: what may be missing before the first change; None: nothing. It is sent first.
+    - `streams`: counts open streams, and ends them when the master stops.
+    - `allowed` returns False once the client's key is no longer valid. The stream then ends.
+    """
 
     media_type = "text/event-stream"
 
@@ -78,7 +84,10 @@ class ChangeStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_changes(self, send: Send) -> str:
-        """Send changes until the stream must end. Return the reason."""
+        """Send changes until the stream must end.
+
+        Return the reason: `slow` (the client does not read) or `revoked` (its key).
+        """
         await _send(send, b"retry: 1000\n\n" + self._gap)
         asked_at = sent_at = time.monotonic()
         while True:
@@ -100,7 +109,10 @@ class ChangeStream(Response):
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> AsyncIterator[bytes]:
-        """Yield the frames of the changes that were not sent yet. Without the database there are none."""
+        """Read the log, and yield the encoded events of the changes that were not sent yet.
+
+        Stop if the database is unavailable: the next call reads the same changes.
+        """
         place: ChangePlace | None = self._from
         while place is not None:
             try:
@@ -118,7 +130,7 @@ class ChangeStream(Response):
 
 
 def frame_of(change: PageChangeView) -> bytes:
-    """Return the bytes that show a change in a stream."""
+    """Return the encoded event that shows a change in a stream of Server-Sent Events."""
     data = change_body(change).model_dump_json().encode()
     head = f"id: {place_text(change.place)}\nevent: {change.kind.name.lower()}\n".encode()
     return head + b"data: " + data + b"\n\n"

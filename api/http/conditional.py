@@ -9,9 +9,9 @@ _TAG: Final = re.compile(rb'(?:W/)?("[^"]*")')
 
 
 class Conditional:
-    """Layer: turns the response to a read into 304 if its ETag is among those in If-None-Match.
+    """ASGI layer that answers 304 without a body if the client's If-None-Match header has the ETag of the response.
 
-    Routes only need to set their ETag. A route whose response is expensive calls `has` first.
+    Routes only need to set their ETag. A route whose response is expensive calls `has` first, to avoid making it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -42,14 +42,17 @@ class Conditional:
 
 
 def known_tags(scope: Scope) -> bytes:
-    """Return the value of the request's If-None-Match header; empty without one."""
+    """Return the ETags that the request's If-None-Match headers list, unparsed.
+
+    Return b"" if there is no such header.
+    """
     return b",".join(value for name, value in scope["headers"] if name == b"if-none-match")
 
 
 def has(known: bytes, tag: bytes) -> bool:
-    """Return True if the If-None-Match value `known` has the ETag `tag`.
+    """Return True if `known`, the value of If-None-Match, contains the ETag `tag`.
 
-    `*` matches every tag; weak tags match, too.
+    `*` matches every tag. A weak tag matches, too. An empty `tag` matches nothing.
     """
     if not tag:
         return False

@@ -55,16 +55,18 @@ LARGEST_PAGE: Final = 500
 class Services:
     """What the routes of a master use: its services, its view of the cluster and its limits.
 
-    - `member` is the master's id, and `ready` returns the dependencies that do not answer.
-    - `tuning` returns the values that the master runs with, and `wanted` the desired state of the members.
-    - `exclusions` returns the exclusions in force.
-    - `registry` holds the metrics of this master. `archive` is None if no archive is configured.
-    - `streams` and `exports` bound the open event streams and exports. `shown` caches the last crawls that were read.
+    - `catalog`, `desired` and `schedules` read and write the declared resources in SQL. `broker` publishes to NATS.
+    - `plane` is this master's view of the cluster: leader, members and owners. `roster` has the numbers of members.
+    - `member`: the master's id. `ready` returns the names of the engines that do not answer.
+    - `tuning` returns the values that the master runs with. `wanted` returns the desired state of the members.
+    - `exclusions` returns the exclusions in force. `pressure` returns the resources of this master that are nearly
+      full.
+    - `registry`: the metrics of this master. `archive` reads archived pages; None if no archive is configured.
+    - `streams` and `exports` limit the open event streams and exports. `shown` caches responses that show a crawl.
     - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
-    - `pressure` returns the resources of this master that are nearly full.
-    - `uses` notes the last use of API keys. `permits` and `wrong_keys` limit requests.
-    - `longest_grant_s` is the `grant_s` with which the master was started, and `ack_wait_s` its setting of that name. A
-      request body may have `body_bytes` bytes.
+    - `keyring` verifies API keys, `uses` stores when each was last used. `permits` and `wrong_keys` limit requests.
+    - `longest_grant_s`: the `grant_s` with which the master was started. `ack_wait_s`: its setting of that name.
+    - `body_bytes`: the maximum size of a request body.
     """
 
     catalog: Catalog
@@ -121,7 +123,7 @@ TAGS: Final = rf"^(\*|{_TAG}(\s*,\s*{_TAG})*)$"
 
 
 def etag(tag: str) -> dict[str, str]:
-    """Return the ETag header for this tag of a version."""
+    """Return an ETag header with this tag. `tag` has no quotes."""
     return {"ETag": f'"{tag}"'}
 
 
@@ -136,9 +138,11 @@ async def _expected(
         ),
     ] = None,
 ) -> frozenset[str] | None:
-    """Return the tags of the versions that may be changed; None for any state (RFC 9110 §13.1.1).
+    """Return the versions that the request may change, as the tags in If-Match (RFC 9110 §13.1.1).
 
-    Weak tags are dropped: If-Match compares strongly.
+    Return None without the header: then the request may change any version, or create the resource. Return ANY_TAG for
+    `*`: any version, but the resource must exist. Weak tags are dropped, because If-Match compares strongly. Raise
+    ApiProblem if the header is malformed.
     """
     if if_match is None:
         return None
@@ -168,9 +172,13 @@ OnlyNew = Annotated[bool, Depends(_only_new)]
 
 
 def check_conditions(new: bool, expected: frozenset[str] | None) -> None:
-    """Raise a problem if a PUT must create and also replace a version (RFC 9110 §13.2.2): nothing meets both.
+    """Raise ApiProblem if a PUT has both If-None-Match and If-Match, because no state of the resource fulfills both.
 
-    Preconditions count only for a request that is right otherwise, so this comes after all other checks.
+    - `new`: True if the request has If-None-Match.
+    - `expected`: the tags in If-Match; None without it.
+
+    Call it after all other checks: a precondition is evaluated only for a request that is otherwise valid (RFC 9110
+    §13.2.2).
     """
     if new and expected is not None:
         raise ApiProblem(ProblemKind.LOST_UPDATE, "nothing meets both If-Match and If-None-Match", hint="omit one")
@@ -184,7 +192,7 @@ async def _known(
         ),
     ] = None,
 ) -> None:
-    """Document the header that `api.http.conditional` handles."""
+    """Declare the header If-None-Match in the OpenAPI document. `api.http.conditional` evaluates it."""
 
 
 CONDITIONAL: Final = Depends(_known)
@@ -222,7 +230,7 @@ GREATEST: Final = 2**63 - 1
 
 
 def _storable(place: object, greatest: int) -> bool:
-    """Return True if a database can compare with all parts of the place."""
+    """Return True if a database can store all parts of this key: no NUL in text, integers from -1 to `greatest`."""
     match place:
         case int():
             return -1 <= place <= greatest
@@ -235,16 +243,19 @@ def _storable(place: object, greatest: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """The page of a list that a request asks for: `max_count` entries after the entry that `cursor` encodes."""
+    """The page of a list that a request asks for: at most `max_count` entries, after the entry that `cursor` encodes.
+
+    `cursor` is None for the first page.
+    """
 
     max_count: int
     cursor: str | None
     request: Request
 
     def place(self, kind: type[T], start: T, *, greatest: int = GREATEST) -> T:
-        """Return the key, of type `kind`, of the entry after which the page begins; `start` for the first page.
+        """Decode the cursor. Return the key of the entry after which the page begins; `start` for the first page.
 
-        Raise a problem for an invalid cursor, or if a number in it is above `greatest`.
+        `kind`: the type of the key. Raise ApiProblem for an invalid cursor, or if a number in it is above `greatest`.
         """
         if self.cursor is None:
             return start
@@ -259,11 +270,10 @@ class Paging:
             raise ApiProblem(ProblemKind.INVALID, "the cursor is not valid", errors=[wrong]) from error
 
     def next(self, place: object, response: Response) -> str | None:
-        """Return the cursor of the page after the entry with the key `place`.
+        """Return the cursor of the next page, and add the address of that page to `response` as the Link header.
 
-        Add that page's address as the Link header.
-
-        Return None if `place` is None, because this page is the last one.
+        `place`: the key of the last entry of this page. If it is None, there is no next page: return None and add no
+        header.
         """
         if place is None:
             return None
@@ -288,9 +298,9 @@ Page = Annotated[Paging, Depends(_paging)]
 
 
 def problems(*kinds: ProblemKind | int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors that a route may answer, for the OpenAPI document.
+    """Return the error responses of a route for the OpenAPI document, by status.
 
-    A status means the first kind that has it.
+    An HTTP status among `kinds` means the first kind of problem with that status.
     """
     by_status: dict[int, list[ProblemKind]] = {}
     for kind in kinds:
@@ -303,6 +313,6 @@ def problems(*kinds: ProblemKind | int) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_content(*kinds: ProblemKind) -> dict[str, Any]:
-    """Return the content of a response that is one of these problems, for the OpenAPI document, with examples."""
+    """Return the content of a response that is one of these problems, for the OpenAPI document, with their examples."""
     examples = {kind.value[0]: {"$ref": f"#/components/examples/{kind.value[0]}"} for kind in kinds}
     return {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}, "examples": examples}}

@@ -159,7 +159,10 @@ def _complete(operation: dict[str, Any], right: Right) -> None:
 
 
 def _shared(paths: dict[str, Any]) -> dict[str, Any]:
-    """Move error responses that operations share into components named by their problems, and return these."""
+    """Move error responses that several operations share to `components.responses`, and refer to them there.
+
+    Change `paths` in place. Return the components, named by their kinds of problem.
+    """
     shared: dict[str, Any] = {}
     for item in paths.values():
         for operation in item.values():
@@ -172,7 +175,10 @@ def _shared(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def _common(operation: dict[str, Any], *, reads: bool) -> dict[int, list[ProblemKind]]:
-    """Return by status the kinds of problem that follow from the form of an operation alone."""
+    """Return, by status, the problems that every operation with such headers and such a body may answer.
+
+    `reads`: True if the operation is a GET.
+    """
     repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
     kinds = [
         *_EVERYWHERE,
@@ -187,7 +193,10 @@ def _common(operation: dict[str, Any], *, reads: bool) -> dict[int, list[Problem
 
 
 def _as_sent(parameter: dict[str, Any]) -> None:
-    """Complete a parameter. An optional parameter is never null, and the names of headers are in title case."""
+    """Complete a parameter in place: description, example and default. Write the name of a header in title case.
+
+    Remove null from the types of an optional parameter, because a parameter is never sent as null.
+    """
     if parameter["in"] == "header":
         parameter["name"] = parameter["name"].title()
     name = parameter["name"]
@@ -209,7 +218,10 @@ def _as_sent(parameter: dict[str, Any]) -> None:
 
 
 def _spec_schemas() -> dict[str, Any]:
-    """Return the schemas of the spec and its parts. A seed may be only its URL; the name is not part of the spec."""
+    """Return the schemas of the crawl spec and its parts.
+
+    They allow a seed that is only a URL. They omit `name`, because the path of a request names the crawl.
+    """
     _, schemas = msgspec.json.schema_components([CrawlSpec], ref_template=_COMPONENTS + "{name}")
     schemas["CrawlSpec"]["properties"].pop("name")
     schemas["CrawlSpec"]["examples"] = [EXAMPLE["spec"]]
@@ -230,9 +242,10 @@ def _own(model: type[Model]) -> dict[str, Any]:
 
 
 def _resolved(part: Any) -> Any:
-    """Return `part` with references to our schemas, and with mappings whose keys have a pattern declared as mappings.
+    """Return a copy of this part of the document, in which `x-orb-schema` is replaced by a reference to that schema.
 
-    As `patternProperties` such a mapping would allow other keys, and client generators would not see a mapping.
+    `patternProperties` with one pattern become `additionalProperties` with a pattern for the names. Otherwise other
+    keys would be allowed, and client generators would not recognize a mapping.
     """
     if isinstance(part, dict):
         match part.get("patternProperties"):

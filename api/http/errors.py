@@ -1,4 +1,4 @@
-"""Send every error as problem+json (RFC 9457), by one table and one function.
+"""Answer every error as problem+json (RFC 9457), with one table of problems and one exception handler.
 
 `type` is stable: programs may rely on it. A problem names the wrong fields and, if known, the remedy.
 """
@@ -30,7 +30,7 @@ TYPE: Final = "urn:orbweaver:problem:"
 
 
 class ProblemKind(Enum):
-    """The kinds of problem. Each has the last part of its `type`, its HTTP status and its title."""
+    """The kinds of problem. A value is: the last part of `type`, the HTTP status, the title."""
 
     MALFORMED = ("malformed", 400, "The request cannot be read")
     UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is needed")
@@ -58,7 +58,15 @@ class ProblemKind(Enum):
 
 
 class ApiProblem(Exception):
-    """An error that is answered as a problem (RFC 9457): its kind, what is wrong, and what the client can do."""
+    """An error that is answered as a problem (RFC 9457). Raise it in a route or layer to send that response.
+
+    - `detail`: what is wrong. `hint`: what the client can do.
+    - `errors`: the wrong fields of the request.
+    - `allowed_verbs`: the verbs that the crawl's state allows now.
+    - `headers`: additional headers of the response.
+    - `status`: the HTTP status, if it differs from that of `kind`.
+    - `accepted`, `durable_lines`: how much of an upload of seeds was accepted (`UploadCounts`).
+    """
 
     def __init__(
         self,
@@ -82,7 +90,7 @@ class ApiProblem(Exception):
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of a problem. Empty fields are omitted."""
+    """The JSON body of a problem. Fields with their default value are omitted."""
 
     type: str
     title: str
@@ -98,7 +106,10 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def problem_of(error: Exception, body: Any = None) -> ApiProblem:
-    """Return the problem with which an exception is answered. `body` is the type of the expected request body."""
+    """Return the problem that answers this exception. An unknown exception becomes an internal error (500).
+
+    `body`: the type of the request body, if known. It is used to suggest names for unknown fields.
+    """
     match error:
         case ApiProblem():
             return error
@@ -144,7 +155,7 @@ def problem_of(error: Exception, body: Any = None) -> ApiProblem:
 
 
 def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
-    """Return the HTTP response for a problem. `path` is the path of the request."""
+    """Return the HTTP response that sends a problem. `path`: the path of the request."""
     name, _, title = problem.kind.value
     if problem.kind is ProblemKind.OTHER:
         title = HTTPStatus(problem.status).phrase
@@ -177,9 +188,9 @@ async def respond(request: Request, error: Exception) -> Response:
 
 
 async def _shown_tag(request: Request) -> dict[str, str]:
-    """Return the ETag header that GET of this crawl has now.
+    """Return the ETag header that a GET of the request's crawl has now. Return no header if the crawl cannot be read.
 
-    Return no header if it cannot be read: the version in the problem is enough for If-Match.
+    The response then still has the version in `problem.headers`, which is enough for If-Match.
     """
     services = request.app.state.services
     try:

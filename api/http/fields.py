@@ -77,8 +77,9 @@ class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
 def field_errors(found: Mapping[str, Any], body: Any = None, *, suggest: bool = True) -> Iterator[FieldError]:
     """Yield the wrong fields of a request for one error that pydantic found.
 
-    `body` is the type of the request body, which has the known fields. With `suggest`, the hint for an unknown field
-    names the one that was probably meant.
+    - `found`: the error, an entry of pydantic's `errors()`.
+    - `body`: the type of the request body, to look up the known fields.
+    - `suggest`: the hint for an unknown field is a known field with a similar name.
     """
     place = found["loc"]
     path = ""
@@ -97,7 +98,10 @@ def field_errors(found: Mapping[str, Any], body: Any = None, *, suggest: bool = 
 
 
 def joined(path: str, name: str) -> str:
-    """Return the path of the field `name` below the field `path`, such as `spec.seeds`."""
+    """Return the path of the field `name` in the object at `path`, such as `spec.seeds`.
+
+    One of the two may be empty.
+    """
     return f"{path}.{name}" if path and name else path or name
 
 
@@ -138,7 +142,10 @@ def _choice_meant(given: Any, choices: list[str]) -> str:
 
 
 def _fields_at(body: Any, place: tuple[Any, ...]) -> list[str]:
-    """Return the names of the fields at a place in a body of that type."""
+    """Return the names of the fields of the object at `place` in a body of the type `body`.
+
+    `place`: field names and list indexes from the body down. Return an empty list if no model is there.
+    """
     for part in place:
         inner = _inner(body)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -151,7 +158,7 @@ def _fields_at(body: Any, place: tuple[Any, ...]) -> list[str]:
 
 
 def _inner(annotation: Any) -> Any:
-    """Return the type in an annotation, without Annotated and without None."""
+    """Return the type in a type annotation, without Annotated and without `| None`."""
     while get_origin(annotation) in (Annotated, Union, UnionType):
         parts = get_args(annotation)
         annotation = parts[0] if get_origin(annotation) is Annotated else next(p for p in parts if p is not NoneType)

@@ -1,8 +1,8 @@
-"""Forward writes that only the leader executes from other masters to the leader: one hop, in bounded time.
+"""Forward writes that only the leader may execute from other masters to the leader: one hop, in bounded time.
 
-The client's key, preconditions and request id are forwarded, too, and its address and certificate, signed. So the
-leader authorizes and logs the request as if the client had sent it directly. A forwarded request is never forwarded
-again: two masters that each take the other for the leader answer 503 instead of sending it back and forth.
+The client's key, preconditions and request id are forwarded. Its address and certificate are forwarded in a signed
+header. So the leader authorizes and logs the request as if the client had sent it directly. A forwarded request is
+never forwarded again: if two masters each take the other for the leader, they answer 503.
 """
 
 import re
@@ -74,23 +74,30 @@ _BROUGHT_BACK: Final = (
 def leaders_client(
     verify: ssl.SSLContext | bool, transport: httpx.AsyncBaseTransport | None = None
 ) -> httpx.AsyncClient:
-    """Return the HTTP client with which `Forwarding` reaches the leader.
+    """Return the HTTP client that `Forwarding` uses to reach the leader.
 
-    `verify`: how it verifies the leader over TLS.
+    `verify`: the TLS context that verifies the leader, or True for the default one. `transport`: a replacement for the
+    network.
     """
     limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=KEPT_S)
     return httpx.AsyncClient(follow_redirects=False, verify=verify, limits=limits, transport=transport)
 
 
 def needs_leader(method: str, path: str) -> bool:
-    """Return True if only the leader may execute the request: every write except those sent through the broker."""
+    """Return True if only the leader may execute the request.
+
+    That is every write below /v1, except uploads of seeds, plans, and commands about hosts and dead letters.
+    """
     if method in _SAFE or not path.startswith("/v1/"):
         return False
     return _ANYWHERE.fullmatch(path) is None or (method == "DELETE" and _CHANGES_SPEC.fullmatch(path) is not None)
 
 
 class Forwarding:
-    """Layer: forwards requests that only the leader may execute, unless this master leads."""
+    """ASGI layer that forwards requests which only the leader may execute to the leader, unless this master leads.
+
+    Every other request goes to the next layer. `answer_s`: the seconds within which the leader must respond.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Limits that are checked before a request is read.
+"""Limits that are checked before a request reaches a route.
 
-The size of the request body is bounded whatever Content-Length claims. A compressed body is refused, because only
-uploads of seeds are decompressed. So is NUL in the address, because no database stores it.
+The size of a request body is counted as it is read, even if Content-Length is wrong. A compressed body is refused,
+because only uploads of seeds are decompressed. NUL in the path or query is refused, because no database stores it.
 """
 
 import re
@@ -23,9 +23,9 @@ _UPLOAD: Final = re.compile(r"/v1/crawls/[^/]+/seeds")
 
 
 class BodyLimit:
-    """Layer: refuses addresses with NUL, and request bodies that are compressed or above `max_count` bytes.
+    """ASGI layer that refuses compressed request bodies, bodies above `max_count` bytes, and NUL in the path or query.
 
-    Uploads of seeds may be both: they are read in parts and have their own bounds.
+    An upload of seeds may be compressed and of any size: its route reads it in parts and has its own limits.
     """
 
     def __init__(self, app: ASGIApp, max_count: int = BODY_BYTES) -> None:
@@ -58,7 +58,10 @@ class BodyLimit:
         await self._app(scope, counting, send)
 
     def _problem(self, scope: Scope, upload: bool) -> ApiProblem | None:
-        """Return why the head of a request is refused; None if its body may be read."""
+        """Return the problem with the request line or headers. Return None if the request may be executed.
+
+        `upload`: True if the request is an upload of seeds, whose body has no limit here.
+        """
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             return ApiProblem(ProblemKind.MALFORMED, "the address has a NUL character in it")
         if upload:
@@ -73,7 +76,7 @@ class BodyLimit:
 
 
 class BodyTooLarge(HTTPException):
-    """Raised while a request body is read that is too large.
+    """Raised while a request body is read, when it exceeds the limit.
 
-    It is an HTTPException because FastAPI hides every other exception raised there.
+    It is an HTTPException, because FastAPI hides every other exception that is raised while it reads a body.
     """

@@ -1,4 +1,4 @@
-"""The outermost layer: it gives every request an id, a log line, and a response even after an unexpected error."""
+"""The outermost layer. It assigns an id to every request, logs it, and answers even after an unexpected error."""
 
 import re
 import secrets
@@ -18,9 +18,10 @@ _ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestContext:
-    """Layer: gives each request an id, logs it, and answers unexpected errors.
+    """ASGI layer that assigns an id to each request, logs it with status and duration, and answers unexpected errors.
 
-    It adds the headers that an inner layer puts into the request's state, as `headers`.
+    It adds the request id, `ALWAYS`, and the headers that an inner layer has stored in the request's state as
+    `headers`.
     """
 
     def __init__(self, app: ASGIApp) -> None:

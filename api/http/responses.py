@@ -68,7 +68,10 @@ _STREAMS: Final = frozenset({"follow_events", "follow_crawl", "follow_changes"})
 
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
-    """Add to one response of an operation, in the OpenAPI document, the headers that it has."""
+    """Add to `response`, a response of `operation` in the OpenAPI document, the headers that it is sent with.
+
+    `status`: its HTTP status as text.
+    """
     limited = ("RateLimit", "RateLimit-Policy") if "x-orb-right" in operation else ()
     names = {"X-Request-Id", *limited, *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}
     declared = {name: {"$ref": f"#/components/headers/{name}"} for name in sorted(names)}
@@ -96,8 +99,9 @@ def _of_success(operation: dict[str, Any], status: str, response: dict[str, Any]
 def open_answers(document: dict[str, Any]) -> None:
     """Allow additional properties in every response schema of the document, so that a new field breaks no client.
 
-    Requests keep closed schemas, because the server refuses unknown fields. A schema that both use gets a closed
-    variant for requests, with `Input` appended to its name.
+    The document is changed in place. Schemas of requests still forbid additional properties, because the server refuses
+    unknown fields. If requests and responses use the same schema, requests get a copy with `Input` appended to its
+    name.
     """
     schemas = document["components"]["schemas"]
     operations = [operation for item in document["paths"].values() for operation in item.values()]
@@ -120,7 +124,7 @@ def open_answers(document: dict[str, Any]) -> None:
 
 
 def _reached(schemas: dict[str, Any], parts: Iterable[Any]) -> set[str]:
-    """Return the names of all schemas that these parts of the document use, directly or not."""
+    """Return the names of all schemas that `parts` of the document refer to, directly or through other schemas."""
     reached: set[str] = set()
     waiting = [name for part in parts for name in _named(part)]
     while waiting:
@@ -132,7 +136,7 @@ def _reached(schemas: dict[str, Any], parts: Iterable[Any]) -> set[str]:
 
 
 def _is_closed(schemas: dict[str, Any], name: str) -> bool:
-    """Return True if this schema, or a part of it, refuses additional properties."""
+    """Return True if the schema `name`, or a schema that it refers to, forbids additional properties."""
     return any(_refuses_more(schemas[each]) for each in {name, *_reached(schemas, [schemas[name]])})
 
 
@@ -146,7 +150,7 @@ def _refuses_more(part: Any) -> bool:
 
 
 def _refer_to_input(part: Any, names: Set[str]) -> None:
-    """Replace references to these schemas by references to their variants for requests."""
+    """Change, in place, each reference in `part` to a schema in `names` to a reference to its copy for requests."""
     match part:
         case {"$ref": str(place)} if place.rpartition("/")[2] in names:
             part["$ref"] = place + INPUT
@@ -160,7 +164,7 @@ def _refer_to_input(part: Any, names: Set[str]) -> None:
 
 
 def _named(part: Any) -> Iterator[str]:
-    """Yield the names of the schemas that a part of the document refers to."""
+    """Yield the name of each schema that this part of the document refers to directly."""
     if isinstance(part, dict):
         for key, value in part.items():
             if key == "$ref" and isinstance(value, str) and value.startswith("#/components/schemas/"):

@@ -1,6 +1,6 @@
-"""Routes whose guards (checks of role and query) run before FastAPI reads and decodes the request body.
+"""Routes whose guards (checks of role, query and rate) run before FastAPI reads and decodes the request body.
 
-Each route takes its right from the table in `api.security.rights`. A route without a row there cannot be made.
+Each route is looked up in the table `api.security.rights`. A route that is not in the table cannot be created.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -17,16 +17,16 @@ from api.security.rights import UndeclaredRoute, right_of
 
 
 class Guard(params.Depends):
-    """A check of a request that runs before its body is read. It raises to refuse the request, and returns nothing."""
+    """A check that a route runs before it reads the request body. The function `guard` raises to refuse the request."""
 
     def __init__(self, guard: Callable[[Request], Awaitable[None]]) -> None:
         super().__init__(guard)
 
 
 class _Route(APIRoute):
-    """A route that calls its guards before the framework reads the request's body.
+    """A route that calls its guards before FastAPI reads the request body. It has exactly one HTTP method.
 
-    The first of them is that of its right. A route has one method.
+    The first guard checks the right that the table of rights names for the route. Then come the `Guard` dependencies.
     """
 
     def __init__(
@@ -52,21 +52,24 @@ class _Route(APIRoute):
 
 
 class Router(APIRouter):
-    """A router whose routes run their guards first. A route's operation id is the name of its function."""
+    """A router whose routes run their guards first. A route's operation id is the name of its endpoint function."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=_Route, generate_unique_id_function=lambda route: route.name, **options)
 
 
 def mount(app: FastAPI, router: Router) -> None:
-    """Add the router's routes to `app` itself. FastAPI would match each route of an included router three times."""
+    """Add the routes of `router` directly to `app`.
+
+    With `include_router`, FastAPI would match each route three times.
+    """
     app.router.routes.extend(router.routes)
 
 
 def check_rights(app: FastAPI) -> None:
-    """Raise UndeclaredRoute if the application serves something that is not in the table of rights.
+    """Raise UndeclaredRoute if the application has a route that is not in the table of rights.
 
-    A route below /v1 that this module did not make has no guard, so it is refused, too.
+    Raise it also for a route that needs a role but was not created by `Router`, because such a route has no guard.
     """
     for route in app.routes:
         if isinstance(route, _Route):

@@ -39,7 +39,10 @@ Last = Callable[[Event], bool]
 
 
 class OpenEventStreams:
-    """Counts the open streams of this master: at most `max_count`, and none once it stops."""
+    """Counts and limits the open streams of this master.
+
+    At most `max_count` may be open, and none once the master stops.
+    """
 
     def __init__(self, max_count: int = STREAMS) -> None:
         self.open = 0
@@ -53,7 +56,7 @@ class OpenEventStreams:
     def slot(self) -> Iterator[None]:
         """Count a stream as open during the `with` block.
 
-        Raise a problem if too many are open, or this master is stopping.
+        Raise ApiProblem if `max_count` streams are open already, or if this master is stopping.
         """
         if self.closing.is_set():
             raise ApiProblem(ProblemKind.UNAVAILABLE, "this master is stopping", headers={"Retry-After": "1"})
@@ -69,7 +72,7 @@ class OpenEventStreams:
 
     @contextmanager
     def until_closed(self) -> Iterator[None]:
-        """End every open stream, and refuse new ones, when the `with` block ends."""
+        """Close all streams when the `with` block ends: open ones end, and `slot` refuses new ones."""
         try:
             yield
         finally:
@@ -77,7 +80,15 @@ class OpenEventStreams:
 
 
 class EventStream(Response):
-    """A response that streams events from the open cursor `following`, and closes the cursor at its end."""
+    """A response that streams events from the cursor `following`, until a last event or the client's disconnection.
+
+    - `following` must be open. The response closes it at its end.
+    - `gap`: the gap before the first event; None if there is none. It is sent first.
+    - `events` returns the state of the stream of events.
+    - `streams` ends the response when the master stops.
+    - `allowed` returns False once the client's key is no longer valid. The stream then ends.
+    - `last` returns True for an event after which no other can follow.
+    """
 
     media_type = "text/event-stream"
 
@@ -123,7 +134,7 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> str:
-        """Send events until the stream must end. Return the reason."""
+        """Send events until the stream must end. Return the reason: `slow`, `deleted` or `revoked`."""
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
         past_kept = self._following.is_past_kept
         await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_KEPT if past_kept else b""))

@@ -1,4 +1,4 @@
-"""Responses of any length that are produced while they are sent: at the client's pace, in bounded memory."""
+"""Responses of any length that are produced while they are sent, as fast as the client reads, in bounded memory."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -13,13 +13,17 @@ SLOW_S: Final = 60.0
 
 
 class BrokenOff(Exception):
-    """A response cannot be completed. The server closes the connection, so that the client detects it."""
+    """Raised if a response that has begun cannot be completed.
+
+    The server then closes the connection, so that the client detects it.
+    """
 
 
 class Streamed(StreamingResponse):
-    """A response that sends `begun` and then the parts of `rest`.
+    """A response that sends the bytes `begun`, then each part that `rest` yields.
 
-    `rest` is closed at once when the client disconnects.
+    When the client disconnects or does not read for `SLOW_S` seconds, `rest` is closed at once. In the second case
+    BrokenOff is raised.
     """
 
     def __init__(self, begun: bytes, rest: AsyncGenerator[bytes, None], **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Refuse wrong keys before anything else is done for them."""
+"""Refuse requests with a wrong API key before the other layers work on them."""
 
 from typing import Final
 
@@ -19,10 +19,10 @@ _BELOW: Final = f"{GUARDED}/"
 
 
 class WrongKeyRefusal:
-    """Layer: refuses wrong keys outside of the layers that measure, log and read requests.
+    """ASGI layer that refuses requests with a wrong API key before the layers that measure, log and read requests.
 
-    So a flood of them costs little. `WrongKeys` counts them, and each that was looked up has a short line in the log.
-    `Authentication` judges all other requests: those without a key, and those that another master forwarded.
+    So a flood of wrong keys costs little. Each wrong key is counted for its address, and logged in a short line.
+    Requests without a key, and requests that another master forwarded, are left to `Authentication`.
     """
 
     def __init__(self, app: ASGIApp, keyring: Keyring, wrong_keys: WrongKeys, clock: Clock) -> None:
@@ -43,7 +43,11 @@ class WrongKeyRefusal:
         await self._app(scope, receive, send)
 
     async def _problem(self, scope: Scope, request_id: str) -> ApiProblem | None:
-        """Return why this request's key is refused; None if it is right, or if `Authentication` must judge."""
+        """Return the problem if this request's key is wrong, or if its address sent too many wrong keys.
+
+        Return None if the key is valid, or if `Authentication` must decide because the request has no key, was
+        forwarded, or the database did not answer.
+        """
         client, key = scope.get("client"), key_of(header_of(scope, b"authorization"))
         if not key or client is None or self._keyring.has_seen(key):
             return None

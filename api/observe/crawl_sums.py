@@ -1,4 +1,7 @@
-"""Sums of the counters of crawls by label in metrics. A change of one crawl costs the same for any number. No I/O."""
+"""Sums of the counters of crawls for each label in metrics.
+
+The cost of a change does not depend on the number of crawls.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,9 +15,9 @@ _FIELDS: Final = Counters.__struct_fields__
 
 
 class CrawlSums:
-    """The counters of crawls, and their sum for each label, field by field.
+    """Stores the counters of crawls, and for each label in metrics the sum of its crawls' counters.
 
-    `apart` has the crawls with a label of their own. The others share OTHER.
+    `apart`: the crawls that have a label of their own. All other crawls share the label OTHER.
     """
 
     def __init__(self) -> None:
@@ -27,7 +30,10 @@ class CrawlSums:
         return f"<CrawlSums {len(self._parts)} crawls, {len(self._sums)} labels>"
 
     def put(self, crawl_id: CrawlId, label: str, counters: Counters | None) -> None:
-        """Replace the counters and the label of a crawl. None removes it."""
+        """Set the label and the counters of a crawl, in place of the earlier ones.
+
+        If `counters` is None, remove the crawl.
+        """
         if (before := self._parts.pop(crawl_id, None)) is not None:
             self._add(*before, -1)
             self.apart.discard(crawl_id)
@@ -38,12 +44,15 @@ class CrawlSums:
                 self.apart.add(crawl_id)
 
     def relabel(self, crawl_id: CrawlId, label: str | None) -> None:
-        """Move a crawl to another label, if it has counters. None removes it."""
+        """Move a crawl to another label. If `label` is None, remove the crawl.
+
+        Do nothing if it has no counters here.
+        """
         if (part := self._parts.get(crawl_id)) is not None and part[0] != label:
             self.put(crawl_id, label or OTHER, None if label is None else part[1])
 
     def by_label(self) -> Mapping[str, Counters]:
-        """Return the sum of each label that any crawl has."""
+        """Return the summed counters of each label that has a crawl."""
         return {label: Counters(**sums) for label, sums in self._sums.items()}
 
     def _add(self, label: str, counters: Counters, sign: int) -> None:

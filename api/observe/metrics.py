@@ -1,7 +1,7 @@
 """A master's metrics: the description of each, and its value when Prometheus scrapes.
 
-Metrics that can be summed over masters cover this master's part: its partitions, its process. The text of a metric that
-is the same on every master (members, pools, reports in the broker) states this.
+Metrics that may be summed over masters cover only this master: its partitions, its process. Metrics with the same value
+on every master (members, pools, reports in the broker) say so in their description.
 """
 
 from collections import Counter
@@ -171,7 +171,10 @@ _ANSWERS: Final = ("go", "wait", "gone", "superseded", "none")
 
 
 class MasterMetrics:
-    """Reads the values of a master's metrics from its memory, without a query to the database or the broker."""
+    """Reads the values of a master's metrics when Prometheus scrapes.
+
+    It reads memory only: no query, no broker request.
+    """
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class MasterMetrics:
         return f"<MasterMetrics {self._master!r}>"
 
     def registry(self) -> "CollectorRegistry":
-        """Return a Prometheus registry with this master's metrics and those of its process."""
+        """Return a Prometheus registry with this master's metrics and the usual metrics of its process."""
         return registry_of(METRICS, self.read)
 
     def read(self) -> Readings:
@@ -308,7 +311,10 @@ class MasterMetrics:
 
 
 def _out(ownerships: "list[Ownership]", now: float) -> Iterator[tuple[str, str, int]]:
-    """Yield the pool and state of each leased shard, and when it was leased (Unix ms)."""
+    """Yield the pool and state of each leased shard, and when it was leased (Unix ms).
+
+    A state is `pending`, `in_flight` or `expired`. `now`: the present time (Clock.elapsed).
+    """
     for own in ownerships:
         for held in own.leases:
             state = "pending" if held.grant is None else "in_flight" if held.live(now) else "expired"

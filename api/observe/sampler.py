@@ -1,10 +1,10 @@
 """Read numbers for metrics from SQL and the broker every few seconds, so that a scrape costs no query.
 
-Each master reads the crawls' counters in the partitions it owns, so the sum over masters is the cluster's. It reads
-those that changed, as the crawl controller's passes say, so a read costs the same for any number of crawls. All are
-read again when the master owns other partitions.
+Each master reads the crawls' counters in the partitions that it owns, so the sum over masters is the cluster's. It
+reads only the counters that changed since the last read, as the crawl controller reports. It reads all of them again
+when it owns other partitions.
 
-A crawl that ended keeps its last numbers for some more minutes, so that they are scraped, too.
+The counters of a crawl that ended are still exported for some minutes, so that its last values are scraped.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
 class StatsSample:
     """The numbers for metrics that were read at the time `at` (Clock.elapsed).
 
-    - `counters`: by the crawl's label in metrics, in the partitions owned at that time.
-    - `reports`: the number of reports that are stored and not purged, in all partitions.
+    - `counters`: by the label of the crawls in metrics, in the partitions that the master owned at that time.
+    - `reports`: the number of reports in the broker that are not purged, in all partitions.
     - `fullness`: by kind of report, how full the fullest partition's subject is (0: empty, 1: refuses reports).
     """
 
@@ -62,7 +62,10 @@ class StatsSampler:
         clock: Clock,
         read_s: float = READ_S,
     ) -> None:
-        """Set up the sampler. `counts` gives crawls their labels; `owned` returns the partitions of this master."""
+        """Set up the sampler. `counts` assigns labels to crawls. `owned` returns the partitions of this master.
+
+        `read_s`: the seconds between two reads.
+        """
         self._active: dict[CrawlId, str] = {}
         self._changed: set[CrawlId] = set()
         self._sums = CrawlSums()
@@ -79,7 +82,7 @@ class StatsSampler:
         return f"<StatsSampler {self.stored!r}>"
 
     def take(self, changes: CrawlChanges) -> None:
-        """Have the next read look at these changes of crawls."""
+        """Note which crawls changed, so that the next read includes their counters."""
         for crawl_id, row in changes.rows.items():
             if row is not None and row.state in WORKED_ON:
                 self._active[crawl_id] = row.name
@@ -88,10 +91,7 @@ class StatsSampler:
         self._changed.update(changes.rows, changes.counted, changes.compared)
 
     async def run(self) -> None:
-        """Read the numbers periodically until cancelled.
-
-        If a read fails, the next one follows after `read_s` seconds.
-        """
+        """Call `once` every `read_s` seconds until cancelled. Log a read that fails, and continue."""
         while True:
             try:
                 await self.once()
@@ -102,14 +102,17 @@ class StatsSampler:
             await asyncio.sleep(self._read_s)
 
     async def once(self) -> None:
-        """Read all numbers once into `stored`."""
+        """Read all numbers and store them as `stored`. Raise Transient if SQL or the broker does not answer."""
         now = self._clock.elapsed()
         await self._update_sums(now)
         fullness = {kind: await self._broker.fullness(kind) for kind in KINDS}
         self.stored = StatsSample(now, self._sums.by_label(), await self._broker.pending_reports(), fullness)
 
     async def _update_sums(self, now: float) -> None:
-        """Read the counters that changed, in the partitions owned; all of them if those are others than before."""
+        """Read the counters of the crawls that changed since the last read, and update the sums by label.
+
+        Read the counters of all crawls if the master owns other partitions than at the last read.
+        """
         owned = tuple(self._owned())
         changed, self._changed = self._changed, set()
         self._assign_labels(now)
@@ -130,7 +133,10 @@ class StatsSampler:
             self._sums.relabel(crawl_id, self._counts.name(crawl_id) if kept else None)
 
     async def _read(self, changed: Collection[CrawlId], owned: Sequence[Partition]) -> Mapping[CrawlId, Counters]:
-        """Return the counters of those crawls that are worked on, or ended lately and have a label."""
+        """Return the counters in the partitions `owned` of each crawl in `changed` that is worked on or has a label.
+
+        Leave out deleted crawls.
+        """
         active = self._active.keys() & changed
         ended = [crawl_id for crawl_id in self._counts if crawl_id in changed and crawl_id not in active]
         # The rows of a deleted crawl are being collected, so they are not counted.
@@ -138,7 +144,10 @@ class StatsSampler:
         return await self._store.counters_in(crawl_ids, owned) if crawl_ids else {}
 
     def _assign_labels(self, now: float) -> None:
-        """Keep the labels of the crawls that are worked on, and give new ones to others while there are any left."""
+        """Renew the labels of the crawls that are worked on. Assign the free labels to other crawls that are worked on.
+
+        A crawl that has not been worked on for some time loses its label first.
+        """
         labelled = [crawl_id for crawl_id in self._counts if crawl_id in self._active]
         for crawl_id in labelled:
             self._counts.of(crawl_id, self._active[crawl_id], now)

@@ -1,4 +1,4 @@
-"""Measure HTTP requests by the template of their route, so that no client can choose a label."""
+"""Measure HTTP requests by the path template of their route, so that clients cannot create new labels in metrics."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,10 @@ _DURATIONS_S: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 
 
 def measure(app: FastAPI, registry: "CollectorRegistry") -> None:
-    """Count and time every request to `app`, until its response begins: a stream may last for hours."""
+    """Count every request to `app`, and measure its time until the response begins. Add the metrics to `registry`.
+
+    The time does not include the body, because a stream may be open for hours.
+    """
     counted = metrics.requests(
         metric_name="http_requests_total",
         metric_doc="Requests to the API, by the template of their route.",
@@ -52,10 +55,10 @@ def measure(app: FastAPI, registry: "CollectorRegistry") -> None:
 
 
 class _Watch(PrometheusInstrumentatorMiddleware):
-    """Observes requests with the instrumentator's own metrics.
+    """Middleware that measures requests with the metrics of prometheus_fastapi_instrumentator.
 
-    The instrumentator itself would match the route before the router does, and build a response for its metrics. Both
-    took longer than a read.
+    It replaces the package's own middleware, which matches each route a second time and makes a response for its
+    metrics. Both took longer than a read of the API.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,9 +94,9 @@ class _Watch(PrometheusInstrumentatorMiddleware):
         return lru_cache(_MAX_PATHS)(_route_of)
 
     def _template(self, scope: Scope) -> str:
-        """Return the matched route as the OpenAPI document writes it.
+        """Return the path template of the request's route, as in the OpenAPI document.
 
-        A request that did not reach the router (no key, forwarded to the leader) is looked up.
+        If the request did not reach the router (no key, forwarded to the leader), find the route by method and path.
         """
         route = scope.get("route")
         if isinstance(route, Route):
@@ -102,7 +105,10 @@ class _Watch(PrometheusInstrumentatorMiddleware):
 
 
 def _route_of(app: FastAPI, method: str, path: str) -> str:
-    """Return the path of the route that serves such requests. All routes are tried, which takes long."""
+    """Return the path template of the route that serves this method and path; NO_ROUTE if there is none.
+
+    It tries all routes, which is slow, so the caller caches the result.
+    """
     scope = {"type": "http", "app": app, "method": method, "path": path, "root_path": "", "headers": []}
     return get_route_name(Request(scope), False) or NO_ROUTE
 
