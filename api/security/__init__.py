@@ -1,7 +1,7 @@
-"""Who may do what over the API.
+"""The rights of API keys, and the limits on requests.
 
-- `rights` is the table of roles: the only place that says which role a request needs.
-- `limits` counts the requests of keys and the wrong keys of addresses.
-- `vouching` signs the client of a request that a master forwards to the leader.
-- `key_uses` notes when keys are used.
+- `rights` is the table of roles: the only place that defines which role a request needs.
+- `limits` counts the requests of keys, and the wrong keys that addresses send.
+- `vouching` signs the client's address and certificate in a request that a master forwards to the leader.
+- `key_uses` stores when each key was last used.
 """

@@ -1,4 +1,4 @@
-"""The last use of each API key: noted in memory, stored once a minute."""
+"""The time of the last use of each API key: kept in memory, and stored in the database once a minute."""
 
 import asyncio
 from typing import Final, NoReturn
@@ -14,7 +14,10 @@ STORE_S: Final = 60.0
 
 
 class KeyUses:
-    """Notes when keys are used. Only valid keys are noted, so there are no more notes than keys."""
+    """Collects the times at which API keys were used, and stores them in the database once a minute.
+
+    `note` is called only for valid keys, so memory has at most one entry for each key.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -24,17 +27,17 @@ class KeyUses:
         return f"<KeyUses {len(self._uses)} to store>"
 
     def note(self, key_id: str, now_ms: int) -> None:
-        """Note that a key is used now."""
+        """Record that the key was used at `now_ms` (Unix ms). `run` or `store` writes it to the database later."""
         self._uses[key_id] = now_ms
 
     async def run(self) -> NoReturn:
-        """Store the notes once a minute until cancelled."""
+        """Call `store` once a minute until cancelled."""
         while True:
             await asyncio.sleep(STORE_S)
             await self.store()
 
     async def store(self) -> None:
-        """Store the notes now. Without a database they are kept for the next time."""
+        """Write the recorded times to the database. If the database does not answer, keep them for the next call."""
         uses, self._uses = self._uses, {}
         if not uses:
             return

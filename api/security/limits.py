@@ -1,8 +1,8 @@
-"""How many requests a key may send, and how many wrong keys an address.
+"""Limits on how many requests a key may send, and how many wrong keys an address.
 
-Permits are counted by key and class of route, at each master by itself. Writes are counted where they are carried out:
-at the leader. Wrong keys are counted by address and never by key: a key's id is public, so counting by it would let any
-client shut out its user.
+Requests are counted by key and class of route. Each master counts separately; a write is counted by the leader, which
+executes it. Wrong keys are counted by address and never by key id, because key ids are public: otherwise any client
+could lock out the user of a key.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,11 @@ _NETWORK_BITS: Final = 64
 
 
 class Permits:
-    """The permits of keys: `reads`, `writes` and `bulk` a second, ten seconds of them at once. 0: no limit."""
+    """Limits the requests that each key may send, by a token bucket for each class of route.
+
+    `reads`, `writes` and `bulk` are requests a second; 0 means no limit. A key may send the requests of `BURST_S`
+    seconds at once.
+    """
 
     def __init__(self, reads: int = READS, writes: int = WRITES, bulk: int = BULK) -> None:
         per_s = {RouteClass.READ: reads, RouteClass.WRITE: writes, RouteClass.BULK: bulk}
@@ -39,15 +43,15 @@ class Permits:
         return f"<Permits {self._buckets}>"
 
     def take(self, key_id: str, route_class: RouteClass, now: float) -> Permit | None:
-        """Take a permit of the key, if one is left. Return what was decided and how many are left.
+        """Count a request of the key, if its limit allows one now. Return the decision and how many requests are left.
 
-        Return None if this class of route has no limit.
+        Return None if this class of route has no limit. `now`: the present time (Clock.elapsed).
         """
         return self._buckets[route_class].take(key_id, now)
 
 
 def rate_headers(permit: Permit, route_class: RouteClass) -> Mapping[str, str]:
-    """Return the headers that show a permit (draft-ietf-httpapi-ratelimit-headers-10)."""
+    """Return the headers that show the client its limit and what is left (draft-ietf-httpapi-ratelimit-headers-10)."""
     return {
         "RateLimit-Policy": f'"{route_class}";q={permit.quota};w={BURST_S}',
         "RateLimit": f'"{route_class}";r={permit.left};t={permit.full_s}',
@@ -55,9 +59,10 @@ def rate_headers(permit: Permit, route_class: RouteClass) -> Mapping[str, str]:
 
 
 class WrongKeys:
-    """Counts the wrong keys of each address: `per_minute`, all at once if need be. 0: no limit.
+    """Limits the wrong API keys that each address may send, by a token bucket of `per_minute` keys; 0 means no limit.
 
-    An IPv6 address counts as its /64, since one client may have all addresses of it.
+    All addresses of an IPv6 /64 network are counted together, because one client may have all of them. At most
+    `max_count` addresses are kept.
     """
 
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:
@@ -75,12 +80,15 @@ class WrongKeys:
         return f"<WrongKeys of {len(self)} addresses>"
 
     def wait_s(self, address: str | None, now: float) -> int:
-        """Return 0 if this address may try another key, else the seconds until then."""
+        """Return the seconds until this address may try another key; 0 if it may now.
+
+        `now`: the present time (Clock.elapsed).
+        """
         permit = self._buckets.look(_client(address), now)
         return 0 if permit is None else permit.wait_s
 
     def count(self, address: str | None, now: float) -> None:
-        """Count a wrong key of this address."""
+        """Count a wrong key that this address sent. Log when the address reaches its limit."""
         self.counted += 1
         permit = self._buckets.take(_client(address), now)
         if permit is not None and permit.allowed and permit.left == 0:

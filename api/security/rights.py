@@ -1,7 +1,7 @@
 """The table of rights: which role may use which verb on which resource.
 
-It is the only place that grants anything. `api.http.routing` gives each route its right from here, and refuses to make
-a route that has none. The OpenAPI document shows it as `x-orb-right`, and docs/security.md as a table.
+No other place grants a right. `api.http.routing` looks up each route here, and raises for a route without a row. The
+OpenAPI document shows the table as `x-orb-right`, and docs/security.md as a table.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ VIEWER, OPERATOR, ADMIN = Role.VIEWER, Role.OPERATOR, Role.ADMIN
 
 
 class UndeclaredRoute(RuntimeError):
-    """A route has no row in the table of rights. The process must not start."""
+    """Raised at start if a route has no row in the table of rights, so that the process does not start."""
 
 
 class RouteClass(StrEnum):
-    """What a request costs. Each class has a rate of its own.
+    """The class of a route by its cost. Each class has a separate limit of requests (`Permits`).
 
-    READ: one answer from memory or an index. WRITE: a change. BULK: a stream, an export or an upload.
+    READ: one response from memory or an index. WRITE: a change. BULK: a stream, an export or an upload.
     """
 
     READ = "read"
@@ -31,7 +31,10 @@ class RouteClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One row: who may send `method` to `path`. `role` is None where no key is needed."""
+    """One row of the table: the role that a client needs to send `method` to `path`.
+
+    `role`: None if the route needs no API key. `path`: a template, such as `/v1/crawls/{name}`.
+    """
 
     resource: str
     verb: str

@@ -1,8 +1,8 @@
-"""How a master tells the leader whose request it forwards: the client's address and certificate, signed.
+"""Sign the address and certificate of the client whose request a master forwards to the leader.
 
-The leader sees the connection of the other master, not the client's. The signature is an HMAC under a secret that only
-the masters have (in the cluster's database). It covers the method, the path, the API key's digest and the time, so it
-serves no other request, and none later than `VALID_MS`.
+The leader's connection comes from the other master, not from the client. The signature is an HMAC with a secret that
+only masters can read, in the cluster's database. It covers the method, the path, the digest of the API key and the
+time. So it is valid for this request only, and not after `VALID_MS`.
 """
 
 import base64
@@ -31,7 +31,7 @@ class _Client(msgspec.Struct, frozen=True):
 
 
 class Vouching:
-    """Signs the peer of a request, and reads what another master of the cluster signed."""
+    """Signs the address and certificate of a client, and verifies what another master of the cluster signed."""
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
@@ -42,14 +42,20 @@ class Vouching:
         return f"<Vouching {'with' if self._secret else 'without'} the secret>"
 
     async def sign(self, scope: Scope, peer: Peer) -> bytes:
-        """Return the value of the header `CLIENT` for a request of `peer`. Raise Transient without a database."""
+        """Return the signed value of the header `CLIENT`, which states the peer of the request of `scope`.
+
+        Raise Transient if the database does not answer.
+        """
         names = None if peer.certificate is None else sorted(peer.certificate.names)
         said = msgspec.json.encode(_Client(self._clock.unix_ms(), peer.address, names))
         shown = base64.urlsafe_b64encode(said)
         return b"%b.%b" % ((await self._mac(scope, shown)).encode(), shown)
 
     async def read(self, scope: Scope) -> Peer | None:
-        """Return the peer that another master signed for this request; None if there is none, or it is not genuine."""
+        """Return the peer in the header `CLIENT`, if another master signed it for this request. Otherwise return None.
+
+        Return None as well if the signature is older than `VALID_MS`. Raise Transient if the database does not answer.
+        """
         given, _, said = header_of(scope, CLIENT).partition(b".")
         if not said or not hmac.compare_digest(given, (await self._mac(scope, said)).encode()):
             return None

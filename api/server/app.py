@@ -112,7 +112,10 @@ _METHODS: Final[tuple[tuple[re.Pattern[str], frozenset[str]], ...]] = tuple(
 
 
 async def _no_such_method(request: Request, error: Exception) -> Response:
-    """Answer 405 with all methods of the path. Starlette would name only those of the path's first route."""
+    """Answer 405, and list all methods that the path has.
+
+    Starlette would list only those of the first route of the path.
+    """
     allowed = frozenset().union(*(methods for path, methods in _METHODS if path.match(request.url.path)))
     allowed |= {"HEAD"} if "GET" in allowed else frozenset()
     detail = f"{request.url.path} is for {', '.join(sorted(allowed))}"
@@ -120,16 +123,17 @@ async def _no_such_method(request: Request, error: Exception) -> Response:
 
 
 class _Application(FastAPI):
-    """A FastAPI application with our document."""
+    """The FastAPI application, with the OpenAPI document of `api.http.document` in place of FastAPI's."""
 
     def openapi(self) -> dict[str, Any]:
         return document(self)
 
 
 class HeadReads:
-    """Answers HEAD with the status and headers of GET, without a body (RFC 9110 §9.3.2).
+    """ASGI layer that answers HEAD with the status and headers of GET, without a body (RFC 9110 §9.3.2).
 
-    A body of several parts is stopped after the first, so that no export or stream is produced in vain.
+    If the route sends its body in several parts, it is cancelled after the first, so that no export or stream is
+    produced without use.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -159,9 +163,12 @@ class HeadReads:
 def application(
     services: Services | None = None, client: httpx.AsyncClient | None = None, *, answer_s: float = ANSWER_S
 ) -> FastAPI:
-    """Return the HTTP application of a master. Without services it has only its OpenAPI document.
+    """Return the HTTP application of a master.
 
-    `client` sends forwarded requests to the leader; the caller closes it. `answer_s` is the timeout of such a request.
+    Without `services` it has no layers, and only its OpenAPI document works.
+
+    - `client` sends forwarded requests to the leader. The caller closes it.
+    - `answer_s`: the timeout of a forwarded request, in seconds.
     """
     app = _Application(
         docs_url=None,

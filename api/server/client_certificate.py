@@ -1,4 +1,4 @@
-"""The certificate of a client, which the TLS of its connection has verified."""
+"""Read the client's certificate from a TLS connection."""
 
 import asyncio
 import hashlib
@@ -8,7 +8,10 @@ from shared.domain.ops.identities import PeerCertificate
 
 
 def peer_certificate(transport: asyncio.BaseTransport) -> PeerCertificate | None:
-    """Return the verified certificate of the other end of a connection; None without TLS, or without a certificate."""
+    """Return the certificate of the client of a connection. Return None without TLS, or if the client has sent none.
+
+    Return None as well unless TLS requires, and so has verified, client certificates.
+    """
     connection = transport.get_extra_info("ssl_object")
     if connection is None or connection.context.verify_mode is not ssl.CERT_REQUIRED:
         return None

@@ -1,15 +1,15 @@
-"""Send the head of a response together with its body."""
+"""Send the head of a response together with its body, in one system call."""
 
 import asyncio
 from typing import Any
 
 
 class JoinedWrites(asyncio.Transport):
-    """A transport that sends two writes of one turn of the event loop by one system call.
+    """A wrapper of `transport` that joins two writes in the same iteration of the event loop into one system call.
 
-    The server writes head and body one after the other. Two packets would wake the client twice, and cost twice as much
-    here. A write without a second one, such as the head of a stream, is sent when the loop's turn ends. So at most one
-    write is held, and `transport` limits what waits for the client.
+    The server writes the head and the body of a response separately. Two packets would wake the client twice, and cost
+    twice as much here. A single write, such as the head of a stream, is sent at the end of the iteration. So at most
+    one write is buffered here, and flow control works as in `transport`.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -22,7 +22,7 @@ class JoinedWrites(asyncio.Transport):
         return f"<JoinedWrites of {self._transport!r}>"
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Hold `data` until the next write or the end of the loop's turn."""
+        """Buffer `data` until the next write, or until the end of this iteration of the event loop. Then send both."""
         if self._held:
             held, self._held = self._held, b""
             self._transport.writelines((held, data))
@@ -36,7 +36,7 @@ class JoinedWrites(asyncio.Transport):
             self._transport.write(held)
 
     def close(self) -> None:
-        """Send what is held, and close as the transport does."""
+        """Send the buffered write, if any, and close the wrapped transport."""
         self._flush()
         self._transport.close()
 
@@ -46,7 +46,7 @@ class JoinedWrites(asyncio.Transport):
         self._transport.abort()
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that wait for the client, those that are held included."""
+        """Return the number of bytes that are not sent yet: those in the wrapped transport and those buffered here."""
         return self._transport.get_write_buffer_size() + len(self._held)
 
     def is_closing(self) -> bool:

@@ -65,19 +65,25 @@ _CONNECTIONS.setLevel(logging.ERROR)
 
 
 class _HttpServer(uvicorn.Server):
-    """Handles no signals, as the master stops its parts in order, and accepts no connections: `accepting` does."""
+    """A uvicorn server that installs no signal handlers and opens no sockets.
+
+    The master handles signals, because it stops its parts in order. `accepting` accepts the connections.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Have `serve` end."""
+        """Make `serve` return after the responses in progress, or after `GRACE_S` seconds."""
         self.should_exit = True
         self._stopped.set()
 
     async def main_loop(self) -> None:
-        """Renew the `Date` header once a second until `stop`. The loop of uvicorn wakes up ten times a second."""
+        """Renew the `Date` header once a second until `stop` is called.
+
+        It replaces uvicorn's loop, which runs ten times a second.
+        """
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_S):
@@ -93,7 +99,10 @@ class _HttpServer(uvicorn.Server):
 
 
 class _Busy:
-    """Answers the single request of a connection beyond the limit: `ALWAYS_ANSWERED` as usual, all else with 503."""
+    """ASGI application for a connection beyond the limit. It answers its single request.
+
+    A request for a path in `ALWAYS_ANSWERED` goes to `app`. Every other request is answered with 503.
+    """
 
     def __init__(self, app: ASGIApp, places: ConnectionLimit) -> None:
         self._app = app
@@ -112,18 +121,19 @@ class _Busy:
 
 
 class _Bounded(HttpToolsProtocol):
-    """Bounds what a client without a key can occupy.
+    """The HTTP protocol of a connection. It limits the memory and time that a client without a key can use.
 
-    - Heads and trailers above `HEAD_BYTES` (up to one read more) are refused: the parser would collect them without
-      limit.
-    - A connection is closed if a head takes longer than `HEAD_S`. So is one that takes that long for the rest of a
-      request after its response, or makes no progress in reading the end of a response for that long.
-    - A connection beyond the limit serves one request, which `busy` answers, and lasts `SPARE_S` in all.
+    - Heads and trailers above `HEAD_BYTES` are refused, because the parser would collect them without limit. Up to one
+      read more may be collected.
+    - A connection is closed if the head of a request takes longer than `HEAD_S`. The same limit holds for the rest of a
+      request after its response was sent, and for a client that makes no progress in reading the end of a response.
+    - A connection beyond the limit serves one request, which `busy` answers, and is closed after `SPARE_S` at the
+      latest.
 
     It puts the client's verified certificate into the state of each request, as `certificate`.
 
-    Queries may be longer than the 64 KiB at which the parser's handling of URLs ends. Trailers are dropped: the parser
-    would add them to the headers, where they would bypass the checks of a proxy in front of this server.
+    The query may be longer than the 64 KiB of a URL that the parser can split. Trailers are dropped: the parser would
+    add them to the headers, where they would bypass the checks of a proxy in front of this server.
     """
 
     _collected = 0
@@ -159,7 +169,11 @@ class _Bounded(HttpToolsProtocol):
         self._patience = self.loop.call_later(HEAD_S, self._end, 0)
 
     def _end(self, unread: int) -> None:
-        """Close the connection. While the client still reads the end of a response, wait for another `HEAD_S`."""
+        """Close the connection, unless the client is still reading the end of a response.
+
+        Then check again after `HEAD_S`. `unread`: the bytes that were not sent at the previous check; 0 at the first.
+        If no fewer are left now, abort.
+        """
         left = self.transport.get_write_buffer_size()
         if left and (not unread or left < unread):
             self._patience = self.loop.call_later(HEAD_S, self._end, left)
@@ -226,22 +240,22 @@ class _Bounded(HttpToolsProtocol):
 
 
 def places_for(max_count: int) -> ConnectionLimit:
-    """Return a limit of `max_count` open connections, or fewer if the process may open fewer files."""
+    """Return a limit of `max_count` open connections. It is lower if the process may not open that many files."""
     return ConnectionLimit(within_files(max_count, FILES_ASIDE), MAX_SPARE)
 
 
 def listening(address: str) -> socket.socket:
-    """Return a socket that listens at `host:port`. Raise Unusable if it cannot (see `bound`)."""
+    """Return a socket that listens at `address`, which is `host:port`. Raise Unusable if that fails, as in `bound`."""
     listener = bound(address)
     listen(listener)
     return listener
 
 
 def bound(address: str) -> socket.socket:
-    """Return a socket bound to `host:port` (port 0: any free one) that does not listen yet.
+    """Return a socket that is bound to `host:port` but does not listen yet. Port 0 means any free port.
 
-    Until it listens, connections are refused at once. Raise Unusable if it cannot be bound. An address without a host
-    is refused, too, because it would mean every interface of the machine.
+    Until it listens, connections are refused. Raise Unusable if the address cannot be bound. Raise it also for an
+    address without a host, because that would mean every interface of the machine.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -253,7 +267,10 @@ def bound(address: str) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> None:
-    """Make a bound socket listen. Raise Unusable if another socket listens at the same address by now."""
+    """Make a bound socket listen.
+
+    Raise Unusable if another socket has started to listen at the same address meanwhile.
+    """
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -263,7 +280,7 @@ def listen(listener: socket.socket) -> None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Bind as `socket.create_server` does, but without listening."""
+    """Return a socket bound to the address, with the options of `socket.create_server`, but not listening."""
     listener = socket.socket(_family(host), socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -291,9 +308,10 @@ def address_of(listener: socket.socket) -> str:
 async def serving(
     app: FastAPI, listener: socket.socket, tls: ServerTls | None = None, connections: ConnectionLimit | None = None
 ) -> AsyncIterator[None]:
-    """Serve `app` at the socket until the `with` block ends.
+    """Serve `app` on `listener` while the `with` block runs.
 
-    Responses in progress then get `GRACE_S` seconds to end.
+    At its end, requests in progress get `GRACE_S` seconds to complete. `tls`: None for plain HTTP. `connections`: the
+    limit of open connections; None for `MAX_CONNECTIONS`.
     """
     places = ConnectionLimit(MAX_CONNECTIONS, MAX_SPARE) if connections is None else connections
     config = uvicorn.Config(
@@ -320,7 +338,7 @@ async def serving(
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Run the server. Raise Unusable if it ends by itself: a master that cannot be reached must stop."""
+    """Run the server until it is stopped. Raise Unusable if it ends without `stop`, so that the master stops, too."""
     await server.serve(sockets=[listener])
     if not server.should_exit:
         raise Unusable("the HTTP server ended by itself: see the log above, and start the master again")
