@@ -1,4 +1,4 @@
-"""/v1/audit: the audit log, which has the changes that were made over the API."""
+"""/v1/audit: the audit log, which lists the changes that were made over the API."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -47,7 +47,8 @@ async def list_audit(
 ) -> Listing[AuditEntry]:
     """List the entries of the audit log, newest first.
 
-    A page examines a bounded number of entries, so it may be short or empty before the end: follow `next`.
+    A page examines a bounded number of entries, so it may be short or empty although more entries follow. Continue
+    until `next` is null.
     """
     which = AuditFilter(actor, action, target, _ms("since", since), _ms("until", until))
     rows, place = await served.overview.audit(which, before=page.place(int, _NEWEST), max_count=page.max_count)

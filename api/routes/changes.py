@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/changes: pages that were new, had changed or were gone, as a list and as a live stream."""
+"""/v1/crawls/{name}/changes: pages that were found new, changed or gone, as a list and as a live stream."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
@@ -54,11 +54,12 @@ async def list_changes(
     since: Since = None,
     kind: Kinds = [],  # noqa: B006  the framework copies it
 ) -> PageChangeList:
-    """List pages that were new, had changed or were gone, in the order in which the crawl recorded it.
+    """List pages that were found new, changed or gone, in the order in which the crawl recorded it.
 
-    The list has changes only of a crawl with `recrawl`. Owners record changes at the same time. So a change of the last
-    seconds may appear before the end of what was listed. Ask again with a `since` of some seconds before. If changes
-    since then are deleted, `gap` says up to when.
+    Only a crawl with `recrawl` records changes. A change of the last seconds may appear later, and before the last
+    listed change, because several masters record at the same time. So repeat the last seconds: ask again with a `since`
+    that is some seconds earlier. If retention has deleted changes since `since`, `gap` names the time up to which they
+    are deleted.
     """
     crawl = await served.catalog.crawl(name)
     start = tuple(ChangePlace(_ms(since) or -1))
@@ -73,7 +74,7 @@ async def list_changes(
 
 
 async def _slot(served: Served) -> AsyncIterator[None]:
-    """Reserve a slot for a stream until it has ended."""
+    """Count the request as an open stream until its response ends. Raise ApiProblem if this master has too many."""
     with served.streams.slot():
         yield
 
@@ -93,11 +94,11 @@ async def follow_changes(
         Header(max_length=100, description="The id of the last change that was received. It overrides `since`."),
     ] = None,
 ) -> ChangeStream:
-    """Stream the changes of pages as Server-Sent Events, those since `since` first.
+    """Stream the changes of pages as Server-Sent Events. With `since`, first send the changes recorded since then.
 
-    Without `since` only new changes are sent. A client continues with the id of the last change that it received, at
-    any master. It misses no change that is kept, and may receive those of the ten seconds before again. The first
-    event is `gap` if changes since then are deleted.
+    Without `since` only new changes are sent. After an interruption a client continues at any master with the id of the
+    last change that it received. It misses no stored change, but changes of the ten seconds before that one may be sent
+    again. The first event is `gap` if retention has deleted changes that the stream should begin with.
     """
     crawl = await served.catalog.crawl(name)
     kinds = _kinds(kind)
@@ -122,7 +123,10 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 def _last(last_event_id: str | None) -> ChangePlace | None:
-    """Return the place of the window before the last event that a client received."""
+    """Return the place in the log from which to continue: `WINDOW_MS` before the change with this id.
+
+    Return None without an id. Raise ApiProblem if it is not the id of a change.
+    """
     if last_event_id is None or not last_event_id.strip():
         return None
     parts = last_event_id.strip().split("-")

@@ -71,9 +71,9 @@ async def get_master(id: MemberName, served: Served) -> Master:
 
 @router.post("/masters/{id}/drain", status_code=202, summary="Drain a master", responses=problems(404))
 async def drain_master(id: MemberName, served: Served, by: By) -> DrainState:
-    """Move the master's partitions and leadership to other masters, while there are any.
+    """Move the master's partitions and leadership to other masters, if there are any.
 
-    It still answers requests. The drain lasts until it is cancelled, even across restarts.
+    It still answers requests. The drain lasts until it is cancelled, even if the master restarts.
     """
     return await _drain(served, MemberRole.MASTER, id, by)
 
@@ -112,7 +112,7 @@ async def get_worker(id: MemberName, served: Served) -> Worker:
 async def drain_worker(id: MemberName, served: Served, by: By) -> DrainState:
     """Let the worker finish its URL shards and take no more.
 
-    Its `state` becomes `drained`. The drain lasts until it is cancelled, even across restarts.
+    Its `state` then becomes `drained`. The drain lasts until it is cancelled, even if the worker restarts.
     """
     return await _drain(served, MemberRole.WORKER, id, by)
 
@@ -130,7 +130,7 @@ async def undrain_worker(id: MemberName, served: Served, by: By) -> DrainState:
 
 
 async def _drain(served: Services, role: MemberRole, name: str, by: Actor) -> DrainState:
-    """Drain a member that is alive. Raise Missing for an unknown name, which is most likely a mistake."""
+    """Request the drain of a member, and return its new state. Raise Missing if no such member is alive."""
     if name not in _living(served, role):
         raise _unknown(role, name)
     if await served.desired.drain(role, name, actor=by, now_ms=served.clock.unix_ms()):
@@ -139,7 +139,10 @@ async def _drain(served: Services, role: MemberRole, name: str, by: Actor) -> Dr
 
 
 async def _undrain(served: Services, role: MemberRole, name: str, by: Actor) -> DrainState:
-    """Cancel a drain, even of a member that is not alive. Raise Missing if it is neither alive nor drained."""
+    """Cancel the drain of a member, and return its new state. The member need not be alive.
+
+    Raise Missing if it is neither alive nor drained.
+    """
     living = name in _living(served, role)
     if await served.desired.undrain(role, name, actor=by, now_ms=served.clock.unix_ms()):
         served.plane.wake()
@@ -149,7 +152,10 @@ async def _undrain(served: Services, role: MemberRole, name: str, by: Actor) -> 
 
 
 def _outdated(masters: Sequence[Master], workers: Mapping[str, WorkerActivity | None], revision: int) -> list[str]:
-    """Return the members that do not run the revision, or whose revision is unknown."""
+    """Return the members whose configuration revision is unknown or not `revision`, as `master ID` or `worker ID`.
+
+    Return at most `_NAMED` of them.
+    """
     late = [f"master {master.id}" for master in masters if master.config_revision != revision]
     late += [f"worker {name}" for name, load in workers.items() if load is None or load.status.config != revision]
     return sorted(late)[:_NAMED]

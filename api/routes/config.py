@@ -47,8 +47,8 @@ _UNUSABLE: Final = "the configuration cannot be used"
 async def get_config(served: Served, response: Response) -> ConfigRevision:
     """Return the newest revision of the hot configuration.
 
-    Settings that it leaves out have the values that each member was started with. /v1/cluster shows which members run
-    it.
+    A setting that it leaves out has the value with which each member was started. /v1/cluster shows which members do
+    not run this revision yet.
     """
     stored = await served.desired.config()
     response.headers.update(etag(stored.tag))
@@ -61,8 +61,9 @@ async def put_config(
 ) -> ConfigRevision:
     """Replace the whole hot configuration.
 
-    Settings that are left out have the values that each member was started with. Members follow within about two
-    seconds, without a restart; /v1/cluster lists the others as `outdated_members`. If nothing differs, nothing changes.
+    A setting that is left out gets the value with which each member was started. Members apply the configuration within
+    about two seconds, without a restart. /v1/cluster lists members that have not yet done so as `outdated_members`. If
+    the configuration is the same as before, no revision is created.
     """
     config = _usable(wanted, served)
     stored, changed = await served.desired.put_config(
@@ -108,7 +109,7 @@ async def get_config_revision(
     dependencies=[CONDITIONAL], responses={**problems(404), **UNCHANGED},
 )  # fmt: skip
 async def get_config_value(value: ValueName, served: Served, response: Response) -> ConfigValue:
-    """Return a setting: what was put, its default, what holds, its unit and limits."""
+    """Return a setting: the value that was put, its default, the value in effect, its unit and its limits."""
     setting = _setting(value)
     return _shown(setting, await served.desired.config(), served, response)
 
@@ -117,9 +118,9 @@ async def get_config_value(value: ValueName, served: Served, response: Response)
 async def put_config_value(
     value: ValueName, wanted: ConfigValueInput, served: Served, by: By, expected: Expected, response: Response
 ) -> ConfigValue:
-    """Set one value, and leave all others as they are. It makes a revision, unless nothing differs.
+    """Set one value and keep all other values. This creates a revision, unless the value is the same as before.
 
-    The ETag is that of this value: a change of another value neither changes it nor is lost.
+    The ETag belongs to this value only. So a change of another value does not change it, and is not overwritten.
     """
     setting = _setting(value)
     try:
@@ -137,14 +138,17 @@ async def put_config_value(
 async def delete_config_value(
     value: ValueName, served: Served, by: By, expected: Expected, response: Response
 ) -> ConfigValue:
-    """Let a setting have the value that each member was started with. Repeats are harmless."""
+    """Remove a value from the configuration, so that each member uses the value with which it was started.
+
+    A repeated request changes nothing.
+    """
     setting = _setting(value)
     stored = await _change(setting, None, served, by, expected)
     return _shown(setting, stored, served, response)
 
 
 def _setting(name: str) -> Setting:
-    """Return the setting with this name. Raise a problem with the name that was probably meant if there is none."""
+    """Return the setting with this name. Raise ApiProblem (404) that suggests a similar name if there is none."""
     setting = setting_of(name)
     if setting is None:
         hint = did_you_mean(name, names_like(name))
@@ -161,9 +165,10 @@ def _shown(setting: Setting, stored: StoredConfig, served: Services, response: R
 async def _change(
     setting: Setting, value: Scalar | None, served: Services, by: Actor, expected: frozenset[str] | None
 ) -> StoredConfig:
-    """Store the configuration with one value changed. None: without it. Return the newest revision.
+    """Store the newest configuration with one value changed, or removed if `value` is None. Return the stored revision.
 
-    Each attempt replaces exactly the revision that it read. It fails only if another change succeeded meanwhile.
+    If another revision is stored meanwhile, apply the change to that one. Raise Stale if `expected`, the tags in
+    If-Match, does not contain the tag of the present value.
     """
     while True:
         before = await served.desired.config()
@@ -199,7 +204,7 @@ def _announce(stored: StoredConfig, changed: bool, served: Services) -> None:
 
 
 def _usable(wanted: HotConfiguration, served: Services) -> HotConfig:
-    """Return the configuration that was put. Raise a problem for values that cannot work."""
+    """Return the configuration in the request. Raise ApiProblem if its values cannot be used together."""
     config = config_of(wanted)
     if (wrong := _conflict(config, served)) is not None:
         raise ApiProblem(ProblemKind.INVALID, _UNUSABLE, errors=[wrong])
@@ -207,10 +212,10 @@ def _usable(wanted: HotConfiguration, served: Services) -> HotConfig:
 
 
 def _conflict(config: HotConfig, served: Services) -> FieldError | None:
-    """Return which values cannot work, None if all can.
+    """Return an error for the first value that cannot be used in `config`. Return None if all can.
 
-    `grant_s` must not exceed the start-up value: a new owner waits that long, and no longer, for earlier grants. The
-    low watermark must not be above the high one.
+    `grant_s` must not exceed the value with which this master was started, because a new owner waits that long for
+    earlier grants. The low watermark must not be above the high one.
     """
     default, storage = OF_STORAGE, config.storage
     high, low = storage.high_watermark_ratio or default.high, storage.low_watermark_ratio or default.low

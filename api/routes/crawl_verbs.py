@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/start and the other verbs, and /v1/commands: how far commands are applied."""
+"""/v1/crawls/{name}/start and the other verbs, and /v1/commands: in how many partitions a command is applied."""
 
 import asyncio
 import uuid
@@ -91,7 +91,7 @@ for _verb in _VERBS:
     responses=problems(404),
 )  # fmt: skip
 async def get_command(command_id: Annotated[str, Path(max_length=64)], served: Served) -> CommandStatus:
-    """Return a command, with the number of partitions that have applied it."""
+    """Return a command, with the number of partitions that have applied it so far."""
     command = await served.catalog.command(command_id)
     if command is None:
         raise Missing(f"there is no command {command_id!r}")
@@ -121,10 +121,12 @@ async def commanded(
     partition: Partition | None = None,
     apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> str:
-    """Publish a command to `partition`, or to all partitions, and return its id.
+    """Publish a command to the owner of `partition`, or of all partitions if it is None. Return the command's id.
 
-    With `apart`, each partition has its own arguments (see `publish_command`). Raise Transient if the broker did not
-    store the command in time.
+    - `by`: the client that the catalog records as the requester.
+    - `apart`: different arguments for each partition, as in `publish_command`.
+
+    Raise Transient if the broker did not store the command in time.
     """
     partitions = [Partition(p) for p in range(served.partitions)] if partition is None else [partition]
     try:

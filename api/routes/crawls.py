@@ -97,7 +97,7 @@ async def list_crawls(
 ) -> Listing[CrawlSummary]:
     """List crawls by name.
 
-    They have no specs unless `fields=spec` is set. A page with specs ends after 8 MiB of them.
+    Their specs are included only with `fields=spec`. A page with specs ends early once it has 8 MiB of specs.
     """
     which = CrawlFilter(state, prefix, dict(_label(each) for each in label))
     whole = fields is not None
@@ -113,7 +113,7 @@ async def list_crawls(
 async def create_crawl(wanted: CrawlInput, served: Served, by: By, repeatable: Idempotent, response: Response) -> Crawl:
     """Create a crawl and start it, unless `start` is false.
 
-    With an Idempotency-Key a repeated request creates nothing.
+    A repeated request with the same Idempotency-Key does not create another crawl.
     """
     declaration = _declared(wanted.name, wanted.spec, wanted.labels, wanted.desired)
     made = await served.catalog.create(
@@ -155,11 +155,11 @@ async def put_crawl(
     new: OnlyNew,
     response: Response,
 ) -> Crawl:
-    """Create the crawl, or replace its spec, its labels and whether it runs.
+    """Create the crawl, or replace its spec, its labels and whether it should run.
 
-    If nothing differs, nothing changes. With `desired` a crawl that does something else is started or paused. A changed
-    spec is a new revision. A wider scope needs the archive, if pages are stored with links that the scope left out, or
-    while pages are being stored.
+    If nothing differs, nothing changes. If the crawl's state does not agree with `desired`, the crawl is started or
+    paused. A changed spec becomes a new revision. A wider scope needs a master that can read the archive, if links of
+    stored pages were left out by the earlier scope, or if pages are being stored now.
     """
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
@@ -193,7 +193,7 @@ async def patch_crawl(
 ) -> Crawl:
     """Apply a merge patch (RFC 7396) to the spec and labels of a crawl.
 
-    Without If-Match it is applied to the current version.
+    Without If-Match it is applied to the current version. A changed spec becomes a new revision.
     """
     attempts = 0
     while True:
@@ -239,7 +239,7 @@ async def delete_crawl(name: Name, served: Served, by: By, expected: Expected) -
 
 @router.post("/{name}/plan", summary="Plan a change of a crawl")
 async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Plan:
-    """Return what a PUT of the crawl would change, without changing anything. The spec is validated as by a PUT."""
+    """Return what a PUT of the crawl would change, without changing anything. The request is validated as for a PUT."""
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     warnings = list(needs_of(declaration.spec).warnings(served))
     try:
@@ -280,14 +280,21 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return what would change of whether the crawl runs: its declaration, or else only what it does (`mended`)."""
+    """Return the change of `desired`, if the request declares another value than the stored one.
+
+    Otherwise return the change of the crawl's state if `mended`: the state does not agree with `desired`. Return an
+    empty list if there is neither.
+    """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
     return [Change(path="state", before=stored.state, after=wanted.desired)] if mended else []
 
 
 async def _check_archive(served: Services, declaration: Declaration) -> None:
-    """Raise a problem if the declaration widens the scope of a crawl, and its stored pages cannot be read here."""
+    """Raise ApiProblem if the new scope needs the archive, and this master cannot read it.
+
+    That is so if the scope gets wider and `_need_of_archive` returns a reason.
+    """
     if served.archive is not None:
         return
     try:
@@ -302,9 +309,10 @@ async def _check_archive(served: Services, declaration: Declaration) -> None:
 
 
 def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return why a wider scope needs the archive: pages with links left out are stored or may be. None if it does not.
+    """Return the reason why a wider scope needs the archive. Return None if it does not.
 
-    A page may still be stored under the present scope while the crawl is worked on or has a lease, once it has a URL.
+    It does if stored pages have links that the present scope left out. It may if more pages may be stored under the
+    present scope. That is so if the crawl has URLs, and is seeding, running or has leased URLs.
     """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
         return _NEEDS_ARCHIVE
@@ -313,7 +321,10 @@ def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str
 
 
 def _is_wider(stored: str, wanted: CrawlSpec) -> bool:
-    """Return True if the new scope may admit more. A stored spec of a version that cannot be read counts as narrow."""
+    """Return True if the scope of `wanted` may admit a URL that the stored spec does not.
+
+    Return True as well if this version cannot read the stored spec.
+    """
     try:
         return may_admit_more(decode_spec(stored), wanted)
     except msgspec.MsgspecError:
@@ -321,7 +332,7 @@ def _is_wider(stored: str, wanted: CrawlSpec) -> bool:
 
 
 def _scope_differs(stored: str, wanted: CrawlSpec) -> bool:
-    """Return True if the scopes differ, or if the stored spec is of a version that this one cannot read."""
+    """Return True if the scopes of the two specs differ, or if this version cannot read the stored spec."""
     try:
         return not same_scope(decode_spec(stored), wanted)
     except msgspec.MsgspecError:
@@ -334,7 +345,7 @@ async def list_revisions(
 ) -> Listing[RevisionSummary]:
     """List the revisions of a crawl's spec, newest first.
 
-    They have no specs unless `fields=spec` is set. A page with specs ends after 8 MiB of them.
+    The specs are included only with `fields=spec`. A page with specs ends early once it has 8 MiB of specs.
     """
     crawl = await served.catalog.crawl(name)
     before = page.place(int, crawl.revision + 1, greatest=2**31 - 1)
@@ -370,9 +381,9 @@ async def diff_revision(
         ),
     ] = None,
 ) -> RevisionDiff:
-    """Return the fields in which a revision of a crawl's spec differs from another.
+    """Return the fields in which a revision of a crawl's spec differs from another revision, with both values.
 
-    The diff of the first revision is empty.
+    The first revision has no previous one, so by default its diff is empty.
     """
     crawl = await served.catalog.crawl(name)
     other = max(1, revision - 1) if against is None else against
@@ -385,7 +396,7 @@ async def diff_revision(
 
 
 def _declared(name: str, given: GivenSpec, labels: dict[str, str], desired: str | None) -> Declaration:
-    """Return the declaration. Raise a problem if the spec has another name than the crawl."""
+    """Return the declaration of the crawl `name` in the request. Raise ApiProblem if the spec has another name."""
     if given.name not in (None, name):
         wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the path names the crawl")
         raise ApiProblem(ProblemKind.INVALID, "the crawl spec cannot be used", errors=[wrong])

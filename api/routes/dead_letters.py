@@ -33,7 +33,10 @@ async def list_dead_letters(
         str | None, Query(min_length=1, max_length=63, description="Only dead letters of this crawl.")
     ] = None,
 ) -> Listing[DeadLetter]:
-    """List dead letters, newest first. A page ends early at 8 MiB of evidence: follow `next`."""
+    """List dead letters, newest first.
+
+    A page ends early once it has 8 MiB of evidence. Continue until `next` is null.
+    """
     crawl_id = None if crawl is None else (await served.catalog.crawl(crawl)).crawl_id
     before = page.place(int, _NEWEST)
     rows, place = await served.catalog.dead_letters(crawl_id, before=before, max_count=page.max_count)
@@ -44,7 +47,7 @@ async def list_dead_letters(
 async def replay_dead_letters(crawl: OfCrawl, served: Served, by: By) -> CommandAccepted:
     """Replay all dead letters of a crawl.
 
-    Messages that could not be read belong to no crawl: replay them one by one.
+    A message that could not be read belongs to no crawl, so its dead letter must be replayed by its id.
     """
     return await _ask_all(served, by, crawl, CommandKind.REPLAY)
 

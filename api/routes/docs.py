@@ -1,6 +1,6 @@
-"""/docs and /redoc: pages on which people read the OpenAPI document.
+"""/docs and /redoc: web pages that show the OpenAPI document.
 
-This process serves every file, so the pages work without a network. Their scripts come with the fastapi-offline
+This process serves every file, so the pages work without a network. Their scripts come from the fastapi-offline
 package, which contains the releases of Swagger UI and ReDoc.
 """
 
@@ -82,7 +82,7 @@ async def redoc() -> HTMLResponse:
 
 @router.get("/assets/{name}")
 async def asset(name: str) -> Response:
-    """Return a file that the pages of Swagger UI and ReDoc load. No other file of the package is served."""
+    """Return a file that the pages of Swagger UI and ReDoc load. Answer 404 for every other name."""
     if name not in _ASSETS:
         raise Missing(f"there is no asset {name!r}")
     return Response(_content(name), media_type=_ASSETS[name])

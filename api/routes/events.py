@@ -37,7 +37,7 @@ _MAX: Final = 2**63 - 1
 
 
 async def _slot(served: Served) -> AsyncIterator[None]:
-    """Reserve a slot for a stream until it has ended."""
+    """Count the request as an open stream until its response ends. Raise ApiProblem if this master has too many."""
     with served.streams.slot():
         yield
 
@@ -73,11 +73,11 @@ async def follow_events(
 ) -> EventStream:
     """Stream the events of the cluster as Server-Sent Events.
 
-    Ids are positions in one stream that all masters read. After an interruption a client continues after the last id
-    that it received, at any master, and misses no stored event.
+    Ids are positions in one stream that all masters read. After an interruption a client continues at any master, after
+    the last id that it received, and misses no stored event.
 
-    Progress is published about once a second if it changes; other events are published as they occur. The last 10,000
-    progress events of a crawl are stored.
+    Progress is published about once a second while it changes. Other events are published as they occur. The last
+    10,000 progress events of a crawl are stored.
     """
     subjects = [events_of(each) for each in dict.fromkeys(kind)] or [EVERY_EVENT]
     return await _stream(request, served, subjects, _place(last_event_id, after), lambda _: False)
@@ -98,7 +98,7 @@ async def follow_crawl(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    """Stream the events of one crawl, as /v1/events does."""
+    """Stream the events of one crawl as Server-Sent Events, in the same form as /v1/events."""
     crawl = await served.catalog.crawl(name)
     subjects = [event_subject(each, str(crawl.crawl_id)) for each in dict.fromkeys(kind or OF_A_CRAWL)]
     return await _stream(request, served, subjects, _place(last_event_id, after), _deleted)

@@ -42,7 +42,10 @@ async def list_exclusions(
         Query(min_length=1, max_length=MAX_TARGET_CHARS, description="Only the exclusion with this target."),
     ] = None,
 ) -> Listing[Exclusion]:
-    """List exclusions in the order of their creation. Ended ones are listed until they are deleted."""
+    """List exclusions in the order of their creation.
+
+    Exclusions that have ended are included until they are deleted.
+    """
     rows = await served.desired.exclusions(
         after=page.place(int, 0),
         max_count=page.max_count + 1,
@@ -60,10 +63,11 @@ async def list_exclusions(
 async def create_exclusion(
     wanted: ExclusionInput, served: Served, by: By, repeatable: Idempotent, response: Response
 ) -> Exclusion:
-    """Let no crawl request the target, from now on.
+    """Forbid all crawls to request the target, from now on.
 
-    Every worker learns of it within about a second, and checks it before each request, robots.txt included. Queued URLs
-    are excluded with the reason `owner`. With an Idempotency-Key a repeated request creates nothing.
+    Every worker applies the exclusion within about a second. It is checked before each request, even of robots.txt.
+    Queued URLs of the target are excluded with the reason `owner`. A repeated request with the same Idempotency-Key
+    creates no other exclusion.
     """
     target, terms = _target(wanted.target), _checked(_terms(wanted), served)
     stored = await served.desired.add_exclusion(
@@ -83,7 +87,7 @@ async def create_exclusion(
 async def plan_exclusion(wanted: ExclusionInput, served: Served) -> DeclarationPlan:
     """Return what would change if the target were excluded with these terms, without changing anything.
 
-    It is validated as by a POST if nothing excludes the target yet, and else as by a PUT.
+    The request is validated as for a PUT if an exclusion with this target exists, otherwise as for a POST.
     """
     rows = await served.desired.exclusions(after=0, max_count=1, target=_target(wanted.target).text)
     terms, stored = _terms(wanted), rows[0].terms if rows else None
@@ -110,8 +114,10 @@ async def get_exclusion(exclusion_id: ExclusionId, served: Served, response: Res
 async def put_exclusion(
     exclusion_id: ExclusionId, wanted: ExclusionChange, served: Served, by: By, expected: Expected, response: Response
 ) -> Exclusion:
-    """Replace reason, requester, end and `withdraw` of an exclusion. Its target stays. If nothing differs, nothing
-    changes."""
+    """Replace reason, requester, end and `withdraw` of an exclusion. Its target stays the same.
+
+    If nothing differs, nothing changes.
+    """
     terms = _terms(wanted)
     before = await served.desired.exclusion(exclusion_id)
     if terms != before.terms:
@@ -134,9 +140,9 @@ async def put_exclusion(
     responses=problems(404, 412),
 )  # fmt: skip
 async def delete_exclusion(exclusion_id: ExclusionId, served: Served, by: By, expected: Expected) -> None:
-    """End an exclusion.
+    """Delete an exclusion, so that it no longer applies.
 
-    URLs that it excluded are queued again when a page links to them, or when they are given as seeds again.
+    A URL that it excluded is queued again when a page links to it, or when it is added as a seed again.
     """
     await served.desired.delete_exclusion(exclusion_id, expected=expected, actor=by, now_ms=served.clock.unix_ms())
     _changed(exclusion_id, "deleted", served)
@@ -158,7 +164,7 @@ def _terms(wanted: ExclusionChange) -> ExclusionTerms:
 
 
 def _checked(terms: ExclusionTerms, served: Services) -> ExclusionTerms:
-    """Return the terms. Raise a problem if they have ended already."""
+    """Return `terms`. Raise ApiProblem if their end, `until_ms`, is in the past."""
     if terms.until_ms is not None and terms.until_ms <= served.clock.unix_ms():
         wrong = FieldError("until", "is in the past", "delete the exclusion to end it now")
         raise ApiProblem(ProblemKind.INVALID, "the time is not valid", errors=[wrong])

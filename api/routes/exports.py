@@ -1,7 +1,7 @@
 """/v1/crawls/{name}/export: all pages, URLs, links, items or changes of a crawl as one file, produced while it is sent.
 
-The rows are read in parts, each in a short transaction that starts after the last row of the previous one. So no
-transaction stays open for a slow client. A thread encodes the parts.
+The rows are read in short transactions, each of which starts after the last row of the previous one. So no transaction
+stays open for a slow client. The rows are encoded in a thread.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _Aside = Callable[[Callable[[], T]], Awaitable[T]]
 
 
 class ExportKind(StrEnum):
-    """What rows of a crawl an export contains."""
+    """The kinds of rows that can be exported from a crawl."""
 
     PAGES = "pages"
     URLS = "urls"
@@ -58,7 +58,10 @@ class ExportKind(StrEnum):
 
 
 class ExportFormat(StrEnum):
-    """The file format of an export: a JSON object a line; comma-separated with a header; Apache Parquet."""
+    """The file format of an export.
+
+    JSONL: one JSON object on each line. CSV: comma-separated, with a header line. PARQUET: Apache Parquet.
+    """
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -105,9 +108,10 @@ async def export_crawl(
 ) -> Response:
     """Export every page, URL, link, item or change of a crawl, as `orb export` does.
 
-    It is not a snapshot: a row that changes during the export may have its old or its new values. Links of pages with a
-    damaged record are missing. If retention has deleted changes, `X-Orb-Deleted-Until` says up to when. A master serves
-    a bounded number of exports at a time, and ends an export whose client reads nothing for a minute.
+    The export is no snapshot: a row that changes meanwhile may have its old or its new values. Links of a page whose
+    record is damaged are missing. If retention has deleted changes, the header `X-Orb-Deleted-Until` has the time up to
+    which they are deleted. A master serves a bounded number of exports at a time. It ends an export whose client reads
+    nothing for a minute.
     """
     crawl = await served.catalog.crawl(name)
     archive = archive_of(served) if what is ExportKind.LINKS else None
@@ -126,7 +130,10 @@ async def export_crawl(
 async def _file(
     served: Services, crawl: DeclaredCrawl, pieces: _Pieces, encoder: RowEncoder, aside: _Aside[Any]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the file's bytes. Raise BrokenOff if the crawl was deleted or reset meanwhile: its rows are removed."""
+    """Yield the bytes of the file. `pieces` yields the rows, and `aside` runs a function in a thread.
+
+    Raise BrokenOff at the end if the crawl was deleted or reset meanwhile, because rows may be missing then.
+    """
     with served.exports.slot():
         async with aclosing(pieces):
             async for rows in pieces:
@@ -154,7 +161,10 @@ def _encoded(encoder: RowEncoder, rows: Iterator[Row]) -> tuple[bytes, int]:
 
 
 async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, archive: PageArchive | None) -> _Pieces:
-    """Yield the rows of one transaction after another. They are converted lazily."""
+    """Yield the rows that each transaction has read, one iterator for each. Consuming an iterator converts its rows.
+
+    With `archive`, the rows of pages are the links that their archived bodies contain.
+    """
     catalog = served.catalog
     behind: bytes | None = b"" if what is ExportKind.ITEMS else None
     while behind is not None:
@@ -180,7 +190,10 @@ async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, arch
 
 
 def _left_out(page: Page, error: Exception) -> None:
-    """Log and omit a damaged record. Raise if the archive is temporarily unreadable: that ends the export."""
+    """Log a page whose record is damaged, so that the export goes on without its links.
+
+    Raise the error again if it is Transient: the archive cannot be read now, and the export must end.
+    """
     if isinstance(error, Transient):
         raise error
     log.warning("export_links.omitted", url=page.url, error=str(error))

@@ -1,6 +1,6 @@
-"""/livez, /readyz and /metrics: for programs that start, stop and watch masters.
+"""/livez, /readyz and /metrics, for programs that start, stop and monitor masters.
 
-They need no key, so /metrics exposes no URLs and hosts, but the names of crawls.
+They need no key. So /metrics contains no URLs and no hosts, but it contains the names of crawls.
 """
 
 from fastapi import Request, Response
@@ -17,7 +17,7 @@ router = Router(tags=["health"])
 
 @router.get("/livez", summary="Check that the process is alive")
 async def livez() -> Health:
-    """Return 200 if the event loop of the process runs."""
+    """Return 200. That the response arrives shows that the event loop of the process runs."""
     return Health(status="ok")
 
 
@@ -26,7 +26,7 @@ async def livez() -> Health:
     responses={503: {"model": Readiness, "description": "A dependency in `missing` does not answer."}},
 )  # fmt: skip
 async def readyz(served: Served, response: Response) -> Readiness:
-    """Return 200 if every dependency answers, else 503 and the dependencies that do not.
+    """Return 200 if all engines that this master depends on answer. Otherwise return 503 with the names of the others.
 
     A master under resource pressure is still ready; `resource_pressure` lists the resources that are nearly full.
     """
@@ -46,9 +46,9 @@ async def readyz(served: Served, response: Response) -> Readiness:
     },
 )  # fmt: skip
 async def metrics(request: Request, served: Served) -> Response:
-    """Return this master's metrics as text; docs/metrics.md explains each.
+    """Return this master's metrics in the text format of Prometheus; docs/metrics.md explains each metric.
 
-    No key is needed: every client that can reach the port can read the names of crawls and how much they do.
+    No key is needed, so every client that can connect can read the names of crawls and their counters.
     """
     if served.registry is None:
         raise ApiProblem(ProblemKind.NOT_FOUND, "this process keeps no metrics")

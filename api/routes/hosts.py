@@ -52,7 +52,7 @@ async def list_hosts(
     response: Response,
     crawl: Annotated[str | None, Query(min_length=1, max_length=63, description="Only hosts of this crawl.")] = None,
 ) -> Listing[HostSummary]:
-    """List hosts by partition, in the order of discovery.
+    """List hosts by partition, and within a partition in the order of discovery.
 
     With `crawl`, each host has the counters of that crawl's queue.
     """
@@ -67,7 +67,7 @@ async def list_hosts(
 
 @router.get("/{host}", summary="Get a host", responses=problems(404))
 async def get_host(host: HostName, served: Served) -> HostDetail:
-    """Return the state of a host, and its queues of at most 100 crawls."""
+    """Return the state of a host, and its queues, for at most 100 crawls."""
     view = await served.catalog.host(_named(host), None)
     if view is None:
         raise Missing(f"no crawl knows the host {host!r}")
@@ -77,7 +77,7 @@ async def get_host(host: HostName, served: Served) -> HostDetail:
 
 @router.post("/{host}/unblock", status_code=202, summary="Ask a host again now")
 async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepted:
-    """End the back-off that follows the host's own 429 and 503 answers and failures. A block of its policy stays.
+    """End the back-off that follows 429 and 503 answers and failures of the host. A block of the host's policy remains.
 
     Use it with care: the host may have asked for the pause.
     """
@@ -103,7 +103,7 @@ async def list_host_policies(served: Served, page: Page, response: Response) -> 
     responses={**UNCHANGED, **problems(404)},
 )  # fmt: skip
 async def get_host_policy(host: HostName, served: Served, response: Response) -> HostPolicySummary:
-    """Return the policy of a host: what was put, and what it sets now."""
+    """Return the policy of a host: the values that were put, and the values in effect now."""
     stored = await served.desired.host_policy(_named(host))
     response.headers.update(etag(stored.tag))
     return host_policy_body(stored, served.clock.unix_ms())
@@ -124,9 +124,10 @@ async def put_host_policy(
     new: OnlyNew,
     response: Response,
 ) -> HostPolicySummary:
-    """Create the policy of a host, or replace it as a whole. It holds for every crawl.
+    """Create the policy of a host, or replace it as a whole. It applies to every crawl.
 
-    If nothing differs, nothing changes. The policy holds before the host is known, and until it is deleted.
+    If nothing differs, nothing changes. The policy may be put before the host is discovered. It applies until it is
+    deleted.
     """
     name, spec, now_ms = _named(host), wanted.spec(), served.clock.unix_ms()
     ends_ms = until_ms(wanted)
@@ -152,7 +153,10 @@ async def put_host_policy(
 
 @policies.post("/{host}/plan", summary="Plan a change of the policy of a host")
 async def plan_host_policy(host: HostName, wanted: HostPolicyInput, served: Served) -> DeclarationPlan:
-    """Return what a PUT of the policy would change, without changing anything. It is validated as by a PUT."""
+    """Return what a PUT of the policy would change, without changing anything.
+
+    The request is validated as for a PUT.
+    """
     stored = await _stored(served, _named(host))
     _check_end(until_ms(wanted), served.clock.unix_ms(), wanted, stored)
     before = None if stored is None else msgspec.to_builtins(stored.spec)
@@ -164,7 +168,10 @@ async def plan_host_policy(host: HostName, wanted: HostPolicyInput, served: Serv
     responses=problems(404, 412),
 )  # fmt: skip
 async def delete_host_policy(host: HostName, served: Served, by: By, expected: Expected) -> CommandAccepted:
-    """Delete the policy of a host: its block ends, and the delays of crawls, robots.txt and its own answers apply."""
+    """Delete the policy of a host. Its block ends.
+
+    Then the delays of crawls, robots.txt and the host's own answers apply.
+    """
     name = _named(host)
     command = await served.desired.delete_host_policy(name, expected=expected, actor=by, now_ms=served.clock.unix_ms())
     _changed(name, "deleted", served)
@@ -172,7 +179,7 @@ async def delete_host_policy(host: HostName, served: Served, by: By, expected: E
 
 
 async def _stored(served: Services, host: str) -> StoredHostPolicy | None:
-    """Return the policy of a host, None if it has none."""
+    """Return the stored policy of a host, or None if it has none."""
     try:
         return await served.desired.host_policy(host)
     except Missing:
@@ -180,7 +187,10 @@ async def _stored(served: Services, host: str) -> StoredHostPolicy | None:
 
 
 def _check_end(ends_ms: int | None, now_ms: int, wanted: HostPolicyInput, stored: StoredHostPolicy | None) -> None:
-    """Raise a problem if the block has ended. A policy that has this block already can be put again."""
+    """Raise ApiProblem if the block in `wanted` ends in the past. Accept it if the stored policy has the same block.
+
+    `ends_ms`: the end of the block in Unix ms; None if it has no end.
+    """
     if ends_ms is None or ends_ms > now_ms or (stored is not None and stored.spec.block == wanted.spec().block):
         return
     wrong = FieldError("block.until", "is in the past", "leave out the block, or give a time to come")
@@ -193,7 +203,7 @@ def _changed(host: str, change: str, served: Services) -> None:
 
 
 def _named(host: str) -> str:
-    """Return the host in the form that it has in URLs."""
+    """Return the host in canonical form, as it is written in URLs. Raise ApiProblem if it is not a host."""
     name = host_named(host)
     if name is None:
         wrong = FieldError("host", "is not a host", "write name or name:port, as in a URL")

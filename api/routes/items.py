@@ -1,4 +1,7 @@
-"""/v1/crawls/{name}/items: the items that rules extracted from pages. `exports` returns all of them as a file."""
+"""/v1/crawls/{name}/items: the items that rules extracted from pages, in pages of a list.
+
+The module `exports` returns all items of a crawl as one file.
+"""
 
 from typing import Annotated
 
@@ -41,9 +44,9 @@ async def list_items(
 ) -> Listing[Item]:
     """List the items of a crawl by id.
 
-    A page of the list examines a bounded number of items and ends at 8 MiB, so it may be short or empty before the end:
-    follow `next`. A running crawl adds items within seconds. A page that is fetched again has the items of its latest
-    fetch.
+    A page of the list examines a bounded number of items and ends at 8 MiB. So it may be short or empty although more
+    items follow: continue until `next` is null. Items of a running crawl appear within seconds. Of a page that was
+    fetched again, only the items of its latest fetch are listed.
     """
     crawl = await served.catalog.crawl(name)
     wanted = ItemFilter(rule, None if url is None else located(url).fingerprint)

@@ -1,4 +1,4 @@
-"""/v1/api-keys: API keys, and client certificates that need none, declared by name."""
+"""/v1/api-keys: API keys, and client certificates that are accepted without a key, declared by name."""
 
 import json
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ async def create_key(
 ) -> KeyView:
     """Create an API key and return it with its secret.
 
-    The secret is shown only once, since only its hash is stored. A name that a key has is refused, and so is a repeat
-    with the same Idempotency-Key.
+    The secret is shown only in this response, because only its hash is stored. The request is refused if a key with
+    this name exists. A repeated request with the same Idempotency-Key is refused, too.
     """
     made, secret = await _declared(wanted.name, wanted, request, served, by)
     await served.catalog.add_key(made, actor=by, repeatable=repeatable)
@@ -46,7 +46,7 @@ async def list_keys(
     response: Response,
     revoked: Annotated[bool, Query(description="True: include revoked keys.")] = False,
 ) -> Listing[KeyView]:
-    """List API keys by name, without their secrets. Revoked ones are included only if `revoked` is true."""
+    """List API keys by name, without their secrets. Revoked keys are included only if `revoked` is true."""
     after = page.place(tuple[str, str], ("", ""))
     rows = await served.catalog.keys(after=after, max_count=page.max_count + 1, revoked=revoked)
     shown = rows[: page.max_count]
@@ -56,7 +56,7 @@ async def list_keys(
 
 @router.get("/{key_name}", summary="Get a key", dependencies=[CONDITIONAL], responses={**UNCHANGED, **problems(404)})
 async def get_key(key_name: KeyName, served: Served, response: Response) -> KeyView:
-    """Return a key as it was declared, and in effect. Its secret is not shown again."""
+    """Return a key: what was declared, and the values in effect. The secret is not included."""
     stored = await served.catalog.key_named(key_name)
     response.headers.update(etag(stored.shown_tag))
     return key_body(stored)
@@ -72,11 +72,11 @@ async def get_key(key_name: KeyName, served: Served, response: Response) -> KeyV
 async def put_key(
     key_name: KeyName, wanted: KeySpec, request: Request, served: Served, by: By, expected: Expected, response: Response
 ) -> KeyView:
-    """Create the key, or replace its role and bounds.
+    """Create the key, or replace its role and restrictions.
 
-    A key that exists keeps its id and its secret. Only the answer that creates it shows the secret; if that answer was
-    lost, delete the key and put it again. A certificate has no secret, so it is refused to become a key: delete it and
-    put it again. If nothing differs, nothing changes. Masters follow within a second.
+    An existing key keeps its id and its secret. Only the response that creates the key contains the secret. If that
+    response was lost, delete the key and put it again. A certificate has no secret, so it cannot be changed into a key:
+    delete it and put it again. If nothing differs, nothing changes. All masters apply a change within a second.
     """
     made, secret = await _declared(key_name, wanted, request, served, by)
     stored, created = await served.catalog.put_key(made, expected=expected, actor=by, now_ms=made.created_at_ms)
@@ -88,9 +88,9 @@ async def put_key(
 
 @router.post("/{key_name}/plan", summary="Plan a change of a key")
 async def plan_key(key_name: KeyName, wanted: KeySpec, served: Served) -> DeclarationPlan:
-    """Return what a PUT of the key would change, without changing anything. It is validated as by a PUT.
+    """Return what a PUT of the key would change, without changing anything. The request is validated as for a PUT.
 
-    Declarations are compared in canonical form, with all defaults. No secret is made.
+    The declarations are compared in canonical form, with all defaults. No secret is created.
     """
     _check(wanted)
     try:
@@ -104,10 +104,10 @@ async def plan_key(key_name: KeyName, wanted: KeySpec, served: Served) -> Declar
 
 @router.delete("/{key_name}", summary="Revoke a key", responses=problems(404, ProblemKind.LAST_ADMIN, 412))
 async def revoke_key(key_name: KeyName, served: Served, by: By, expected: Expected, response: Response) -> KeyView:
-    """Revoke a key. Its name may be used again, for a key with another id and another secret.
+    """Revoke a key. Its name can then be used for another key, which has another id and another secret.
 
-    It stops working within a second on every master. The last admin key without an end is refused: create another one
-    first.
+    Every master refuses the key within a second. The last admin key that does not expire cannot be revoked: create
+    another one first.
     """
     revoked = await served.catalog.revoke_key(key_name, actor=by, now_ms=served.clock.unix_ms(), expected=expected)
     served.keyring.forget(revoked.key_id)
@@ -118,7 +118,10 @@ async def revoke_key(key_name: KeyName, served: Served, by: By, expected: Expect
 async def _declared(
     name: str, wanted: KeySpec, request: Request, served: Served, by: Actor
 ) -> tuple[ApiKey, str | None]:
-    """Return a new key of this declaration and its secret, which a certificate does not have."""
+    """Return a new key with this declaration, and its secret. The secret is None for a client certificate.
+
+    Raise ApiProblem if the declaration cannot be used.
+    """
     _check(wanted)
     key_id, secret = new_key()
     spec = {field: value for field, value in (await request.json()).items() if field != "name"}
@@ -130,13 +133,13 @@ async def _declared(
 
 
 def _check(wanted: KeySpec) -> None:
-    """Raise ApiProblem if the declaration names no certificate and needs one, or what is no network or certificate."""
+    """Raise ApiProblem if a network or the certificate of the declaration is invalid, or a certificate is missing."""
     if wrong := list(_mistakes(wanted)):
         raise ApiProblem(ProblemKind.INVALID, "the declaration cannot be used", errors=wrong)
 
 
 def _mistakes(wanted: KeySpec) -> Iterator[FieldError]:
-    """Yield what is wrong with the networks and the certificate of a declaration."""
+    """Yield an error for each invalid network of the declaration, and for an invalid or missing certificate."""
     for number, network in enumerate(wanted.networks):
         try:
             network_of(network)

@@ -1,7 +1,7 @@
-"""/v1/crawls/{name}/pages: stored pages, and the content that their sites sent, from the archive.
+"""/v1/crawls/{name}/pages: stored pages, and their content from the archive, as their sites sent it.
 
-That content comes from a foreign site, so no browser may treat it as content of this master. It is always a download of
-unspecified type, with a name of safe characters, and sandboxed.
+No browser may treat that content as content of this master, because it comes from a foreign site. So it is always sent
+as a download of unspecified type, sandboxed, and with a file name of safe characters.
 """
 
 import hashlib
@@ -72,7 +72,8 @@ async def list_pages(
 ) -> Listing[PageSummary]:
     """List stored pages by host.
 
-    A page of the list examines a bounded number of fetches, so it may be short or empty before the end: follow `next`.
+    A page of the list examines a bounded number of fetches, so it may be short or empty although more follow. Continue
+    until `next` is null.
     """
     crawl = await served.catalog.crawl(name)
     after_host, after = page.place(tuple[int, bytes], (-1, b""))
@@ -126,7 +127,10 @@ async def get_page_body(name: Name, page_id: PageId, served: Served, request: Re
 
 
 async def stored_page(served: Services, name: str, at: UrlPlace | Location | None) -> tuple[DeclaredCrawl, PageView]:
-    """Return the crawl and its stored page at `at`. Raise Missing if no page is stored there."""
+    """Return the crawl `name` and its stored page at `at`, the place or the location of a URL.
+
+    Raise Missing if there is no such crawl, if no page is stored there, or if `at` is None.
+    """
     crawl = await served.catalog.crawl(name)
     view = None if at is None else await served.catalog.page(crawl.crawl_id, at)
     if view is None:
@@ -149,7 +153,7 @@ def digest_of(body: Model) -> str:
 
 
 def archive_of(served: Services) -> PageArchive:
-    """Return the archive that this master reads. Raise a problem with a hint if none is configured."""
+    """Return the archive that this master reads. Raise ApiProblem if none is configured."""
     if served.archive is None:
         raise ApiProblem(ProblemKind.NO_ARCHIVE, "no archive is configured on this master", hint=NO_ARCHIVE_HINT)
     return served.archive
@@ -174,9 +178,13 @@ async def stored_body(
     request: Request,
     captured: Callable[[str], Awaitable[RecordLocation]] = _not_captured,
 ) -> Response:
-    """Return the body in the record at `place` as a download.
+    """Return the body of the archive record at `place` as a download; 304 if the client has it already.
 
-    `captured` returns the record with the body of a page whose own record refers to it.
+    - `url` and `fingerprint`: those of the page, for the name of the file.
+    - `captured` is called for a record that has no body but refers to an earlier record with the same body. It gets the
+      URL of that record and returns its location. By default it raises Missing.
+
+    Raise ApiProblem if the record cannot be read.
     """
     archive = archive_of(served)
     tag = hashlib.sha256(f"{place.segment} {place.offset} {place.length}".encode()).hexdigest()[:32]
@@ -202,7 +210,10 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Return the location of the body of an unchanged page: the capture of `url`, which has the same payload."""
+    """Return the location of the record that has the body of an unchanged page, `view`. It is a capture of `url`.
+
+    Raise Missing if the stored page of `url` no longer has the same content.
+    """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)
     if capture is None or capture.page.digest != view.page.digest or capture.page.location == view.page.location:
@@ -211,7 +222,7 @@ async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url:
 
 
 def _begun(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Return the beginning of a body, and True if that is the whole body."""
+    """Read the first pieces of a body, up to about WHOLE_BYTES. Return them, and True if they are the whole body."""
     parts, size = [], 0
     for piece in pieces:
         parts.append(piece)
@@ -222,7 +233,10 @@ def _begun(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
 
 
 async def _rest(archive: PageArchive, stored: StoredBody, pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the rest of a body. Raise BrokenOff if its record is damaged, so that the client detects the end."""
+    """Yield the pieces of a body that `_begun` has not read.
+
+    Raise BrokenOff if the record turns out to be damaged. The connection is then closed, so that the client detects it.
+    """
     incomplete = stored.incomplete
     while (piece := await archive.aside(lambda: next(pieces, None))) is not None:
         yield piece
@@ -239,9 +253,9 @@ def _headers(url: str, fingerprint: Fingerprint) -> dict[str, str]:
 
 
 def file_name(url: str, fingerprint: Fingerprint) -> str:
-    """Return a safe file name for the download of a page.
+    """Return a safe file name for the download of a page: the start of its fingerprint and the end of its URL.
 
-    It has plain characters only, no path, and is neither hidden nor reserved by a system.
+    It has only plain characters and no path. It is neither hidden nor reserved by an operating system.
     """
     last = url.partition("?")[0].rpartition("/")[2]
     safe = _UNSAFE.sub("-", last).strip("-.")[-_NAME_CHARS:]

@@ -1,6 +1,6 @@
-"""/v1/crawls/{name}/stats, /progress and /lag: the counters of a crawl, its progress for people, and what waits.
+"""/v1/crawls/{name}/stats, /progress and /lag: the counters of a crawl, its progress, and the work that waits.
 
-The counters are kept up to date in the tables, so a read costs the same for a crawl of any size. The rates come from
+Owners keep the counters up to date in the tables, so a read costs the same for a crawl of any size. The rates come from
 the leader's last progress event of the crawl, so every master returns the same.
 """
 
@@ -43,7 +43,7 @@ RATES_S: Final = 1.0
 
 @router.get("/stats", summary="Get a crawl's counters")
 async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlStats:
-    """Return the counters of a crawl, their drift from the two sums that must hold, and counts by status and reason.
+    """Return the counters of a crawl, their conservation drift, and counts by HTTP status and reason.
 
     The response also has examples of links that were left out, the rates, and the hosts with the most pages.
     """
@@ -73,7 +73,10 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
 
 @router.get("/progress", summary="Get a crawl's progress")
 async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served) -> CrawlProgress:
-    """Return the numbers of a crawl that people and progress bars need."""
+    """Return the numbers of a crawl for people and progress bars: completed and known URLs, pages, bytes, rates.
+
+    The response also lists the commands in progress, and what the crawl waits for.
+    """
     crawl = await served.catalog.crawl(name)
     now_ms, running = served.clock.unix_ms(), crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
     counted, commands, states, rates = await asyncio.gather(
@@ -107,7 +110,7 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
 
 
 def _next_due(states: Sequence[HostState], now_ms: int) -> datetime | None:
-    """Return when the first page that waits is due; the present if one is due already. None if none waits."""
+    """Return when the first waiting page is due; about now if one is due already. Return None if no page waits."""
     due_s = min((state.retry_s for state in states if state.waiting), default=None)
     return None if due_s is None else moment_of(now_ms + int(due_s * 1000))
 
@@ -117,7 +120,10 @@ async def _none() -> Sequence[HostState]:
 
 
 async def _rates(served: Services, crawl_id: CrawlId) -> Rates | None:
-    """Return the rates that the leader published last; None without any, or if the broker does not answer."""
+    """Return the rates in the crawl's last progress event.
+
+    Return None if it has none, or if the broker does not answer.
+    """
     try:
         async with asyncio.timeout(RATES_S):
             stored = await served.events.last(event_subject(EventKind.PROGRESS, str(crawl_id)))
@@ -143,7 +149,10 @@ async def get_cluster_lag(served: Served) -> Lag:
 
 @lag_router.get("/v1/crawls/{name}/lag", summary="Get the lag of a crawl", responses=problems(404))
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
-    """Return the lag of one crawl. Reports are not counted by crawl, so their number is that of all crawls."""
+    """Return the lag of one crawl.
+
+    Its number of waiting reports is that of all crawls, because it is not counted by crawl.
+    """
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)
 
@@ -162,7 +171,10 @@ async def _lag(served: Services, crawl_id: CrawlId | None) -> Lag:
 
 
 async def _reports(served: Services, frontier: FrontierLag) -> Waiting | None:
-    """Return the waiting reports; None if the broker does not answer, so that the rest is still shown."""
+    """Return how many reports wait in the broker beyond the applied positions in `frontier`, and since when.
+
+    Return None if the broker does not answer, so that the other numbers can still be shown.
+    """
     try:
         async with asyncio.timeout(BROKER_S):
             return await served.backlog.unapplied(frontier.positions)

@@ -1,4 +1,4 @@
-"""What replay tools read of a crawl: a CDX server, as pywb queries one, and the bytes of its WARC files."""
+"""Routes for tools that replay a crawl: a CDX server, as pywb queries it, and the bytes of WARC files."""
 
 import json
 import re
@@ -37,7 +37,7 @@ _DIGITS: Final = "The first digits of a time as yyyymmddhhmmss, in UTC"
 
 
 class CdxOutput(StrEnum):
-    """The form of the lines: those of a CDXJ index, or one JSON object a line."""
+    """The form of a CDX response. TEXT: lines of a CDXJ index. JSON: one JSON object on each line."""
 
     TEXT = "text"
     JSON = "json"
@@ -113,8 +113,9 @@ async def query_captures(
 ) -> Response:
     """Return the captures of a URL, as a CDX server does: pages, redirects and errors, with the place of each record.
 
-    The parameters are those of pywb's CDX server. http and https are the same URL here, and so are names with and
-    without `www.`. A query that would read more than 20,000 captures is refused.
+    A place is the name of a WARC file, an offset and a length. The parameters are those of pywb's CDX server. URLs that
+    differ only in http or https, or in `www.`, are the same here. A query that would read more than 20,000 captures is
+    refused.
     """
     crawl = await served.catalog.crawl(name)
     found = cdx_query(url, match_type)
@@ -146,9 +147,10 @@ async def get_segment(
     served: Served,
     request: Request,
 ) -> Response:
-    """Return the bytes of a WARC file of the crawl, or those that a Range header with one range asks for.
+    """Return a WARC file of the crawl, or the range of its bytes that a Range header asks for.
 
-    A worker may still be writing the file. A master serves a bounded number of files and exports at a time.
+    Only one range is supported. A worker may still be writing the file. A master serves a bounded number of files and
+    exports at a time.
     """
     crawl = await served.catalog.crawl(name)
     archive = archive_of(served)
@@ -176,7 +178,10 @@ async def get_segment(
 async def _bytes(
     served: Services, archive: PageArchive, segment: str, begin: int, end: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a WARC file. Raise BrokenOff if the file is shorter, since it was cut after a crash."""
+    """Yield the bytes of a WARC file from `begin` up to, but not including, `end`.
+
+    Raise BrokenOff if the file ends before, because it was truncated after a crash.
+    """
     with served.exports.slot():
         while begin < end:
             piece = await archive.aside(partial(archive.piece, segment, begin, min(_PIECE, end - begin)))
@@ -187,7 +192,12 @@ async def _bytes(
 
 
 def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
-    """Return the first byte and the one after the last that a Range header means (RFC 9110 §14.1.2)."""
+    """Return the range of bytes that a Range header asks for: the first byte, and the one after the last (RFC 9110
+    §14.1.2).
+
+    `asked`: the match of `_RANGE`. `size`: the size of the file. If the file has no such bytes, the first number is not
+    below the second.
+    """
     first, last, suffix = asked.groups()
     if suffix is not None:
         return max(0, size - int(suffix)), size
@@ -195,6 +205,6 @@ def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
 
 
 def _object(row: IndexRow) -> bytes:
-    """Return a capture as a JSON object: the sort key, the time and the fields of its line."""
+    """Return the capture as one line of JSON with `urlkey`, `timestamp` and the fields of its CDXJ line."""
     key, timestamp, fields = cdxj_line(row).split(b" ", 2)
     return json.dumps({"urlkey": key.decode(), "timestamp": timestamp.decode(), **json.loads(fields)}).encode()

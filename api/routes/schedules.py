@@ -1,4 +1,4 @@
-"""/v1/schedules: when verbs are applied to crawls, and what became of each due time."""
+"""/v1/schedules: when verbs are applied to crawls, and the outcome of each due time."""
 
 import asyncio
 from typing import Annotated, Final
@@ -68,9 +68,9 @@ async def list_schedules(
 async def create_schedule(
     wanted: ScheduleInput, served: Served, by: By, repeatable: Idempotent, response: Response
 ) -> Schedule:
-    """Create a schedule. Its first due time comes after now.
+    """Create a schedule. Its first due time is in the future.
 
-    With an Idempotency-Key a repeated request creates nothing.
+    A repeated request with the same Idempotency-Key does not create another schedule.
     """
     spec, now_ms = await _checked(wanted, served), served.clock.unix_ms()
     stored = await served.schedules.create(
@@ -85,7 +85,7 @@ async def create_schedule(
     responses={**UNCHANGED, **problems(404)},
 )  # fmt: skip
 async def get_schedule(schedule: ScheduleName, served: Served, response: Response) -> Schedule:
-    """Return a schedule and its next firings."""
+    """Return a schedule and its next due times."""
     return await _body(await served.schedules.schedule(schedule), served, response)
 
 
@@ -98,7 +98,7 @@ async def put_schedule(
 ) -> Schedule:
     """Create the schedule, or replace it.
 
-    If nothing differs, nothing changes. If its times change, the next due time comes after now.
+    If nothing differs, nothing changes. If its times change, the next due time is in the future.
     """
     spec, now_ms = await _checked(wanted, served), served.clock.unix_ms()
     stored, created = await served.schedules.put(
@@ -112,9 +112,10 @@ async def put_schedule(
 
 @router.post("/{schedule}/plan", summary="Plan a change of a schedule")
 async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> DeclarationPlan:
-    """Return what a PUT of the schedule would change, without changing anything. It is validated as by a PUT.
+    """Return what a PUT of the schedule would change, without changing anything. The request is validated as for a PUT.
 
-    A crawl that does not exist, or that declares whether it runs, is a warning: it may be declared before the PUT.
+    If the crawl does not exist, or declares itself whether it runs, the plan only has a warning: this may be changed
+    before the PUT.
     """
     spec = wanted.spec()
     await _check(spec, served)
@@ -127,7 +128,7 @@ async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, ser
 
 @router.delete("/{schedule}", status_code=204, summary="Delete a schedule", responses=problems(404, 412))
 async def delete_schedule(schedule: ScheduleName, served: Served, by: By, expected: Expected) -> None:
-    """Delete a schedule with its history. What it has started goes on."""
+    """Delete a schedule and its history. Crawls that it has started continue."""
     await served.schedules.delete(schedule, expected=expected, actor=by, now_ms=served.clock.unix_ms())
 
 
@@ -135,7 +136,7 @@ async def delete_schedule(schedule: ScheduleName, served: Served, by: By, expect
 async def pause_schedule(
     schedule: ScheduleName, served: Served, by: By, expected: Expected, response: Response
 ) -> Schedule:
-    """Fire nothing until the schedule is resumed. A repeat changes nothing."""
+    """Pause a schedule: apply no verb until it is resumed. A repeated request changes nothing."""
     return await _paused(schedule, True, served, by, expected, response)
 
 
@@ -143,7 +144,10 @@ async def pause_schedule(
 async def resume_schedule(
     schedule: ScheduleName, served: Served, by: By, expected: Expected, response: Response
 ) -> Schedule:
-    """Fire again, from the next due time on. Due times of the pause are left out. A repeat changes nothing."""
+    """Resume a schedule from the next due time on. Due times during the pause are skipped.
+
+    A repeated request changes nothing.
+    """
     return await _paused(schedule, False, served, by, expected, response)
 
 
@@ -151,7 +155,7 @@ async def resume_schedule(
 async def list_firings(
     schedule: ScheduleName, served: Served, page: Page, response: Response
 ) -> Listing[ScheduleFiring]:
-    """List what became of the due times of a schedule, newest first."""
+    """List the outcomes of the due times of a schedule, newest first."""
     stored = await served.schedules.schedule(schedule)
     before_ms = page.place(int, _LATEST)
     rows = await served.schedules.history(stored.schedule_id, before_ms=before_ms, max_count=page.max_count + 1)
@@ -161,7 +165,7 @@ async def list_firings(
 
 
 async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpec:
-    """Return the spec of a request. Raise a problem with all wrong fields."""
+    """Return the schedule in the request. Raise ApiProblem if it is invalid, or if no firing could apply its verb."""
     spec = wanted.spec()
     await _check(spec, served)
     if (refused := await _refused(spec, served)) is not None:
@@ -170,7 +174,7 @@ async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpe
 
 
 async def _check(spec: ScheduleSpec, served: Services) -> None:
-    """Raise a problem with all fields that are wrong by themselves."""
+    """Raise ApiProblem that names all invalid fields of the schedule. The crawl that it names is not looked up."""
     # A window without a due time takes half a second to find out.
     problems = await asyncio.to_thread(schedule_problems, spec, served.clock.unix_ms())
     if problems:
@@ -182,7 +186,10 @@ def _invalid(wrong: list[FieldError]) -> ApiProblem:
 
 
 async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
-    """Return why no firing can apply the verb: the crawl does not exist, or declares whether it runs. Else None."""
+    """Return an error if the schedule's verb cannot be applied to its crawl. Return None if it can.
+
+    The error is that the crawl does not exist, or that it declares with `desired` whether it runs.
+    """
     if spec.crawl is None:
         return None
     try:
@@ -196,7 +203,10 @@ async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
 
 
 def _warnings(refused: FieldError | None, remedy: str) -> list[str]:
-    """Return the sentence of a refusal. `remedy`: what to do if the crawl does not exist."""
+    """Return the result of `_refused` as a list of at most one sentence. Return an empty list for None.
+
+    `remedy`: the advice that is added if the crawl does not exist.
+    """
     if refused is None:
         return []
     return [f"{refused.message}: {remedy}" if refused.path == "crawl" else f"each firing {refused.message}"]
@@ -212,7 +222,10 @@ async def _paused(
 
 
 async def _body(stored: StoredSchedule, served: Services, response: Response) -> Schedule:
-    """Return a schedule as the API shows it, and set its ETag. Warn if its crawl does not exist."""
+    """Return a schedule as the API shows it, and set its ETag.
+
+    Add a warning if its verb cannot be applied to its crawl.
+    """
     refused = await _refused(stored.spec, served)
     response.headers.update(etag(stored.shown_tag))
     return schedule_body(stored, _warnings(refused, "create it, or delete this schedule"))

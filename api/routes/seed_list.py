@@ -35,9 +35,10 @@ SCANNED: Final = 5_000
 
 @router.get("", summary="List seeds")
 async def list_seeds(name: Name, served: Served, page: Page, response: Response) -> Listing[SeedSummary]:
-    """List the seeds of a crawl: those of the spec in its order, then uploaded seeds by host.
+    """List the seeds of a crawl: first the seeds of its spec in their order, then uploaded seeds by host.
 
-    Seeds that were just accepted may not be listed yet. A page may be short or empty before the end: follow `next`.
+    Seeds that were just accepted may not be listed yet. A page may be short or empty although more follow: continue
+    until `next` is null.
     """
     # The cursor: how many seeds of the spec were listed, then host and fingerprint of the last uploaded one.
     crawl = await served.catalog.crawl(name)
@@ -77,8 +78,8 @@ async def delete_seeds(
     """Delete the listed seeds, or with `all` every seed that is not in the spec.
 
     A seed that was never fetched is excluded with the reason `seed_deleted`. It stays excluded, even if pages link to
-    it, until it is added again. A seed that was fetched, or is being fetched, stays as it is. Seeds in the spec are
-    removed from it as a new revision; a spec keeps at least one.
+    it, until it is added again. A seed that was fetched, or is being fetched, is not changed. A listed seed in the spec
+    is also removed from the spec, as a new revision. The last seed of a spec cannot be removed.
     """
     named = _located(wanted)
     crawl, spec = await _without(served, name, {location.url for location in named}, expected, by)
@@ -114,9 +115,11 @@ def _located(wanted: SeedDeletion) -> list[Location]:
 async def _without(
     served: Services, name: str, urls: set[str], expected: frozenset[str] | None, by: Actor
 ) -> tuple[DeclaredCrawl, CrawlSpec]:
-    """Remove these seeds from the crawl's spec. Return the crawl and the spec.
+    """Remove the seeds with these URLs from the crawl's spec. Return the crawl and its spec afterwards.
 
-    Without If-Match the change is applied to the current version.
+    - `expected`: the tags in If-Match. With None the change is applied to the current version.
+
+    Raise Stale if the crawl has another version, and ApiProblem if the spec would have no seed left.
     """
     attempts = 0
     while True:
@@ -153,7 +156,10 @@ async def _without(
 def _places(
     locations: Iterable[Location], every: Iterable[Partition], partitions: int
 ) -> Mapping[Partition, list[Place]]:
-    """Return the host and fingerprint of each location by partition. The partitions in `every` are always included."""
+    """Return, by partition, the host and fingerprint of each location. The result has every partition in `every`.
+
+    `partitions`: the number of partitions of the cluster.
+    """
     places: dict[Partition, list[Place]] = defaultdict(list, {partition: [] for partition in every})
     for location in locations:
         places[partition_of(location.host, partitions)].append((location.host, location.fingerprint))

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/seed-sets: named sets of seeds, each declared as a whole."""
+"""/v1/crawls/{name}/seed-sets: named sets of seeds. Each request declares a whole set."""
 
 import json
 from collections.abc import Mapping
@@ -76,10 +76,10 @@ async def put_seed_set(
 ) -> SeedSet:
     """Create a seed set, or replace it as a whole. If nothing differs, nothing changes.
 
-    Seeds that it has got are added to the crawl. A URL that has left it is withdrawn, unless another set has it, the
-    spec has it, or it was added by an upload. A withdrawn URL that was not fetched leaves the queue and is excluded
-    with the reason `seed_withdrawn`. If a page links to it, before or after, it is a link like any other. `command`
-    applies all this.
+    New seeds of the set are added to the crawl. A URL that is no longer in the set is withdrawn, unless another set or
+    the spec contains it, or it was uploaded. A withdrawn URL that was not fetched leaves the queue and is excluded with
+    the reason `seed_withdrawn`. A link to it in a page, found before or later, is followed like any other link.
+    `command` is the command that applies all this.
     """
     spec = await _spec(name, wanted, served)
     check_conditions(new, expected)
@@ -103,9 +103,10 @@ async def put_seed_set(
 
 @router.post("/{set}/plan", summary="Plan a change of a seed set")
 async def plan_seed_set(name: Name, set_name: SetName, wanted: SeedSetInput, served: Served) -> DeclarationPlan:
-    """Return what a PUT of the set would change, without changing anything. It is validated as by a PUT.
+    """Return what a PUT of the set would change, without changing anything. The request is validated as for a PUT.
 
-    A crawl that does not exist is a warning: it may be created before the PUT. Its scope then decides about the seeds.
+    If the crawl does not exist, the plan only has a warning, because the crawl may be created before the PUT. The seeds
+    are then not checked against its scope.
     """
     before, warnings = None, []
     try:
@@ -119,7 +120,7 @@ async def plan_seed_set(name: Name, set_name: SetName, wanted: SeedSetInput, ser
 
 @router.delete("/{set}", status_code=202, summary="Delete a seed set", responses=problems(412))
 async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By, expected: Expected) -> CommandAccepted:
-    """Delete a seed set. Its URLs are withdrawn as if a PUT had left all of them out."""
+    """Delete a seed set. Its URLs are withdrawn as if a PUT had removed all of them from the set."""
     command = await served.desired.delete_seed_set(
         name, set_name, served.partitions, expected=expected, actor=by, now_ms=served.clock.unix_ms()
     )

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/seeds: add URLs to start from, a few as JSON or millions as a stream."""
+"""/v1/crawls/{name}/seeds: add seeds to a crawl, a few as JSON or millions as a stream of lines."""
 
 import zlib
 from collections.abc import AsyncIterator, Sequence
@@ -104,9 +104,10 @@ async def add_seeds(
 ) -> SeedReport:
     """Add seeds to a crawl. Accepted seeds are stored durably. Any master accepts them; no leader is needed.
 
-    A complete crawl runs again with new seeds; one that was cancelled or has spent its budget must be started first.
-    After an interruption, repeat the whole upload with the same Idempotency-Key, or send the lines after
-    `durable_lines`. If the crawl is deleted during the upload, the answer is 404 and its seeds are deleted too.
+    A crawl that finished as `complete` runs again with new seeds. A crawl that was cancelled or has spent its budget
+    must be started first. After an interruption, repeat the whole upload with the same Idempotency-Key, or send the
+    lines after `durable_lines`. If the crawl is deleted during the upload, the answer is 404 and its seeds are deleted,
+    too.
     """
     crawl = await served.catalog.crawl(name)
     if not takes_seeds(CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)):
@@ -144,7 +145,7 @@ async def add_seeds(
 
 
 def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
-    """Return the problem with the counts of what is durable already."""
+    """Add to `problem` how many seeds were accepted and how many lines need not be sent again. Return it."""
     counts = upload.counts
     problem.accepted, problem.durable_lines = counts.accepted, counts.durable_lines
     if counts.durable_lines:
@@ -184,7 +185,10 @@ async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], max_coun
 
 
 def _context(seed: _Seed) -> tuple[SeedContext | None, Sequence[tuple[str, str, str]]]:
-    """Return the labels and source of a seed, and what is wrong with them, as path, message and hint."""
+    """Return the labels and source of a seed (None: neither), and the errors in them.
+
+    An error is a path below the seed, a message and a hint. If there are any, the labels and source must not be used.
+    """
     if not seed.labels and not seed.source:
         return None, ()
     problems = list(problems_of(seed.labels, seed.source))
@@ -219,7 +223,10 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines. A line over LINE_BYTES is truncated just past the limit, so that the caller can reject it."""
+    """Yield the lines of the body.
+
+    A line over LINE_BYTES is cut just above that limit, so that the caller can reject it.
+    """
     rest = b""
     async for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -232,7 +239,10 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _plain(request: Request, coding: str) -> AsyncIterator[bytes]:
-    """Yield the body without content coding, in pieces of bounded size, whatever the client compresses."""
+    """Yield the request body, decompressed if `coding` is gzip, in pieces of bounded size.
+
+    Raise ApiProblem if the coding is not supported, the gzip data is damaged, or the client disconnects.
+    """
     if coding not in ("identity", "gzip"):
         raise ApiProblem(ProblemKind.MEDIA, f"content coding {coding} is not supported", hint="send gzip or none")
     gunzip, within = zlib.decompressobj(31), False

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/urls: the state of URLs, and the reasons for it."""
+"""/v1/crawls/{name}/urls: the state of the URLs of a crawl, and the reasons for it."""
 
 import asyncio
 from enum import StrEnum
@@ -58,7 +58,7 @@ OneUrl = Annotated[
 
 
 class UrlStateName(StrEnum):
-    """The states of a URL, as the API names them."""
+    """The states of a URL in requests and responses of the API."""
 
     QUEUED = "queued"
     WAITING = "waiting"
@@ -82,7 +82,8 @@ async def list_urls(
 ) -> Listing[UrlSummary]:
     """List the URLs of a crawl by host.
 
-    A page of the list examines a bounded number of URLs, so it may be short or empty before the end: follow `next`.
+    A page of the list examines a bounded number of URLs, so it may be short or empty although more follow. Continue
+    until `next` is null.
     """
     crawl = await served.catalog.crawl(name)
     after_host, after = page.place(tuple[int, bytes], (-1, b""))
@@ -113,8 +114,8 @@ async def lookup_url(name: Name, url: OneUrl, served: Served) -> UrlDetail:
 async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
     """Return the state of a URL, every rule that applies to it, and the rule that blocks it now.
 
-    A URL that is not known is evaluated as if it were discovered. robots.txt is evaluated as workers fetched it
-    last.
+    A URL that the crawl does not know is judged as if it were discovered now. robots.txt is applied as workers last
+    fetched it.
     """
     crawl = await served.catalog.crawl(name)
     location, spec = located(url), decode_spec(crawl.spec)
@@ -152,7 +153,10 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
 async def _around(
     served: Services, crawl: DeclaredCrawl, spec: CrawlSpec, location: Location, view: UrlView | None
 ) -> ExplainContext:
-    """Return the context of the URL, as this master has it."""
+    """Collect what explains a URL besides its own row: the crawl, its host, workers, robots.txt and exclusions.
+
+    `view`: the URL's row; None if the crawl does not know the URL.
+    """
     counters, _, _ = await served.catalog.stats(crawl.crawl_id)
     workers = served.plane.members().workers.values()
     host = view.host if view is not None else await served.catalog.host(location.host, crawl.crawl_id)
@@ -180,7 +184,10 @@ async def _around(
 
 
 async def _exclusion(served: Services, location: Location, host: HostView | None) -> str | None:
-    """Return which exclusion in force covers the URL and why, None if none does."""
+    """Return a sentence with the exclusion in force that covers the URL, and its reason. Return None if none covers it.
+
+    `host`: the state of its host, for the address at which it was last fetched; None if it is not known.
+    """
     exclusions = served.exclusions()
     target = exclusions.first(location.url, location.host)
     address = None if host is None or host.ip is None else parse_address(host.ip)
@@ -193,7 +200,10 @@ async def _exclusion(served: Services, location: Location, host: HostView | None
 
 
 async def _robots(served: Services, url: str) -> RobotsRecord | None:
-    """Return the robots record that workers share; None if there is none, or it cannot be read now."""
+    """Return the robots.txt record of the URL's origin that workers share.
+
+    Return None if none is stored or readable now.
+    """
     try:
         async with asyncio.timeout(_ROBOTS_S):
             data = await served.broker.get_robots(robots_key(origin_of(url)))
@@ -204,7 +214,7 @@ async def _robots(served: Services, url: str) -> RobotsRecord | None:
 
 
 def located(url: str) -> Location:
-    """Return the canonical form of a URL given in a query. Raise a problem if it has none."""
+    """Return the canonical form of a URL that a request names. Raise ApiProblem if it is not an http or https URL."""
     location = locate(url)
     if location is None:
         raise ApiProblem(

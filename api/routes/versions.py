@@ -35,7 +35,7 @@ Number = Annotated[int, Path(ge=1, le=_GREATEST, description="The number of the 
 
 @router.get("/versions", summary="List the versions of a page")
 async def list_versions(name: Name, page_id: PageId, served: Served) -> Listing[PageVersionSummary]:
-    """List the versions of a stored page, the newest first: at most `recrawl.keep_versions`.
+    """List the stored versions of a page, newest first: at most `recrawl.keep_versions`.
 
     A page has one version until a later fetch finds that it has changed.
     """
@@ -77,7 +77,7 @@ async def diff_versions(
         Query(alias="to", ge=1, le=_GREATEST, description="The later version. Null: the newest.", examples=[2]),
     ] = None,
 ) -> PageDiff:
-    """Return the difference of the texts of two versions. Of HTML the visible text is compared."""
+    """Return the difference between the texts of two versions. For HTML, the visible text is compared."""
     _, _, versions = await _versions(served, name, page_id)
     new = _numbered(versions, after) if after is not None else versions[0]
     if before is None and new is versions[-1]:
@@ -116,7 +116,7 @@ def _numbered(versions: list[PageVersion], number: int) -> PageVersion:
 
 
 def _text(archive: PageArchive, version: PageVersion) -> list[str]:
-    """Return the lines of a version's text. It reads the archive, so run it aside."""
+    """Return the lines of a version's text. Call it in a thread, because it reads the archive."""
     stored = archive.body(version.location)
     content_type = next((value for name, value in stored.headers if name == "content-type"), "")
     parts, size = [], 0
