@@ -4,7 +4,7 @@ Any master answers reads, and accepts seeds and commands about hosts and dead le
 
 - `server` (application, sockets): a request enters through it.
 - `http` (identity, limits, errors, caching): a request passes these layers.
-- `security`: the table of rights, which says who may do what.
+- `security`: the table of rights, which defines what each role may do.
 - `routes`: the handlers; they shape responses by `schemas`.
 - `leader` campaigns, and publishes specs and configuration.
 - `crawls` drives the crawls of a cluster.

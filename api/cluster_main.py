@@ -307,9 +307,9 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 
 
 def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
-    """Return a function of a master's id and start time (Unix ms).
+    """Return a function that takes a master's id and start time (Unix ms).
 
-    It returns True if that master is listed as running.
+    It returns True if the coordinator lists that master as alive, with that start time.
     """
 
     def lives(member: str, started_at_ms: int) -> bool:

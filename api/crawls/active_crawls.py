@@ -43,7 +43,7 @@ class ActiveCrawlSync:
         return {crawl_id: _loaded(crawl) for crawl_id, crawl in found.items()}
 
     def unreadable(self) -> Collection[tuple[CrawlId, Revision]]:
-        """Return (crawl id, revision) of each spec that this version cannot read."""
+        """Return (crawl id, revision) of each crawl whose spec this version of the program cannot read."""
         return self._unreadable.items()
 
     async def apply(self, actions: Iterable[LocalAction]) -> None:
@@ -72,9 +72,11 @@ class ActiveCrawlSync:
             self._fleet.resumed()
 
     async def read_spending(self, counted: Iterable[CrawlId]) -> None:
-        """Read from SQL what owners on other masters have spent of the budgets of the `counted` crawls.
+        """Read from SQL what the owners on other masters have spent of the crawls' budgets, and store it in the loaded
+        crawls.
 
-        The owners of this master count their own spending.
+        `counted`: the crawls whose counters have changed. This master's own spending is not read, because its owners
+        count it.
         """
         if self._fleet.owns_all():
             self._counted.clear()
@@ -153,9 +155,9 @@ class ActiveCrawlSync:
         self._unread.clear()
 
     async def _read_spending_at(self, writer: PartitionWriter, crawl_ids: Collection[CrawlId]) -> None:
-        """Read what the crawls have spent in the partition of `writer`.
+        """Read what the crawls have spent in the partition of `writer`, and store it in the loaded crawls.
 
-        Pause the writer meanwhile, so that nothing changes.
+        The writer is paused meanwhile, so that nothing changes.
         """
         partition = writer.own.partition
         async with writer.paused():

@@ -1,4 +1,4 @@
-"""Publish commands to the owners of partitions, on subjects of their own: durable, in order, applied once."""
+"""Publish commands to the owners of partitions. A command is stored durably, and applied in order and once."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial

@@ -209,7 +209,7 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Replace the stored actions of the leader for the crawls in `pending`. Return the actions of this master."""
+        """Store the leader's `actions` for the crawls in `pending`, in place of old ones. Return the local actions."""
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -233,7 +233,7 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Store which specs are published to workers. The next pass decides on each of them, and on all crawls."""
+        """Record the published specs (None: unreadable), and return the record. The next pass looks at all crawls."""
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
@@ -349,7 +349,7 @@ class CrawlController:
             self._seeding.discard(row.to_seed)
 
     async def _finish(self) -> None:
-        """End each crawl that is provably finished. Check the crawls that changed or whose last check is open."""
+        """End each crawl that is provably finished. Check crawls that changed or whose last check was not final."""
         rows = {row.crawl_id: row for row in self._known.take_unchecked()}
         unfinished = set(rows)
         try:

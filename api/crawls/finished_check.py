@@ -73,10 +73,10 @@ def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> 
 
 
 def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
-    """Return the budget that the counters in SQL have reached (`max_pages` or `max_bytes`). Return None if neither is.
+    """Return the budget that the counters in SQL have reached (`max_pages` or `max_bytes`).
 
-    Return None as well if the crawl fetches stored pages again, because such a crawl does not end by these budgets. A
-    crawl with queued requisites does not end by `max_pages`.
+    Return None if there is none. Return None as well if the crawl fetches stored pages again, because such a crawl does
+    not end by these budgets. A crawl with queued requisites does not end by `max_pages`.
     """
     budget = spec.budget
     if spec.recrawl.used:
@@ -144,9 +144,9 @@ class FinishedCheck:
     async def once(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], applied: Applied
     ) -> Mapping[CrawlId, Finished]:
-        """Return the crawls in `ended` that are proven to be finished, with the proof.
+        """Return the crawls in `ended` that are proven to be finished, with reason and version of the counters.
 
-        Others may be proven by a later call.
+        A crawl that is missing in the result may be proven by a later call.
 
         - `ended`: the crawls to check. Each has a function that returns the budget that ends it, or None.
         - `applied` returns the positions up to which the reports of each partition are applied.
@@ -219,9 +219,9 @@ async def refreshed(
 ) -> Mapping[CrawlId, int]:
     """Return the crawls whose refresh is complete, with the version of their counters.
 
-    At that version no URL was leased, none was new (or a budget was spent), and no page was due that was due when the
-    refresh began. The counters are read before the due pages. So if they still have that version, no page has become
-    due.
+    A refresh is complete if three things hold: no URL is leased; no new URL is queued, or a budget is spent; no page
+    still waits that was due when the refresh began. The counters are read before the pages. So the result is valid as
+    long as the counters have the returned version.
     """
     begun = {crawl.crawl_id: crawl for crawl in crawls if crawl.refresh_ms}
     counted = await store.counters_in(begun.keys(), partitions) if begun else {}
@@ -243,14 +243,15 @@ async def finished(
     out_of_time: bool = False,
     refreshed: int | None = None,
 ) -> str | None:
-    """Return why one crawl is finished ("complete", "refreshed" or a budget's name).
+    """Return why one crawl is finished: "complete", "refreshed" or a budget's name.
 
     Return None if it is not proven yet.
 
-    - `check` is used for each call, so that a check continues where the last call ended.
+    - `check`: pass the same object to each call, because a check may take several calls.
     - `owners`: the owners of all partitions.
     - `out_of_time`: True if the crawl has used up its `max_seconds`.
-    - `refreshed`: the version of the counters at which the refresh was complete; None if it is not, or is none.
+    - `refreshed`: the version of the counters at which the crawl's refresh was complete. None if it is not complete, or
+      if the crawl has no refresh.
     """
 
     def ended(counters: Counters) -> str | None:

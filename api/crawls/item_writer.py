@@ -228,7 +228,7 @@ class ItemWriter:
 
 
 def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
-    """Return True if the table has all items up to `awaited`. Return True as well if nothing can be awaited.
+    """Return True if the table has all items up to `awaited`. Return True as well if there is nothing to wait for.
 
     That is so if the stream was empty (sequence 0), or if `awaited` belongs to a stream that was replaced. `position`:
     up to where the table is written. `created_ns`: when the present stream was created.

@@ -23,7 +23,8 @@ _ROUNDS_OFF: Final = 2
 
 
 class KnownCrawls:
-    """The crawls that are seeding, running or paused, as last read from SQL. It marks which are pending and unchecked.
+    """The crawls that are seeding, running or paused, as last read from SQL, and which of them are pending or
+    unchecked.
 
     Pending crawls wait for a decision of `reconcile`. Unchecked crawls wait for the check for finished crawls.
     """

@@ -37,8 +37,8 @@ SeedLink = tuple[Link, SeedContext | None]
 async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
     """Command all owners to queue again the URLs that failed without a response.
 
-    It is called for a new `revision` of the spec, such as an opened network, a proxy or longer limits. Return when the
-    broker has acknowledged the command for every partition.
+    Call it when a new `revision` of the spec may help these URLs, for example by a proxy or longer limits. Owners apply
+    the command once for each revision. Return when the broker has acknowledged the command for every partition.
     """
     command_id = f"revision-{crawl_id}-{revision}"
     await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED), partitions)
@@ -57,8 +57,10 @@ async def schedule_recrawl(
 ) -> None:
     """Command all owners to set the due times of stored pages by `spec`, or to remove them if pages are fetched once.
 
-    `spec` is that of `revision`. Publish nothing if no page can be affected, by `counters`: none is stored, or none has
-    a due time. Return when the broker has acknowledged the command for every partition.
+    - `spec`: the rules in the crawl's `revision` for fetching pages again.
+    - `counters`: the crawl's counters. If they show that no page is affected, nothing is published.
+
+    Return when the broker has acknowledged the command for every partition.
     """
     if not spec.used and not counters.revisits + counters.revisiting + counters.retries:
         return
@@ -125,7 +127,7 @@ def seed_messages(
 ) -> Iterator[Discoveries]:
     """Yield numbered discovery messages with these seeds, which are all of one partition.
 
-    The same seeds give the same ones.
+    The same arguments give the same messages.
 
     - `revision`: the spec's revision.
     - `producer`: the id under which the messages are numbered, from 1.

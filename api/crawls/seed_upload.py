@@ -139,7 +139,7 @@ class SeedUpload:
                 await self._publish()
 
     def reject(self, shown: str, reason: str) -> None:
-        """Count a line as rejected that contains no URL. `shown`: its text in the list of rejected lines."""
+        """Count a line that contains no URL as rejected. `shown`: its text in the list of rejected lines."""
         self.counts.lines += 1
         self._rejected(shown, reason)
 

@@ -81,7 +81,7 @@ class CrawlRates:
     def over(self, window_s: float) -> CrawlRate | None:
         """Return the average rate in the `window_s` seconds before the newest sample.
 
-        None: there are not two samples yet.
+        Return None if there are fewer than two samples.
         """
         if len(self._samples) < 2:
             return None

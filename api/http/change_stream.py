@@ -39,7 +39,7 @@ def place_text(place: ChangePlace) -> str:
 class ChangeStream(Response):
     """A response that streams the changes after `after` as they are recorded, until the client disconnects.
 
-    - `read` returns changes from the log.
+    - `read` returns the changes after a place in the log, and the place to continue from (`Read`).
     - `gap`: what may be missing before the first change; None: nothing. It is sent first.
     - `streams`: counts open streams, and ends them when the master stops.
     - `allowed` returns False once the client's key is no longer valid. The stream then ends.

@@ -56,7 +56,7 @@ class Services:
     """What the routes of a master use: its services, its view of the cluster and its limits.
 
     - `catalog`, `desired` and `schedules` read and write the declared resources in SQL. `broker` publishes to NATS.
-    - `plane` is this master's view of the cluster: leader, members and owners. `roster` has the numbers of members.
+    - `plane` is this master's view of the cluster: leader, members and owners. `roster` has their statistics.
     - `member`: the master's id. `ready` returns the names of the engines that do not answer.
     - `tuning` returns the values that the master runs with. `wanted` returns the desired state of the members.
     - `exclusions` returns the exclusions in force. `pressure` returns the resources of this master that are nearly

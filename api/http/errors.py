@@ -190,7 +190,7 @@ async def respond(request: Request, error: Exception) -> Response:
 async def _shown_tag(request: Request) -> dict[str, str]:
     """Return the ETag header that a GET of the request's crawl has now. Return no header if the crawl cannot be read.
 
-    The response then still has the version in `problem.headers`, which is enough for If-Match.
+    The problem then keeps the ETag without the checksum after the dot, which is enough for If-Match.
     """
     services = request.app.state.services
     try:

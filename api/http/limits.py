@@ -58,7 +58,7 @@ class BodyLimit:
         await self._app(scope, counting, send)
 
     def _problem(self, scope: Scope, upload: bool) -> ApiProblem | None:
-        """Return the problem with the request line or headers. Return None if the request may be executed.
+        """Return the problem with the path, the query or the headers of a request. Return None if it may be executed.
 
         `upload`: True if the request is an upload of seeds, whose body has no limit here.
         """

@@ -1,4 +1,4 @@
-"""The outermost layer. It assigns an id to every request, logs it, and answers even after an unexpected error."""
+"""The layer that assigns an id to every request, logs it, and answers even after an unexpected error."""
 
 import re
 import secrets

@@ -171,8 +171,8 @@ class _Bounded(HttpToolsProtocol):
     def _end(self, unread: int) -> None:
         """Close the connection, unless the client is still reading the end of a response.
 
-        Then check again after `HEAD_S`. `unread`: the bytes that were not sent at the previous check; 0 at the first.
-        If no fewer are left now, abort.
+        In that case check again later. Checks are `HEAD_S` apart. `unread`: the bytes that were not sent at the
+        previous check; 0 at the first. If the client has read nothing since, abort the connection.
         """
         left = self.transport.get_write_buffer_size()
         if left and (not unread or left < unread):
