@@ -72,8 +72,7 @@ class ActiveCrawlSync:
             self._fleet.resumed()
 
     async def read_spending(self, counted: Iterable[CrawlId]) -> None:
-        """Read from SQL what the owners on other masters have spent of the crawls' budgets, and store it in the loaded
-        crawls.
+        """Read from SQL what owners on other masters have spent of the crawls' budgets. Store it in the loaded crawls.
 
         `counted`: the crawls whose counters have changed. This master's own spending is not read, because its owners
         count it.

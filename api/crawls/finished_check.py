@@ -219,9 +219,9 @@ async def refreshed(
 ) -> Mapping[CrawlId, int]:
     """Return the crawls whose refresh is complete, with the version of their counters.
 
-    A refresh is complete if three things hold: no URL is leased; no new URL is queued, or a budget is spent; no page
-    still waits that was due when the refresh began. The counters are read before the pages. So the result is valid as
-    long as the counters have the returned version.
+    A refresh is complete if no URL is leased, no new URL is queued, and no page that was due when it began still waits.
+    New URLs may be queued if a budget is spent. The counters are read before the pages. So the result is valid as long
+    as the counters have the returned version.
     """
     begun = {crawl.crawl_id: crawl for crawl in crawls if crawl.refresh_ms}
     counted = await store.counters_in(begun.keys(), partitions) if begun else {}

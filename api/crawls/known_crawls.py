@@ -23,8 +23,7 @@ _ROUNDS_OFF: Final = 2
 
 
 class KnownCrawls:
-    """The crawls that are seeding, running or paused, as last read from SQL, and which of them are pending or
-    unchecked.
+    """The crawls that are seeding, running or paused, as last read from SQL. Some are marked as pending or unchecked.
 
     Pending crawls wait for a decision of `reconcile`. Unchecked crawls wait for the check for finished crawls.
     """

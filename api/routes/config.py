@@ -76,7 +76,10 @@ async def put_config(
 
 @router.post("/plan", summary="Plan a change of the hot configuration")
 async def plan_config(wanted: HotConfiguration, served: Served) -> DeclarationPlan:
-    """Return what a PUT of the configuration would change, without changing anything. It is validated as by a PUT."""
+    """Return what a PUT of the configuration would change, without changing anything.
+
+    The request is validated as for a PUT.
+    """
     config = _usable(wanted, served)
     stored = await served.desired.config()
     return declaration_plan(config_settings(stored.config), config_settings(config))

@@ -280,10 +280,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return the change of `desired`, if the request declares another value than the stored one.
+    """Return what a PUT would change of whether the crawl runs, as a list of at most one change.
 
-    Otherwise return the change of the crawl's state if `mended`: the state does not agree with `desired`. Return an
-    empty list if there is neither.
+    It is the change of `desired`, if the request has another value than the stored crawl. Otherwise, if `mended` is
+    True, it is the change of the crawl's state, because the state does not agree with `desired`.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

@@ -71,19 +71,20 @@ async def get_dead_letter(letter: Letter, served: Served, response: Response) ->
     responses=problems(412),
 )  # fmt: skip
 async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
-    """Queue the URL again with new attempts, if it is still failed, or publish the message again. The dead letter is
-    deleted when that is done.
+    """Replay a dead letter: queue its URL again with new attempts, if the URL is still failed, or publish its message
+    again.
 
-    If the crawl is `complete`, it runs again. If it finished for another reason, the URL waits in the queue until
-    `start`. A further failure makes a new dead letter. For a dead letter of kind `shard` (a URL shard that could not
-    be read) only the dead letter is deleted, because its URLs were published again automatically.
+    The dead letter is deleted when that is done. If the crawl is `complete`, it runs again. If it finished for another
+    reason, the URL waits in the queue until `start`. A further failure creates a new dead letter. For a dead letter of
+    kind `shard` (a URL shard that could not be read) only the dead letter is deleted, because its URLs were published
+    again automatically.
     """
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
 
 
 @router.delete("/{letter:int}", status_code=202, summary="Discard a dead letter", responses=problems(412))
 async def discard_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
-    """Delete the dead letter with its evidence. A URL remains failed."""
+    """Delete the dead letter with its evidence. If it was created for a URL, the URL remains failed."""
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.DISCARD)
 
 

@@ -17,7 +17,7 @@ router = Router(tags=["health"])
 
 @router.get("/livez", summary="Check that the process is alive")
 async def livez() -> Health:
-    """Return 200. That the response arrives shows that the event loop of the process runs."""
+    """Return 200. A response shows that the event loop of the process runs."""
     return Health(status="ok")
 
 

@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/items: the items that rules extracted from pages, in pages of a list.
+"""/v1/crawls/{name}/items: list the items that rules extracted from pages.
 
 The module `exports` returns all items of a crawl as one file.
 """

@@ -151,7 +151,7 @@ async def get_cluster_lag(served: Served) -> Lag:
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
     """Return the lag of one crawl.
 
-    Its number of waiting reports is that of all crawls, because it is not counted by crawl.
+    The number of waiting reports covers all crawls, because reports are not counted by crawl.
     """
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)

@@ -192,8 +192,7 @@ async def _bytes(
 
 
 def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
-    """Return the range of bytes that a Range header asks for: the first byte, and the one after the last (RFC 9110
-    §14.1.2).
+    """Return the first byte that a Range header asks for, and the one after the last (RFC 9110 §14.1.2).
 
     `asked`: the match of `_RANGE`. `size`: the size of the file. If the file has no such bytes, the first number is not
     below the second.

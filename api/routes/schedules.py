@@ -114,8 +114,8 @@ async def put_schedule(
 async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> DeclarationPlan:
     """Return what a PUT of the schedule would change, without changing anything. The request is validated as for a PUT.
 
-    If the crawl does not exist, or declares itself whether it runs, the plan only has a warning: this may be changed
-    before the PUT.
+    If the crawl does not exist, or its `desired` decides whether it runs, the plan has a warning and not an error.
+    Either may be changed before the PUT.
     """
     spec = wanted.spec()
     await _check(spec, served)
