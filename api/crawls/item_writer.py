@@ -4,12 +4,13 @@ Only the leader writes the table: items belong to no partition, and a single rea
 without a leader loses nothing, because the stream keeps the items. One transaction writes the rows and moves the
 position. It begins with its own fence (`ItemFence`), so a deposed leader writes nothing.
 
-An item is stored once the outcome of its page is accepted. That outcome comes shortly after the item, so a batch that
-is not full waits for it. Items whose outcome is not applied by then wait in the table (`ItemTable.settle`).
+An item is stored once the outcome of its page is accepted. The outcome usually comes shortly after the item, so the
+writer waits for it before it applies a batch that is not full. If the outcome is still missing, the item waits in the
+table until `ItemTable.settle` stores or drops it.
 
-Messages that the stream dropped before they were read (`items_age_s`, `items_bytes`) are missing in the table. This is
-logged, counted and raised as an alarm. A message that can never be applied becomes a dead letter and stalls nothing. A
-write that a full disk refuses is retried in place; every attempt carries the fence.
+If the stream drops messages before they are read (`items_age_s`, `items_bytes`), their items are missing in the table.
+This is logged, counted and raised as an alarm. A message that can never be applied becomes a dead letter, so that the
+next ones are applied. A write that a full disk refuses is retried in place; every attempt carries the fence.
 """
 
 import asyncio

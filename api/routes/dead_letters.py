@@ -71,13 +71,12 @@ async def get_dead_letter(letter: Letter, served: Served, response: Response) ->
     responses=problems(412),
 )  # fmt: skip
 async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: Expected) -> CommandAccepted:
-    """Replay a dead letter: queue its URL again with new attempts, if the URL is still failed, or publish its message
-    again.
+    """Replay a dead letter: queue its URL again with new attempts, or publish its message again.
 
-    The dead letter is deleted when that is done. If the crawl is `complete`, it runs again. If it finished for another
-    reason, the URL waits in the queue until `start`. A further failure creates a new dead letter. For a dead letter of
-    kind `shard` (a URL shard that could not be read) only the dead letter is deleted, because its URLs were published
-    again automatically.
+    A URL is queued only if it is still failed. The dead letter is deleted when the command is applied. If the crawl is
+    `complete`, it runs again. If it finished for another reason, the URL waits in the queue until `start`. A further
+    failure creates a new dead letter. For a dead letter of kind `shard` (a URL shard that could not be read) only the
+    dead letter is deleted, because its URLs were published again automatically.
     """
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
 
