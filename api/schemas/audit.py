@@ -9,7 +9,7 @@ from shared.domain.ops.audit import AuditLine
 
 
 class AuditEntry(Model):
-    """A change that was made over the API."""
+    """One entry of the audit log: a change that was made over the API, with the values before and after it."""
 
     id: int = field("The number of the entry. Later entries have greater numbers.", 99)
     at: datetime = field("When the change was made.", "2030-01-01T08:12:30Z")
@@ -22,12 +22,12 @@ class AuditEntry(Model):
 
 
 def audit_body(line: AuditLine) -> AuditEntry:
-    """Return an entry of the audit log as the API shows it."""
+    """Return one entry of the audit log as the API shows it. Decode its values before and after the change."""
     return AuditEntry.of(line, before=_kept(line.before), after=_kept(line.after))
 
 
 def _kept(text: str | None) -> Any:
-    """Return stored JSON decoded, and any other text unchanged."""
+    """Decode a stored value of the audit log. Return text that is not JSON unchanged, and None for None."""
     if text is None:
         return None
     try:

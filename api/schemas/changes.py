@@ -21,7 +21,7 @@ from shared.domain.web.text_diff import TextDiff
 
 
 class ChangeName(StrEnum):
-    """What happened to a page, as the API names it."""
+    """The kind of a page change: the page is new, its content changed, or it is gone from the site."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -29,7 +29,7 @@ class ChangeName(StrEnum):
 
 
 class PageChangeSummary(Model):
-    """A page that was new, had changed or was gone."""
+    """One recorded change of a page: the crawl found that it is new, has changed, or is gone."""
 
     kind: ChangeName = field("What happened to the page.")
     at: datetime = field("When the crawl recorded it.", "2030-01-01T08:12:30Z")
@@ -40,7 +40,7 @@ class PageChangeSummary(Model):
 
 
 class ChangesGap(Model):
-    """Changes that the request asked for, and that are deleted."""
+    """The requested changes that are missing from the list, because retention has deleted them."""
 
     reason: Literal["expired"] = field("Retention deleted them (`retention.changes_days`).", "expired")
     deleted_until: datetime = field(
@@ -49,7 +49,7 @@ class ChangesGap(Model):
 
 
 class PageChangeList(Listing[PageChangeSummary]):
-    """One page of the changes. The `Link` header has the address of the next."""
+    """One page of the list of changes. The `Link` header has the address of the next page."""
 
     gap: ChangesGap | None = Field(
         None, description="The changes at the beginning that are deleted. Null: none is, from `since` on."
@@ -57,7 +57,7 @@ class PageChangeList(Listing[PageChangeSummary]):
 
 
 class PageVersionSummary(Model):
-    """A version of a page."""
+    """One stored version of a page, in the list of the page's versions."""
 
     version: int = field("Its number, from 1.", 2)
     newest: bool = field("True: it is the stored page.")
@@ -74,7 +74,7 @@ class PageVersionSummary(Model):
 
 
 class PageDiff(Model):
-    """The difference of the texts of two versions of a page."""
+    """The line-by-line difference between the texts of two versions of a page."""
 
     before: int = field("The number of the version before.", 1)
     after: int = field("The number of the version after.", 2)
@@ -88,7 +88,10 @@ class PageDiff(Model):
 
 
 class RecrawlPlan(Model):
-    """What fetching the stored pages again would need and give, by the rates of change that their fetches showed."""
+    """An estimate for fetching the stored pages again: the requests it needs, and how fresh it keeps the pages.
+
+    It is based on how often earlier fetches found the pages changed.
+    """
 
     pages: int = field("The number of stored pages whose rate of change is estimated.", 870)
     requests_per_day: float = field("The number of requests a day that they would get.", 1000.0)
@@ -98,7 +101,11 @@ class RecrawlPlan(Model):
 
 
 def recrawl_plan(spec: Recrawl, counts: Mapping[str, int]) -> RecrawlPlan | None:
-    """Return what a section `recrawl` would need and give. `counts`: pages by bucket. None without pages or policy."""
+    """Return what the section `recrawl` of a spec would cost in requests, and how fresh it would keep the pages.
+
+    `counts` is the number of the crawl's stored pages in each bucket of change rates. The keys are bucket numbers as
+    text. Return None if no page is counted, or if the section sets no policy.
+    """
     pages = {int(bucket): n for bucket, n in counts.items() if n > 0}
     if not spec.used or not pages:
         return None
@@ -111,7 +118,7 @@ def recrawl_plan(spec: Recrawl, counts: Mapping[str, int]) -> RecrawlPlan | None
 
 
 def change_body(change: PageChangeView) -> PageChangeSummary:
-    """Return a change as the API shows it."""
+    """Return a page change as the API lists it."""
     return PageChangeSummary.of(
         change,
         kind=ChangeName(change.kind.name.lower()),
@@ -121,7 +128,7 @@ def change_body(change: PageChangeView) -> PageChangeSummary:
 
 
 def version_body(version: PageVersion) -> PageVersionSummary:
-    """Return a version as a list of versions shows it."""
+    """Return one version of a page as the API lists it."""
     return PageVersionSummary.of(
         version,
         digest=labelled_sha1(version.digest) if version.digest else None,
@@ -130,7 +137,7 @@ def version_body(version: PageVersion) -> PageVersionSummary:
 
 
 def diff_body(before: int, after: int, diff: TextDiff) -> PageDiff:
-    """Return a difference as the API shows it."""
+    """Return the difference between two versions of a page as the API shows it. `before`, `after`: their numbers."""
     return PageDiff.of(diff, before=before, after=after)
 
 
@@ -138,7 +145,10 @@ KINDS = {name: ChangeKind[name.name] for name in ChangeName}
 
 
 def gap_of(after_ms: int, deleted_ms: int | None) -> ChangesGap | None:
-    """Return the gap of a read that begins at `after_ms`, if changes up to `deleted_ms` are deleted (Unix ms)."""
+    """Return the gap at the start of a list of changes that begins at `after_ms`. Return None if it has no gap.
+
+    `deleted_ms`: retention has deleted the changes up to this time. None if it has deleted none. Times are Unix ms.
+    """
     if deleted_ms is None or deleted_ms < after_ms:
         return None
     return ChangesGap(reason="expired", deleted_until=moment_of(deleted_ms))

@@ -13,7 +13,11 @@ from shared.wire.messages import MasterStatus, WorkerStatus
 
 
 class MemberState(StrEnum):
-    """The state of a member. A `draining` member finishes its work and takes no more; a `drained` one has none left."""
+    """The state of a member.
+
+    An `active` member takes on work. A `draining` member takes on no new work and finishes what it has. A `drained`
+    member has no work left.
+    """
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -21,7 +25,7 @@ class MemberState(StrEnum):
 
 
 class Member(Model):
-    """A master or worker that is alive."""
+    """A master or worker that is registered in the cluster now."""
 
     id: str = field("The id that the member was started with.", "m1")
     version: str = field("The version of orb that it runs.", "0.1.0")
@@ -36,7 +40,7 @@ class Member(Model):
 
 
 class MasterLoad(Model):
-    """The load of a master, as it reported it last."""
+    """The load of a master, from its latest status report."""
 
     partitions: int = field("The number of partitions that it owns and has loaded.", 64)
     shards: int = field("The number of URL shards of these partitions that are leased to workers.", 12)
@@ -56,7 +60,7 @@ class Master(Member):
 
 
 class WorkerLoad(Model):
-    """The load of a worker, as it reported it last."""
+    """The load of a worker, from its latest status report."""
 
     visits: int = field("The number of URL shards that it can process at a time.", 64)
     active_visits: int = field("The number of URL shards that it is processing.", 12)
@@ -82,14 +86,14 @@ class Worker(Member):
 
 
 class DrainingMembers(Model):
-    """The members that should drain, alive or not."""
+    """The members that operators have asked to drain, including members that are not running now."""
 
     masters: list[str] = field("The ids of masters that are to drain, alive or not.", ["m1"])
     workers: list[str] = field("The ids of workers that are to drain, alive or not.", ["w1"])
 
 
 class DrainState(Model):
-    """The drain of a member, as operators want it."""
+    """Whether operators have asked a member to drain, and whether the member is running."""
 
     id: str = field("The member's id.", "w1")
     role: MemberRole = field("Whether it is a master or a worker.")
@@ -126,7 +130,13 @@ class Cluster(Model):
 def master_body(
     member: MemberRecord, partitions: int, status: MasterStatus | None, *, leading: bool, wanted: bool
 ) -> Master:
-    """Return a master as the API shows it. `wanted`: it should drain, although it may not have applied that yet."""
+    """Return a master as the API shows it.
+
+    - `partitions`: the number of partitions that the leader has assigned to it.
+    - `status`: its latest status report, None if there is no recent one.
+    - `leading`: True if it is the leader.
+    - `wanted`: True if an operator has asked it to drain. The master may not have begun to drain yet.
+    """
     draining = wanted or member.draining
     idle = status is not None and status.draining and not (status.leading or status.partitions or partitions or leading)
     return Master.of(
@@ -141,7 +151,11 @@ def master_body(
 
 
 def worker_body(member: MemberRecord, load: WorkerActivity | None, *, wanted: bool) -> Worker:
-    """Return a worker as the API shows it. `wanted`: it should drain, although it may not have applied that yet."""
+    """Return a worker as the API shows it.
+
+    - `load`: its latest status report, None if there is no recent one.
+    - `wanted`: True if an operator has asked it to drain. The worker may not have begun to drain yet.
+    """
     draining = wanted or member.draining
     idle = load is not None and load.status.draining and load.status.busy == 0
     return Worker.of(

@@ -39,10 +39,11 @@ _BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le"}
 
 
 def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callable[[str, str, float], Any]:
-    """Return a function that returns the field of a setting, by its name in `part`, which has its bounds.
+    """Return a function that makes the pydantic field of a setting, with the setting's bounds and default.
 
-    The function takes the name, a description and an example. `started` are the values of a member that was started
-    without flags.
+    The returned function takes the name of the setting in `part`, a description and an example. It reads the bounds
+    from the JSON schema of `part`. The description names the default, which is the setting's value in `started`: the
+    values of a member that was started without flags.
     """
     schema = msgspec.json.schema(part)["$defs"][part.__name__]["properties"]
 
@@ -72,13 +73,13 @@ _retention: Final = _settings(RetentionPart, DEFAULTS["retention"])
 
 
 class _Values(RequestModel):
-    """Settings that may be left out. In JSON, 2.0 is a whole number too."""
+    """One section of the hot configuration. Every setting may be left out. A JSON number such as 2.0 counts as 2."""
 
     _whole = field_validator("*", mode="before")(as_whole)
 
 
 class WorkerValues(_Values):
-    """Settings of workers. A setting that is null or left out has the value that each worker was started with."""
+    """Settings of workers. If a setting is null or left out, each worker uses the value that it was started with."""
 
     max_visits: int | None = _worker(
         "max_visits",
@@ -94,7 +95,7 @@ class WorkerValues(_Values):
 class MasterValues(_Values):
     """Settings of masters, as owners of partitions.
 
-    A setting that is null or left out has the value that each master was started with.
+    If a setting is null or left out, each master uses the value that it was started with.
     """
 
     grant_s: float | None = _master(
@@ -133,8 +134,10 @@ class MasterValues(_Values):
 
 
 class StorageValues(_Values):
-    """When the disk or size limit of a database, NATS or an archive counts as full. Then no new work begins that would
-    fill it, until enough is free."""
+    """When a database, NATS or an archive counts as full, by its disk or its size limit.
+
+    While a resource counts as full, no work begins that would fill it further.
+    """
 
     high_watermark_ratio: float | None = _storage(
         "high_watermark_ratio", "The used share from which a resource counts as full.", 0.95
@@ -185,7 +188,7 @@ class RetentionValues(_Values):
 class HotConfiguration(RequestModel):
     """All settings that can be changed without a restart.
 
-    A setting that is null or left out has the value that each member was started with.
+    If a setting is null or left out, each member uses the value that it was started with.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
@@ -208,7 +211,7 @@ class HotConfiguration(RequestModel):
 
 
 class ConfigRevision(Model):
-    """The hot configuration at a revision."""
+    """One revision of the hot configuration: its settings, and when and by which API key it was created."""
 
     revision: int = field(
         "The number of the revision. Every change increments it; 0 means that the configuration was never changed.", 3
@@ -223,12 +226,12 @@ class ConfigRevision(Model):
 
 
 def config_of(wanted: HotConfiguration) -> HotConfig:
-    """Return the hot configuration that a request body asks for."""
+    """Convert the hot configuration of a request body to the domain's type."""
     return msgspec.convert(wanted.model_dump(exclude_none=True), HotConfig)
 
 
 def config_settings(config: HotConfig) -> dict[str, Any]:
-    """Return what a configuration sets, as JSON has it, with all its parts."""
+    """Return the settings that a configuration sets, as JSON values. A section that sets nothing is an empty object."""
     settings: dict[str, Any] = msgspec.to_builtins(config)
     return {name: {} for name in ("worker", "pools", "master", "storage", "retention")} | settings
 

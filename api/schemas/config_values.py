@@ -1,4 +1,4 @@
-"""The request and response bodies of one value of the hot configuration, and the names of all values."""
+"""The request and response bodies for a single setting of the hot configuration, and the names of all settings."""
 
 import hashlib
 import re
@@ -51,37 +51,47 @@ Scalar = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value of the hot configuration. `path`: where it is in the document. `part`: the body that has its field."""
+    """One setting of the hot configuration, such as `worker.max_visits`.
+
+    - `path`: the keys that lead to it in the configuration document.
+    - `part`: the model of the section that contains it.
+    """
 
     path: tuple[str, ...]
     part: type[BaseModel]
 
     @property
     def name(self) -> str:
-        """The name of the value: its path, joined by dots."""
+        """The name of the setting: its path, joined by dots."""
         return ".".join(self.path)
 
     @property
     def usual(self) -> tuple[str, str]:
-        """The part and name of the value that holds where this one is not set."""
+        """The section and name of the setting that applies where this one is not set.
+
+        For a setting of a pool, that is the setting of the same name for all workers. Otherwise it is this setting.
+        """
         return ("worker" if self.path[0] == _POOLS else self.path[0], self.path[-1])
 
     @property
     def default(self) -> Scalar:
-        """The value of a member that was started without flags."""
+        """The value that a member uses if it was started without flags and no configuration sets another."""
         part, name = self.usual
         value: Scalar = DEFAULTS["master"][name] if part == _LOG_LEVEL else DEFAULTS[part][name]
         return value
 
     def of(self, config: HotConfig) -> Scalar | None:
-        """Return the value that the configuration sets, None if it does not."""
+        """Return the value that `config` sets for this setting. Return None if it sets none."""
         found: Any = msgspec.to_builtins(config)
         for part in self.path:
             found = found.get(part) if isinstance(found, dict) else None
         return found if isinstance(found, Scalar) else None
 
     def read(self, given: Scalar) -> Scalar:
-        """Return the value as it is stored. Raise ValidationError if the setting cannot have it."""
+        """Check a value from a request and return it as it is stored.
+
+        Raise ValidationError if the setting cannot have it.
+        """
         body = self.part.model_validate({self.path[-1]: given})
         outer: Any = body.model_dump(exclude_none=True)
         for part in reversed(self.path[:-1]):
@@ -92,12 +102,15 @@ class Setting:
 
 
 def settings() -> Iterable[str]:
-    """Return the names of all values, except those of single pools."""
+    """Return the names of all settings, except the settings of single pools."""
     return [_LOG_LEVEL, *(f"{part}.{name}" for part, body in _PARTS.items() for name in body.model_fields)]
 
 
 def setting_of(name: str) -> Setting | None:
-    """Return the value with this name, such as `worker.max_visits` or `pools.eu.max_visits`. None if there is none."""
+    """Return the setting with this name, such as `worker.max_visits` or `pools.eu.max_visits`.
+
+    Return None if no setting has this name. The pool of a name need not exist.
+    """
     match name.split("."):
         case ["log_level"]:
             return Setting((name,), HotConfiguration)
@@ -109,7 +122,10 @@ def setting_of(name: str) -> Setting | None:
 
 
 def names_like(name: str) -> Iterable[str]:
-    """Return the names of which `name` may be a misspelling. Those of a pool are among them if `name` has a pool."""
+    """Return the names of settings with which to compare a misspelled `name`, to suggest the closest.
+
+    If `name` may be a setting of a pool, the settings of that pool are included.
+    """
     first, _, rest = name.partition(".")
     pool = rest.partition(".")[0]
     of_pool = [f"{_POOLS}.{pool}.{field}" for field in WorkerValues.model_fields]
@@ -117,14 +133,17 @@ def names_like(name: str) -> Iterable[str]:
 
 
 def _scalar(given: Any) -> Any:
-    """Refuse what no setting can have, in one sentence instead of one for each type."""
+    """Return a number or a text unchanged. Raise ValueError for anything else.
+
+    Pydantic alone would report one error for each type of Scalar.
+    """
     if isinstance(given, bool) or not isinstance(given, Scalar):
         raise ValueError("expected a number or a text; DELETE gives the setting its default again")
     return given
 
 
 class ConfigValueInput(RequestModel):
-    """The new value of one setting."""
+    """The new value of one setting of the hot configuration."""
 
     value: Annotated[Scalar, BeforeValidator(_scalar)] = Field(
         description="The value, within the limits that GET shows.", examples=[512]
@@ -132,7 +151,7 @@ class ConfigValueInput(RequestModel):
 
 
 class ConfigValue(Model):
-    """One value of the hot configuration."""
+    """One setting of the hot configuration: its value, default and limits."""
 
     name: str = field("The name of the setting: its place in the configuration.", "worker.max_visits")
     description: str = field("What it sets.", "The number of URL shards that a worker holds at a time.")
@@ -152,7 +171,10 @@ class ConfigValue(Model):
 
 
 def value_body(setting: Setting, config: HotConfig, longest_grant_s: float) -> ConfigValue:
-    """Return a value of the configuration as the API shows it. `longest_grant_s`: the masters' start-up value."""
+    """Return a setting of the hot configuration as the API shows it.
+
+    `longest_grant_s` is the `grant_s` with which the masters were started. It is the maximum of `master.grant_s`.
+    """
     text, number = _described(setting.part)[setting.path[-1]]
     value, kind = setting.of(config), number.get("type")
     longest = longest_grant_s if setting.name == _GRANT else number.get("maximum")
@@ -173,7 +195,7 @@ def value_body(setting: Setting, config: HotConfig, longest_grant_s: float) -> C
 
 @cache
 def _described(part: type[BaseModel]) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-    """Return for each setting of a part its description and the JSON schema of its value, as OpenAPI has them."""
+    """Return the description (without the default) and the JSON schema of each setting of a section, by name."""
     properties = part.model_json_schema()["properties"]
     return {
         name: (
@@ -186,7 +208,10 @@ def _described(part: type[BaseModel]) -> Mapping[str, tuple[str, Mapping[str, An
 
 
 def tag_of(shown: ConfigValue) -> str:
-    """Return the tag of a value (HTTP ETag). It changes with the value, and with what holds; with no other value."""
+    """Return the ETag of a setting as shown. It changes when the set value, the effective value or the default changes.
+
+    Changes of other settings do not change it, unless they change the effective value of this one.
+    """
     parts = (shown.name, shown.value, shown.effective, shown.default)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 

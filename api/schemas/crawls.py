@@ -50,7 +50,7 @@ SpecJson = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class GivenSpec:
-    """A valid spec from a request. `name` is the crawl's name that the spec contains, None if it contains none."""
+    """A valid spec from a request. `name` is the name of the crawl if the spec contains one, else None."""
 
     spec: CrawlSpec
     name: str | None
@@ -59,7 +59,7 @@ class GivenSpec:
 def given_spec(data: Any) -> GivenSpec:
     """Check a spec from a request body and return it. Raise SpecError with all problems of the spec.
 
-    SpecError is a ValueError, so pydantic reports it together with the problems of other fields.
+    SpecError is a ValueError, so pydantic reports it together with the problems of other fields of the body.
     """
     spec = parse_spec(data)
     return GivenSpec(spec, spec.name if "name" in data else None)
@@ -98,7 +98,7 @@ Desired = Annotated[
 
 
 class CrawlInput(RequestModel):
-    """A crawl to create."""
+    """The body of a request that creates a crawl."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
@@ -114,7 +114,7 @@ class CrawlInput(RequestModel):
 
 
 class CrawlReplacement(RequestModel):
-    """The spec and labels that a crawl gets instead of its present ones."""
+    """The body of a PUT of a crawl: its whole spec and all its labels. They replace the present ones."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{name: EXAMPLE[name] for name in ("labels", "spec")}]})
 
@@ -129,7 +129,10 @@ class CrawlReplacement(RequestModel):
 
 
 class CrawlPatch(RequestModel):
-    """A merge patch (RFC 7396) of `spec`, `labels` and `desired`: null removes a field, which then has its default."""
+    """A merge patch (RFC 7396) of `spec`, `labels` and `desired`.
+
+    A null removes a field, which then has its default.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"spec": {"budget": {"max_pages": 50000}}}]})
 
@@ -148,7 +151,7 @@ class CrawlPatch(RequestModel):
 
 
 class _CrawlState(Model):
-    """The state of a crawl."""
+    """The fields that all views of a crawl have: its name, labels and state, but not its spec."""
 
     name: CrawlName
     id: int = field("The crawl's number. It is never reused, even if the name is.", 7)
@@ -192,20 +195,20 @@ class _CrawlState(Model):
 
 
 class Crawl(_CrawlState):
-    """A crawl: its declaration and its state."""
+    """A crawl: its spec, labels and state."""
 
     spec: SpecJson
 
 
 class CrawlSummary(_CrawlState):
-    """A crawl in a list of crawls."""
+    """A crawl in a list of crawls. Its spec is included only on request."""
 
     seeds: int = field("The number of seeds in the spec.", 1)
     spec: SpecJson | None = Field(None, description="The spec. Null unless the request has `fields=spec`.")
 
 
 class Revision(Model):
-    """A revision of a crawl's spec."""
+    """One revision of a crawl's spec."""
 
     revision: int = field("The number of the revision.", 1)
     created_at: datetime = field("When the revision was created.", "2030-01-01T08:00:00Z")
@@ -213,7 +216,7 @@ class Revision(Model):
 
 
 class RevisionSummary(Model):
-    """A revision of a crawl's spec, in a list of revisions."""
+    """One revision of a crawl's spec, in a list of revisions. The spec is included only on request."""
 
     revision: int = field("The number of the revision.", 1)
     created_at: datetime = field("When the revision was created.", "2030-01-01T08:00:00Z")
@@ -237,7 +240,7 @@ class RevisionDiff(Model):
 
 
 class ScopePlan(Model):
-    """What a changed scope would do to the URLs that the crawl has found."""
+    """What a change of the scope would do to the URLs that the crawl has found so far."""
 
     queued: int = field("The number of URLs that are queued now, with those that wait for their next fetch.", 120000)
     leaving: int = field("How many of them the new scope would exclude.", 90000)
@@ -258,7 +261,7 @@ class ScopePlan(Model):
 
 
 class Plan(Model):
-    """What a PUT of this crawl would change. Nothing was changed."""
+    """What a PUT of this crawl would change. The plan itself changes nothing."""
 
     action: str = field("What a PUT would do: `create`, `update` or `none`.", "update")
     revision: int = field("The number of the revision that the crawl would have.", 2)
@@ -278,7 +281,10 @@ class Plan(Model):
 
 
 class CommandStatus(Model):
-    """A command and how far it is applied. Each partition applies it once, in order."""
+    """A command, and how many partitions have applied it.
+
+    Each partition applies a command once, in the order of requests.
+    """
 
     id: str = field("The command's id.", "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c")
     kind: str = field("What the command does.", "retry_failed")
@@ -288,7 +294,7 @@ class CommandStatus(Model):
 
 
 class CrawlVerbResult(Model):
-    """A crawl after a verb, and the command that applies the verb to its URLs."""
+    """The result of a verb: the crawl after it, and the command that applies the verb to the crawl's URLs, if any."""
 
     crawl: Crawl = field("The crawl after the verb.")
     command: str | None = Field(
@@ -300,7 +306,8 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """What this master sees around a crawl: the members, the cluster and the time."""
+    """What the state of a crawl depends on besides its own rows: status reports (`roster`), members (`plane`), and
+    time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -314,9 +321,9 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl needs of workers: a pool, and the networks that its spec opens.
+    """What a crawl's spec requires of workers: a pool, and the networks that it opens (`allow`).
 
-    `refused` is why workers cannot use a pattern of the spec, None if they can. `recrawls`: pages are fetched again.
+    `refused`: why workers cannot use a pattern of the spec, None if they can. `recrawls`: it fetches pages again.
     """
 
     pool: str
@@ -325,13 +332,13 @@ class Needs:
     recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what now stops a crawl in `state` with these needs, and which parts of its spec have no effect."""
+        """Return what stops a crawl in `state` now (nothing, unless it is seeding or running), and its warnings."""
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
         return Seen(refused, pressure, self.warnings(around) if self.allow else (), self.recrawls)
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
-        """Return a sentence for each network that the spec opens and the live workers of the pool do not."""
+        """Return a sentence for each network that the spec opens, but not every live worker of the pool."""
         workers = around.plane.members().workers
         allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
         return tuple(closed_networks(self.allow, allowed)) if allowed else ()
@@ -339,9 +346,9 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stops the dispatch of a crawl: a pattern that workers refuse, or resource pressure (None: nothing).
+    """What stops the dispatch of a crawl now: a pattern that workers refuse, or resource pressure. None: neither.
 
-    `warnings` names parts of its spec that have no effect now. `recrawls`: it fetches its pages again.
+    `warnings`: parts of its spec that have no effect now. `recrawls`: its spec fetches stored pages again.
     """
 
     refused: str | None
@@ -351,7 +358,7 @@ class Seen:
 
     @property
     def blocking_reason(self) -> str | None:
-        """A sentence that says why nothing of the crawl is dispatched; None if nothing stops it."""
+        """A sentence that says why no URL of the crawl is dispatched. None if nothing stops it."""
         return self.refused or (self.pressure.reason if self.pressure is not None else None)
 
     def resource_pressure(self) -> list[ResourcePressure]:
@@ -360,19 +367,19 @@ class Seen:
 
 
 def needs_of(spec: str) -> Needs:
-    """Return what a stored spec needs of workers."""
+    """Return what a stored spec requires of workers. `spec` is its JSON text."""
     read = summary_of(spec)
     refused = refused_pattern(read.scope, read.extract, read.recrawl, read.priority, read.overrides)
     return Needs(read.pool, read.egress.allow, refused, read.recrawl.used)
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
-    """Return the crawl as the API shows it, with what stops it now (`seen`)."""
+    """Return the crawl as a GET of it shows it. `seen`: what stops it now, and its warnings."""
     return Crawl.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec))
 
 
 def summary_body(crawl: DeclaredCrawl, around: Surroundings, *, spec: bool) -> CrawlSummary:
-    """Return the crawl as a list of crawls shows it now. `spec`: include the whole spec."""
+    """Return the crawl as a list of crawls shows it now. `spec`: True to include the whole spec."""
     seen = needs_of(crawl.spec).seen(crawl.state, around)
     return CrawlSummary.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec) if spec else None)
 
@@ -389,7 +396,7 @@ def _shown(crawl: DeclaredCrawl, seen: Seen) -> dict[str, Any]:
 
 
 def spec_body(spec: str) -> dict[str, Any]:
-    """Return a stored spec as the API shows it: without its name, which is a field of the crawl."""
+    """Return a stored spec (JSON) as the API shows it, without the name, which is a field of the crawl."""
     shown: dict[str, Any] = msgspec.json.decode(spec)
     shown.pop("name", None)
     return shown
@@ -401,20 +408,23 @@ def revision_body(revision: StoredRevision) -> Revision:
 
 
 def revision_summary(revision: StoredRevision, *, spec: bool) -> RevisionSummary:
-    """Return the revision as a list of revisions shows it. `spec`: include the whole spec."""
+    """Return the revision as a list of revisions shows it. `spec`: True to include the whole spec."""
     return RevisionSummary.of(revision, spec=spec_body(revision.spec) if spec else None)
 
 
 def changes_body(differences: list[Difference], *, below: str = "spec.") -> list[Change]:
-    """Return the differences between two specs as the API shows them. `below` is put before the path of each."""
+    """Return differences between two specs or declarations as the API shows them.
+
+    `below` is a prefix for the path of each difference, such as `labels.`.
+    """
     return [Change.of(each, path=below + each.path) for each in differences]
 
 
 def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int], outlinks: Mapping[str, int]) -> ScopePlan:
-    """Return what a changed scope would do.
+    """Return what a changed scope would do, as the API shows it. `tallies`: the crawl's excluded URLs by reason.
 
-    `tallies`: the crawl's excluded URLs by reason. `outlinks`: its pages with links that the scope left out, empty for
-    a scope that is not wider.
+    `outlinks`: the number of stored pages with links that the scope left out (`left_out`), and of pages whose links the
+    archive does not list completely (`unlisted`). It is empty if the new scope is not wider.
     """
     return ScopePlan(
         queued=change.queued,
@@ -429,5 +439,5 @@ def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int], outlinks: M
 
 
 def command_body(command: CommandProgress) -> CommandStatus:
-    """Return a command and how far it is applied, as the API shows it."""
+    """Return a command as the API shows it, with the number of partitions that have applied it."""
     return CommandStatus.of(command, requested_at=moment_of(command.at_ms))

@@ -13,7 +13,10 @@ from shared.wire.messages import Malformed
 
 
 class EventBody(Model):
-    """The `data` of an event in a stream. The stream's `event` is its `kind`, and `id` its position in the stream."""
+    """The `data` of one event in a stream.
+
+    The `event` of the message is its `kind`, and `id` its position in the stream.
+    """
 
     kind: str = field("What the event is about.", "crawl")
     about: str = field("The id of the crawl, schedule, member, partition or key that the event is about.", "7")
@@ -46,9 +49,9 @@ data: {"reason":"shutdown"}
 
 
 def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
-    """Return the bytes that show an event or a gap in a stream, and the event (None for a gap).
+    """Return an event or a gap as a message of a Server-Sent Events stream, and the decoded event (None for a gap).
 
-    For an unreadable event, return no bytes and None.
+    If the event cannot be decoded, return empty bytes and None.
     """
     if isinstance(item, EventGap):
         return frame("gap", msgspec.json.encode(item), item.resumes_at - 1), None
@@ -69,7 +72,12 @@ def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
 
 
 def frame(name: str, data: bytes, sequence: int | None = None) -> bytes:
-    """Return the bytes of one message of a stream. `data` is one line, because encoded JSON has no line breaks."""
+    """Return one message of a Server-Sent Events stream.
+
+    - `name`: the value of its `event` field.
+    - `data`: the value of its `data` field: JSON, so it has no line breaks.
+    - `sequence`: the value of its `id` field. None: the message has no id.
+    """
     place = b"" if sequence is None else b"id: %d\n" % sequence
     return b"event: %s\ndata: %s\n%s\n" % (name.encode(), data, place)
 
@@ -82,5 +90,8 @@ A client that needs only stored events may disconnect then.
 
 
 def ping(sequence: int) -> bytes:
-    """Return a keep-alive comment of a stream. It tells the client that it may continue after `sequence`."""
+    """Return a keep-alive message of a stream: a comment, and the id from which a client continues after a disconnect.
+
+    `sequence` is the position of the last event that the stream has passed.
+    """
     return b": ping\nid: %d\n\n" % sequence

@@ -14,7 +14,7 @@ Line = Annotated[str, StringConstraints(max_length=500, pattern=ONE_LINE)]
 
 
 class ExclusionChange(RequestModel):
-    """What may be changed of an exclusion."""
+    """The fields of an exclusion that can be changed: all but its target."""
 
     reason: Annotated[Line, StringConstraints(min_length=1)] = field(
         "Why nothing of it is crawled.", "the owner asked by mail"
@@ -32,14 +32,14 @@ class ExclusionChange(RequestModel):
     )
 
     def terms(self) -> ExclusionTerms:
-        """Return the terms as the database stores them."""
+        """Return the reason, requester, end and withdrawal of the exclusion as the database stores them."""
         return ExclusionTerms(
             self.reason, self.requested_by, None if self.until is None else max(0, ms_of(self.until)), self.withdraw
         )
 
 
 class ExclusionInput(ExclusionChange):
-    """An exclusion to create."""
+    """The body of a request that creates an exclusion."""
 
     target: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TARGET_CHARS, pattern=ONE_LINE)] = Field(
         description="A host (`example.org`, with its subdomains), a URL prefix (`https://example.org/private/`), an "
@@ -49,7 +49,7 @@ class ExclusionInput(ExclusionChange):
 
 
 class Exclusion(Model):
-    """What no crawl requests."""
+    """A host, URL prefix or address range that no crawl requests."""
 
     id: int = field("The exclusion's number.", 7)
     target: str = field("What is excluded, in canonical form.", "example.org")
@@ -69,7 +69,7 @@ class Exclusion(Model):
 
 
 def terms_body(terms: ExclusionTerms) -> dict[str, Any]:
-    """Return the terms as the API shows them, as JSON values."""
+    """Return the fields of an exclusion that can be changed, as JSON values."""
     shown: dict[str, Any] = msgspec.to_builtins(
         {
             "reason": terms.reason,
@@ -82,7 +82,7 @@ def terms_body(terms: ExclusionTerms) -> dict[str, Any]:
 
 
 def exclusion_body(stored: StoredExclusion, now_ms: int) -> Exclusion:
-    """Return an exclusion as the API shows it at `now_ms`."""
+    """Return an exclusion as the API shows it. `now_ms` (Unix ms) decides whether it is active."""
     terms = stored.terms
     return Exclusion(
         id=stored.exclusion_id,

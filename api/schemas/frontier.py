@@ -18,7 +18,7 @@ TRUNCATED: Final = (
 
 
 class Identity(Model):
-    """By how much counters differ that must agree: two drifts, which are 0 while nothing is being applied."""
+    """Two differences between counters that must agree. Both are 0 while nothing is being applied."""
 
     url_drift: int = field(
         "`discovered` - (`queued` + `leased` + `done` + `failed` + `excluded`). It is 0 while nothing is "
@@ -29,7 +29,7 @@ class Identity(Model):
 
 
 class HostSummary(Model):
-    """A host, with its queue of one crawl. The queue's counters are null if no crawl was named."""
+    """A host, and the counters of its queue in one crawl. The counters are null if the request named no crawl."""
 
     host: str = field("`name` or `name:port`, the unit of politeness.", "example.org")
     ip: str | None = field("The IP address that was used last. Null if no connection was made.", "192.0.2.7")
@@ -53,7 +53,7 @@ class HostSummary(Model):
 
 
 class LeftOutLink(Model):
-    """A link that a page has and the crawl did not follow."""
+    """A link that the crawl did not follow, and a page that has it."""
 
     url: str = field(
         "The first 300 characters of the link's URL. An ellipsis marks a longer one.", "https://example.com/"
@@ -62,7 +62,7 @@ class LeftOutLink(Model):
 
 
 class CrawlStats(Model):
-    """The counters of a crawl, counts by status and reason, and its rates."""
+    """The counters of a crawl, its counts by status and by reason, and its rates."""
 
     counters: dict[str, int] = field(
         "The number of URLs by state, and of pages and bytes.",
@@ -88,7 +88,7 @@ class CrawlStats(Model):
 
 
 class WaitingHost(Model):
-    """A host to which no request is sent now."""
+    """A host that gets no request now, with the reason and the end of the wait."""
 
     host: str = field("The host, with its port if that is not the scheme's own.", "example.org")
     reason: str = field(
@@ -108,7 +108,7 @@ class WaitingHost(Model):
 
 
 class CrawlWaits(Model):
-    """What hosts with queued URLs wait for. At most 200 of these hosts are examined."""
+    """The hosts with queued URLs that get no request now, and why. At most 200 hosts are examined."""
 
     standing: bool = field("No host may be asked now, and no request is under way.")
     number: int = field("The number of examined hosts that wait.", 1)
@@ -173,7 +173,7 @@ class UrlSummary(Model):
 
 
 class FetchSummary(Model):
-    """What the last fetch of a URL returned."""
+    """The result of the last fetch of a URL."""
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:12:30Z")
     status: int | None = field("The HTTP status. Null if there was no answer.", 200)
@@ -194,7 +194,7 @@ class FetchSummary(Model):
 
 
 class UrlDetail(Model):
-    """All that is known of a URL in a crawl."""
+    """Everything that the crawl has stored about one URL."""
 
     url: str = field("The URL in canonical form.", "https://example.org/guide/")
     fingerprint: str = field("The hash of the URL, 32 hexadecimal digits.", "8a5edab282632443219e051e4ade2d1d")
@@ -225,7 +225,7 @@ class UrlDetail(Model):
 
 
 class RuleVerdict(Model):
-    """What one rule of a crawl says about a URL."""
+    """Whether one rule of a crawl allows a fetch of the URL now, and why."""
 
     rule: str = field("The name of the rule.", "robots")
     allowed: bool = field("True if the rule allows a fetch of the URL now.")
@@ -233,7 +233,7 @@ class RuleVerdict(Model):
 
 
 class Explanation(Model):
-    """The state of a URL and the rules that apply to it."""
+    """The state of a URL in a crawl, and every rule that decides whether it may be fetched now."""
 
     url: str = field("The URL in canonical form.", "https://example.org/private/")
     known: bool = field("True if the crawl has discovered the URL.")
@@ -260,14 +260,14 @@ class Explanation(Model):
 
 
 class HostDetail(Model):
-    """A host and its queues of several crawls."""
+    """A host, and its queues in at most 100 crawls."""
 
     host: HostSummary = field("The host.")
     queues: list["QueueSummary"] = field("The queues of at most 100 crawls on this host.")
 
 
 class QueueSummary(Model):
-    """The counters of a crawl's queue on one host."""
+    """The counters of one crawl's queue on a host."""
 
     crawl: str = field("The name of the crawl.", "docs")
     queued: int = field("The number of queued URLs.", 280)
@@ -277,7 +277,7 @@ class QueueSummary(Model):
 
 
 class DeadLetter(Model):
-    """A URL or message that was given up."""
+    """A URL or message that was given up after its attempts, with the evidence."""
 
     id: int = field("The number of the dead letter.", 5)
     crawl_id: int | None = field("The number of its crawl. Null if the message could not be read.", 7)
@@ -289,7 +289,10 @@ class DeadLetter(Model):
 
 
 def host_body(host: HostView, *, of_a_crawl: bool = True) -> HostSummary:
-    """Return a host as the API shows it. `of_a_crawl`: include the counters of its queue."""
+    """Return a host as the API shows it.
+
+    `of_a_crawl`: True if `host` has the counters of its queue in one crawl. Otherwise the counters are null.
+    """
     return HostSummary.of(
         host,
         **({} if of_a_crawl else dict.fromkeys(("queued", "waiting", "leased", "pages"))),
@@ -306,7 +309,7 @@ def url_body(url: KnownUrl) -> UrlSummary:
 
 
 def detail_body(view: UrlView) -> UrlDetail:
-    """Return a URL with all details, as the API shows it."""
+    """Return everything that is stored about a URL, as the API shows it."""
     return UrlDetail.of(
         view,
         fingerprint=view.fingerprint.hex(),
@@ -321,9 +324,11 @@ def detail_body(view: UrlView) -> UrlDetail:
 
 
 def waits_body(waits: Waits, now_ms: int, *, more: bool, in_flight: bool) -> CrawlWaits:
-    """Return what hosts wait for, as the API shows it.
+    """Return the waiting hosts of a crawl as the API shows them.
 
-    `more`: not all hosts were examined. `in_flight`: requests are in progress.
+    - `now_ms`: the time (Unix ms) at which `waits` was computed.
+    - `more`: True if not all hosts of the crawl were examined.
+    - `in_flight`: True if workers have URLs of the crawl.
     """
     hosts = []
     for wait in waits.hosts:

@@ -5,13 +5,13 @@ from api.schemas.pressure import ResourcePressure
 
 
 class Health(Model):
-    """The answer of a process that runs."""
+    """The response of /livez. A process that answers is alive."""
 
     status: str = field("`ok`.", "ok")
 
 
 class Readiness(Model):
-    """Whether the master is ready to serve requests, and what it lacks."""
+    """The response of /readyz: whether the master is ready to serve requests, and what is missing."""
 
     status: str = field("`ok`, or `waiting` if a dependency does not answer.", "ok")
     missing: list[str] = field("The dependencies that do not answer.", ["database"])

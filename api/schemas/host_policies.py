@@ -17,7 +17,7 @@ MAX_REASON_CHARS: Final = 500
 
 
 def _time(text: str) -> str:
-    """Return the text if it is a time with a time zone. It is stored and shown as it was put."""
+    """Return `text` unchanged if it is a time with a time zone. Otherwise raise ValueError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -29,7 +29,7 @@ def _time(text: str) -> str:
 
 
 class BlockPolicy(RequestModel):
-    """Why no crawl sends a request to the host, and until when."""
+    """A block of a host: no crawl sends a request to it. It has a reason, and an end or none."""
 
     reason: Annotated[str, StringConstraints(min_length=1, max_length=MAX_REASON_CHARS, pattern=ONE_LINE)] = field(
         "Why the host is blocked. `explain` shows it.", "maintenance of the site"
@@ -49,7 +49,7 @@ class BlockPolicy(RequestModel):
 
 
 class HostPolicyInput(RequestModel):
-    """What holds for a host, for every crawl. What is left out is not set."""
+    """The policy of a host, which applies to every crawl. A field that is left out sets nothing."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
@@ -77,7 +77,7 @@ class HostPolicyInput(RequestModel):
 
 
 class EffectiveHostPolicy(Model):
-    """What a host policy sets at the time of the answer."""
+    """What a host policy sets at the time of the response: a block that has ended does not count."""
 
     delay_s: float = field("The least delay in seconds, in whole milliseconds. 0: the policy sets none.", 5.0)
     blocked: bool = field("True if the policy lets no crawl send a request to the host now.", True)
@@ -85,7 +85,7 @@ class EffectiveHostPolicy(Model):
 
 
 class HostPolicySummary(Model):
-    """The policy of a host. `delay_s`, `block` and `slots` are what was put."""
+    """The policy of a host. `delay_s`, `block` and `slots` have the values of the last PUT."""
 
     host: str = field("The host, as `name` or `name:port`. Its subdomains have policies of their own.", "example.org")
     delay_s: float | None = field("The least delay in seconds. Null if it is not set.", 5.0)
@@ -104,13 +104,13 @@ class HostPolicySummary(Model):
 
 
 def until_ms(policy: HostPolicyInput) -> int | None:
-    """Return the end of the policy's block in Unix ms, None if it has none."""
+    """Return the end of the policy's block in Unix ms. Return None without a block, or if the block has no end."""
     until = None if policy.block is None else policy.block.until
     return None if until is None else max(0, ms_of(datetime.fromisoformat(until)))
 
 
 def host_policy_body(stored: StoredHostPolicy, now_ms: int) -> HostPolicySummary:
-    """Return a policy as the API shows it at `now_ms`."""
+    """Return a host policy as the API shows it. `now_ms` (Unix ms) decides whether its block is in effect."""
     spec, limits = stored.spec, stored.limits
     block = None if spec.block is None else BlockPolicy(reason=spec.block.reason, until=spec.block.until)
     effective = EffectiveHostPolicy(

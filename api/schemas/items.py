@@ -13,7 +13,7 @@ ITEM_ID: Final = r"^[0-9a-f]{32}$"
 
 
 class Item(Model):
-    """An item that a rule extracted from a page."""
+    """An item: a record that a rule of the spec extracted from a page."""
 
     id: str = field("The item's id. It is the same for every fetch of its page.", "259b8e05857a7c0c0d60c4d4d9d40bd7")
     rule: str = field("The name of the rule that extracted it.", "product")
@@ -29,7 +29,7 @@ class Item(Model):
 
 
 def item_body(item: StoredItem) -> Item:
-    """Return an item as the API shows it."""
+    """Return a stored item as the API shows it."""
     return Item(
         id=item.id.hex(),
         rule=item.rule,

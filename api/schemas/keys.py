@@ -39,7 +39,7 @@ def _with_zone(moment: datetime) -> datetime:
 
 
 class KeySpec(RequestModel):
-    """What a key is to be: its role, and when and from where it is accepted."""
+    """The declaration of an API key: its role, and when and from where it is accepted."""
 
     role: Annotated[Role, Strict(False)] = field(_ROLE)
     kind: Annotated[IdentityKind, Strict(False)] = Field(IdentityKind.KEY, description=_KIND)
@@ -50,7 +50,7 @@ class KeySpec(RequestModel):
     certificate: _CERTIFICATE | None = Field(None, description=_BOUND, examples=["dns:terraform.example.org"])
 
     def bounds(self) -> dict[str, Any]:
-        """Return the fields of an ApiKey, in canonical form."""
+        """Return the end, networks and certificate of the key in canonical form, as keyword arguments of ApiKey."""
         return {
             "expires_at_ms": None if self.expires_at is None else ms_of(self.expires_at),
             "networks": tuple(dict.fromkeys(network_of(network) for network in self.networks)),
@@ -59,7 +59,7 @@ class KeySpec(RequestModel):
 
 
 class KeyInput(KeySpec):
-    """An API key to create."""
+    """The body of a request that creates an API key."""
 
     name: Annotated[str, StringConstraints(pattern=LABEL)] = field(
         f"The name of the key: {LABEL_WORDS}. It appears in the audit log.", "terraform"
@@ -67,7 +67,7 @@ class KeyInput(KeySpec):
 
 
 class KeyBounds(Model):
-    """The declaration of a key in canonical form, with all defaults."""
+    """The declaration of an API key in canonical form. Fields that were left out have their defaults."""
 
     role: Role = field("What it may do.")
     kind: IdentityKind = field(_KIND)
@@ -77,7 +77,7 @@ class KeyBounds(Model):
 
 
 class KeyView(Model):
-    """An API key, or a client certificate that needs none."""
+    """An API key. If its kind is `certificate`, a client certificate replaces the secret."""
 
     name: str = field("Its name. At most one key that is not revoked has it.", "terraform")
     id: str = field("Its id. It stays the same until the key is revoked.", "5f3c0a2b9d1e4f67")
@@ -97,14 +97,14 @@ class KeyView(Model):
 
 
 def key_body(key: ApiKey, secret: str | None = None) -> KeyView:
-    """Return an API key as the API shows it, with its secret if the key is new."""
+    """Return an API key as the API shows it. `secret` is the key itself, which is shown only when it is created."""
     bounds = _effective(key.role, key.kind, key.expires_at_ms, key.networks, key.certificate)
     spec = bounds.model_dump(mode="json") if key.spec is None else json.loads(key.spec)
     return KeyView.of(key, id=key.key_id, spec=spec, effective=bounds, key=secret)
 
 
 def key_plan(stored: ApiKey | None, wanted: KeySpec) -> DeclarationPlan:
-    """Return what a PUT of `wanted` would change of `stored`."""
+    """Return what a PUT of `wanted` would change. `stored` is the present key, None if it does not exist."""
     after = _effective(wanted.role, wanted.kind, **wanted.bounds())
     before = None if stored is None else key_body(stored).effective.model_dump(mode="json")
     return declaration_plan(before, after.model_dump(mode="json"))

@@ -31,21 +31,22 @@ _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}.*", re.ASCII)
 
 
 def field(description: str, *examples: Any) -> Any:
-    """Return a required field with a description, and with examples where the type does not say enough."""
+    """Return a required pydantic field with a description and, where the type does not say enough, examples."""
     return Field(description=description, examples=list(examples) or None)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, field))
 class Model(BaseModel):
-    """A request body or response body, or a part of one."""
+    """The base class of every request body and response body, and of their parts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def of(cls, value: object, **values: Any) -> Self:
-        """Return the body that shows `value`: its attributes of the fields' names, and `values` for other fields.
+        """Return a body whose fields are copied from the attributes of `value` with the same names.
 
-        A field `x_at` or `at` shows the attribute `x_at_ms` or `at_ms`, which is in Unix milliseconds.
+        `values` sets fields directly, instead of copying them. A field `at`, or one whose name ends in `_at`, is copied
+        from the attribute with `_ms` appended, and converted from Unix milliseconds to a datetime.
         """
         for name, attribute in _attributes(cls):
             if name not in values:
@@ -56,18 +57,18 @@ class Model(BaseModel):
 
 @cache
 def _attributes(body: type[Model]) -> list[tuple[str, str]]:
-    """Return the body's fields, and the attributes that they show."""
+    """Return each field of a body, with the attribute from which `Model.of` copies it."""
     return [(name, f"{name}_ms" if name == "at" or name.endswith("_at") else name) for name in body.model_fields]
 
 
 class RequestModel(Model):
-    """A request body. Its values are not coerced to another type: "yes" is not true, true is not a number."""
+    """The base class of request bodies. A value must have the type of its field: "yes" is not accepted for true."""
 
     model_config = ConfigDict(strict=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema, with the default of each property in its description."""
+        """Return the JSON schema, with the default of each property appended to its description."""
         schema = handler(core_schema)
         for part in handler.resolve_ref_schema(schema).get("properties", {}).values():
             if "description" in part:
@@ -76,9 +77,10 @@ class RequestModel(Model):
 
 
 def with_default(description: str, schema: Mapping[str, Any]) -> str:
-    """Return the description with the schema's default, so that it cannot differ from the code's.
+    """Return the description of a property with the default from its JSON schema appended.
 
-    It stays as it is if it names a default already, or if the default is an object, whose fields name their own.
+    Return it unchanged if the schema has no default, if it names a default already, or if the default is an object. The
+    fields of an object describe their own defaults.
     """
     if "default" not in schema or "Default:" in description or isinstance(schema["default"], dict):
         return description
@@ -86,14 +88,17 @@ def with_default(description: str, schema: Mapping[str, Any]) -> str:
 
 
 def _written_out(given: Any) -> Any:
-    """Refuse numbers, which pydantic would read as seconds since 1970."""
+    """Return a text that has the form of a time unchanged. Raise ValueError for any other value, such as a number.
+
+    Pydantic would accept a number as seconds since 1970.
+    """
     if not isinstance(given, str) or _MOMENT.fullmatch(given) is None:
         raise ValueError(f"expected {MOMENT}")
     return given
 
 
 def as_whole(given: Any) -> Any:
-    """Return a float without a fraction as an int, and anything else as it is."""
+    """Convert a float without a fraction to an int. Return any other value unchanged."""
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
@@ -105,7 +110,7 @@ Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]
 
 
 class Listing(Model, Generic[T]):
-    """One page of a list. The `Link` header has the address of the next."""
+    """One page of a list. The `Link` header has the address of the next page."""
 
     items: list[T] = Field(description="The entries of this page.")
     next: str | None = Field(
@@ -114,17 +119,17 @@ class Listing(Model, Generic[T]):
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """Return the schema's name: `CrawlList` for a list of CrawlSummary."""
+        """Return the name of a list's schema in the OpenAPI document, such as `CrawlList` for Listing[CrawlSummary]."""
         return f"{params[0].__name__.removesuffix('Summary').removesuffix('View')}List"
 
 
 def when(ms: int | None) -> datetime | None:
-    """Return the time of Unix milliseconds in UTC; None for None."""
+    """Convert Unix milliseconds to a datetime in UTC. Return None for None."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def moment_of(ms: int) -> datetime:
-    """Return the time of Unix milliseconds in UTC."""
+    """Convert Unix milliseconds to a datetime in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
@@ -133,8 +138,9 @@ _LATEST_MS: Final = 253_402_300_799_000
 
 
 def ms_of(moment: datetime) -> int:
-    """Return the Unix milliseconds of a time with a time zone, within the years 1 to 9999 in UTC.
+    """Convert a datetime with a time zone to Unix milliseconds.
 
-    A time zone may lead out of these years. Such a time could be stored, but not shown.
+    A time before year 1 or after year 9999 in UTC becomes the first or last time of these years, because a datetime in
+    UTC could not show it. A time zone can make such a time from a valid one.
     """
     return max(_EARLIEST_MS, min(int(moment.timestamp() * 1000), _LATEST_MS))

@@ -19,7 +19,7 @@ _MAX: Final = 2**63 - 1
 
 
 class ArchivePlace(Model):
-    """Where a WARC record is: its file, offset and length. The record is one gzip member of the file."""
+    """The location of a WARC record: its file, offset and length. The record is one gzip member of the file."""
 
     segment: str = field("The name of the WARC file.", "orb-w1-20300101080000-00001.warc.gz")
     offset: int = field("The offset of the record in bytes.", 10240)
@@ -27,7 +27,7 @@ class ArchivePlace(Model):
 
 
 class PageSummary(Model):
-    """A stored page."""
+    """A stored page, in a list of pages."""
 
     id: str = field("The page's id within its crawl.", "4099-8a5edab282632443219e051e4ade2d1d")
     url: str = field("The URL in canonical form.", "https://example.org/guide/")
@@ -49,7 +49,7 @@ class PageSummary(Model):
 
 
 class EarlierFetch(Model):
-    """Another fetch of the same URL. If it is later than the fetch of the page, it returned no page."""
+    """Another fetch of a page's URL than the stored one. If it is later than the stored one, it returned no page."""
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")
     status: int | None = field("The HTTP status. Null if there was no answer.", 503)
@@ -57,7 +57,7 @@ class EarlierFetch(Model):
 
 
 class PageDetail(PageSummary):
-    """A stored page with the record of its fetch."""
+    """A stored page, with details of its fetch and a list of the other fetches of its URL."""
 
     latency_ms: int = field("The duration of the fetch in milliseconds.", 85)
     links: int = field("The number of its links that the crawl followed.", 42)
@@ -76,7 +76,7 @@ class PageDetail(PageSummary):
 
 
 class SeedSource(StrEnum):
-    """Where a seed comes from: the spec, or an upload."""
+    """Where a seed was declared: in the spec, or in an upload after the crawl was declared."""
 
     SPEC = "spec"
     UPLOADED = "uploaded"
@@ -99,12 +99,15 @@ class SeedSummary(Model):
 
 
 def page_id(page: Page) -> str:
-    """Return the id of a page as it is written in the API: the host's id and the URL's fingerprint."""
+    """Return the id of a page in the API: the id of its host, a hyphen, and the hexadecimal fingerprint of its URL."""
     return f"{page.host_id}-{page.fingerprint.hex()}"
 
 
 def place_of(page: str) -> UrlPlace | None:
-    """Return the host id and fingerprint in a page's id (of the form PAGE_ID); None if no page can have that id."""
+    """Return the host id and the fingerprint in `page`, the id of a page. `page` must match PAGE_ID.
+
+    Return None if the host id is larger than any stored id.
+    """
     host, _, mark = page.partition("-")
     return UrlPlace(HostId(int(host)), Fingerprint(bytes.fromhex(mark))) if int(host) <= _MAX else None
 
@@ -122,7 +125,7 @@ def page_body(page: Page) -> PageSummary:
 
 
 def page_detail(view: PageView) -> PageDetail:
-    """Return a page with the record of its fetch, as the API shows it."""
+    """Return a stored page with details of its fetch, as the API shows it."""
     fetch = view.fetch
     history = [EarlierFetch(at=moment_of(at), status=status or None, reason=why) for at, status, why in fetch.history]
     return PageDetail.of(fetch, **dict(page_body(view.page)), history=history)
@@ -131,7 +134,11 @@ def page_detail(view: PageView) -> PageDetail:
 def seed_body(
     url: str, source: SeedSource, priority: int, context: SeedContext | None, known: SeedView | None
 ) -> SeedSummary:
-    """Return a seed as a list of seeds shows it. `known`: the state of its URL, None until the owner has applied it."""
+    """Return a seed as a list of seeds shows it.
+
+    - `url`, `source`, `priority`, `context`: the seed as it was declared. `context` has its labels and its source text.
+    - `known`: the stored state of its URL, None if the owner has not applied the seed yet.
+    """
     declared: dict[str, Any] = {"url": url, "source": source, "priority": priority}
     declared |= {"labels": labels_of(context), "given_source": source_of(context)}
     if known is None:

@@ -11,7 +11,7 @@ from shared.domain.crawl.spec_diff import spec_difference
 
 
 class DeclarationPlan(Model):
-    """What a PUT of this resource would change. Nothing was changed."""
+    """What a PUT of this resource would change. The plan itself changes nothing."""
 
     action: str = field("What a PUT would do: `create`, `update` or `none`.", "update")
     changes: list[Change] = field("The fields that would change. Empty if it would be created.")
@@ -21,7 +21,11 @@ class DeclarationPlan(Model):
 def declaration_plan(
     before: Mapping[str, Any] | None, after: Mapping[str, Any], warnings: list[str] | None = None
 ) -> DeclarationPlan:
-    """Compare declarations as JSON values. `before` is None if the resource does not exist."""
+    """Return the plan for a PUT that replaces the declaration `before` with `after`. Both are JSON values.
+
+    - `before`: None if the resource does not exist, so that the PUT would create it.
+    - `warnings`: sentences on what must exist before the PUT.
+    """
     if before is None:
         return DeclarationPlan(action="create", changes=[], warnings=warnings or [])
     differences = spec_difference(*(msgspec.json.encode(each).decode() for each in (before, after)))

@@ -9,7 +9,7 @@ from shared.domain.ops.watermarks import Pressure, Resource
 
 
 class ResourcePressure(Model):
-    """A resource of a member that is nearly full. No new work starts there until enough of it is free."""
+    """A nearly full resource of a member. The member begins no new work until enough of the resource is free."""
 
     resource: str = Field(
         description="`database`: the disk or size limit of the database; `nats`: the storage limit of NATS; "
@@ -25,5 +25,5 @@ class ResourcePressure(Model):
 
 
 def pressure_body(member: str, pressure: Iterable[Pressure]) -> list[ResourcePressure]:
-    """Return the nearly full resources of a member as the API shows them."""
+    """Return the nearly full resources of a member as the API shows them. `member` is its id."""
     return [ResourcePressure(resource=each.resource, member=member, detail=each.detail) for each in pressure]

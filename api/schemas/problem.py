@@ -6,7 +6,7 @@ from api.schemas.model import Model, field
 
 
 class FieldProblem(Model):
-    """What is wrong with one field of a request."""
+    """A problem of one field of a request: what is wrong, and how to correct it."""
 
     path: str = field("The field, as `spec.scope.include[2]`. Empty if the whole request is meant.", "spec.seeds")
     message: str = field("What is wrong with the field.", "is required")
@@ -18,7 +18,10 @@ class FieldProblem(Model):
 
 
 class ProblemBody(Model):
-    """An error, for programs (`type`, `status`, `errors`) and for people (`title`, `detail`, `hint`)."""
+    """The body of an error response.
+
+    Programs use `type`, `status` and `errors`. `title`, `detail` and `hint` are for people.
+    """
 
     type: str = field("The stable name of the kind of problem.", "urn:orbweaver:problem:not-found")
     title: str = field("The kind of problem in words.", "Not found")

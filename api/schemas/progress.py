@@ -1,4 +1,4 @@
-"""The response bodies of the lag and of the rates of a crawl."""
+"""The response bodies for the lag of the cluster or a crawl, and for the rates of a crawl."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from shared.wire.events import Event
 
 
 class Queue(Model):
-    """How many entries wait in a queue, and for how long the oldest has."""
+    """The number of entries that wait at one stage, and how long the oldest entry has waited."""
 
     count: int = field("The number of entries that wait.", 12)
     oldest_s: float | None = field("Seconds that the oldest entry has waited. Null if the queue is empty.", 1.5)
@@ -32,7 +32,7 @@ class Lag(Model):
 
 
 class QueuedParts(Model):
-    """The queued URLs of a crawl by why they are queued."""
+    """The number of queued URLs of a crawl, split by the reason why they are queued."""
 
     new: int = field("URLs that were never fetched, or are fetched again for their links.", 15)
     retry: int = field("URLs that wait for another attempt.", 2)
@@ -40,7 +40,7 @@ class QueuedParts(Model):
 
 
 class Rate(Model):
-    """The pages and bytes that a crawl stored per second, over one window of time."""
+    """The average number of pages and bytes that a crawl stored per second during the most recent window of time."""
 
     window_s: int = field("The length of the window in seconds.", 10)
     measured_s: float = field(
@@ -51,7 +51,7 @@ class Rate(Model):
 
 
 class Rates(Model):
-    """The pages and bytes that a crawl stores per second now, as the leader measured it."""
+    """The current speed of a crawl over several windows of time, as the leader measured it."""
 
     counted_at: datetime = field(
         "When the leader counted. It counts about once a second and publishes changes.", "2030-01-01T08:12:30Z"
@@ -60,13 +60,17 @@ class Rates(Model):
 
 
 def waiting_body(waiting: Waiting) -> Queue:
-    """Return the number and age of waiting entries as the API shows them."""
+    """Return the number of waiting entries of a stage, and the age of the oldest, as the API shows them."""
     oldest_s = None if waiting.oldest_s is None else round(waiting.oldest_s, 3)
     return Queue(count=waiting.count, oldest_s=oldest_s, is_lower_bound=waiting.more)
 
 
 def rates_body(stored: Delivered, event: Event) -> Rates:
-    """Return the rates in a crawl's progress event as the API shows them."""
+    """Return the rates of a crawl as the API shows them.
+
+    `event` is the decoded progress event of the crawl. `stored` is its message, which has the time at which it was
+    stored.
+    """
     return Rates(
         counted_at=moment_of(stored.at_ns // 1_000_000), windows=[Rate(**each) for each in event.data.get("rates", [])]
     )

@@ -46,14 +46,14 @@ EXAMPLE: Final[dict[str, Any]] = {
 
 
 class ScheduleWindow(RequestModel):
-    """The part of each day whose due times fire. A jitter or an outage may delay a firing beyond it."""
+    """The part of each day in which due times fire. A jitter or an outage may delay a firing past its end."""
 
     start: _Clock = field("When it begins, as HH:MM in the schedule's zone. Included.", "22:00")
     end: _Clock = field("When it ends, excluded. If it is before `start`, the window spans midnight.", "06:00")
 
 
 class ScheduleReplacement(RequestModel):
-    """What a schedule is to be."""
+    """The declaration of a schedule: which crawls, which verb, and when. A PUT replaces the present one as a whole."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
@@ -118,7 +118,7 @@ class ScheduleReplacement(RequestModel):
 
 
 class ScheduleInput(ScheduleReplacement):
-    """A schedule to create."""
+    """The body of a request that creates a schedule."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "nightly", **EXAMPLE}]})
 
@@ -126,14 +126,14 @@ class ScheduleInput(ScheduleReplacement):
 
 
 class NextFiring(Model):
-    """A due time that comes."""
+    """A future due time of a schedule, and when it fires."""
 
     due_at: datetime = field("The due time.", "2030-01-01T01:30:00Z")
     fires_at: datetime = field("When it fires: the due time and its jitter.", "2030-01-01T01:30:00Z")
 
 
 class ScheduleSummary(Model):
-    """A schedule in a list."""
+    """A schedule in a list of schedules."""
 
     name: ScheduleName
     id: int = field("The schedule's number. It is never reused, even if the name is.", 3)
@@ -165,7 +165,7 @@ class Schedule(ScheduleSummary):
 
 
 class FiringEffect(Model):
-    """What a firing did to one crawl."""
+    """What one firing of a schedule did to one crawl."""
 
     crawl: str = field("The crawl's name.", "docs")
     crawl_id: int | None = field("The crawl's number before the verb. Null if there was no such crawl.", 7)
@@ -176,7 +176,7 @@ class FiringEffect(Model):
 
 
 class ScheduleFiring(Model):
-    """What became of a due time, or of several that were missed in a row."""
+    """An entry in the history of a schedule: the result of one due time, or of several that were missed in a row."""
 
     due_at: datetime = field("The due time.", "2030-01-01T01:30:00Z")
     at: datetime = field("When it was handled.", "2030-01-01T01:30:00Z")
@@ -189,7 +189,10 @@ class ScheduleFiring(Model):
 
 
 def schedule_problems(spec: ScheduleSpec, now_ms: int) -> list[ScheduleProblem]:
-    """Return the problems of a declaration, with their fields."""
+    """Return what is wrong with a declaration, each problem with its field. Return an empty list if it is valid.
+
+    It is also a problem if the schedule is never due after `now_ms` (Unix ms).
+    """
     found = list(problems_of(spec))
     if found:
         return found
@@ -197,30 +200,36 @@ def schedule_problems(spec: ScheduleSpec, now_ms: int) -> list[ScheduleProblem]:
 
 
 def summary_body(stored: StoredSchedule) -> ScheduleSummary:
-    """Return a schedule as a list shows it."""
+    """Return a schedule as a list of schedules shows it."""
     return ScheduleSummary(**_summary(stored))
 
 
 def schedule_body(stored: StoredSchedule, warnings: list[str]) -> Schedule:
-    """Return a schedule with its next firings."""
+    """Return a schedule with its next firings, as the API shows it.
+
+    `warnings`: what keeps it from having an effect now.
+    """
     return Schedule(**_summary(stored), next_firings=list(_next(stored)), warnings=warnings)
 
 
 def plan_body(stored: StoredSchedule | None, wanted: ScheduleReplacement, warnings: list[str]) -> DeclarationPlan:
-    """Return what a PUT of `wanted` would change of `stored`."""
+    """Return what a PUT of `wanted` would change. `stored` is the present schedule, None if it does not exist.
+
+    `warnings`: sentences on what must exist before the PUT.
+    """
     before = None if stored is None else _declaration(summary_body(stored))
     return declaration_plan(before, _declaration(wanted), warnings)
 
 
 def firing_body(firing: Firing) -> ScheduleFiring:
-    """Return a line of the history."""
+    """Return an entry of a schedule's history as the API shows it."""
     effects = [FiringEffect.of(each) for each in firing.effects]
     times = {"due_at": moment_of(firing.due_ms), "until": moment_of(firing.until_ms)}
     return ScheduleFiring.of(firing, verb=str(firing.verb), effects=effects, **times)
 
 
 def _declaration(body: Model | RequestModel) -> dict[str, Any]:
-    """Return the fields that an operator declares, as JSON has them."""
+    """Return the declared fields of a schedule as JSON values, without its state and times."""
     return body.model_dump(mode="json", include=set(ScheduleReplacement.model_fields))
 
 

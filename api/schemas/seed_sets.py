@@ -19,7 +19,7 @@ _SEEDS: Final[dict[str, Any]] = {
 
 
 class SeedSetInput(RequestModel):
-    """The seeds of a set, which replace those that it has."""
+    """The body of a PUT of a seed set: all its seeds. They replace the present seeds of the set."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
@@ -31,7 +31,7 @@ class SeedSetInput(RequestModel):
 
 
 class SeedSetSummary(Model):
-    """A named set of seeds of a crawl, without its seeds."""
+    """A named set of seeds of a crawl. The seeds themselves are not included."""
 
     name: str = field("The set's name.", "partners")
     count: int = field("The number of its seeds.", 2)
@@ -47,7 +47,7 @@ class SeedSetSummary(Model):
 
 
 class SeedSet(SeedSetSummary):
-    """A named set of seeds of a crawl."""
+    """A named set of seeds of a crawl, with all its seeds."""
 
     seeds: Annotated[list[Any], WithJsonSchema({**_SEEDS, "examples": [EXAMPLE["seeds"]]})] = Field(
         description="The seeds, exactly as they were put."
@@ -55,12 +55,12 @@ class SeedSet(SeedSetSummary):
 
 
 def seed_set_summary(stored: StoredSeedSet) -> SeedSetSummary:
-    """Return a set as lists show it."""
+    """Return a seed set as a list of sets shows it, without its seeds."""
     return SeedSetSummary(**_common(stored))
 
 
 def seed_set_body(stored: StoredSeedSet) -> SeedSet:
-    """Return a set as the API shows it."""
+    """Return a seed set with its seeds, as the API shows it."""
     return SeedSet(**_common(stored), seeds=json.loads(stored.document))
 
 

@@ -15,7 +15,7 @@ class RejectedSeed(Model):
 
 
 class SeedReport(Model):
-    """How many lines of a seed upload were accepted, duplicate or rejected."""
+    """The result of a seed upload: how many of its lines were accepted, repeated or rejected."""
 
     lines: int = field("The number of lines that were read, including blank ones.", 1000)
     accepted: int = field("The number of seeds that are stored durably. Each is fetched, or excluded by a rule.", 997)
@@ -30,7 +30,7 @@ class SeedReport(Model):
 
 
 class SeedDeletion(RequestModel):
-    """The seeds to delete: those listed, or all that are not in the spec."""
+    """The seeds to delete: the listed ones, or (`all`) every seed that is not in the spec."""
 
     seeds: list[str] = Field(
         default_factory=list,
@@ -42,7 +42,7 @@ class SeedDeletion(RequestModel):
 
 
 class SeedDeletionAccepted(Model):
-    """The command that deletes the seeds, and the crawl's revision."""
+    """The response to a deletion of seeds: the command that deletes them, and the revision of the crawl's spec."""
 
     command: str = field("The id of the command: see /v1/commands/{id}.", "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c")
     revision: int = field("The number of the crawl's revision. It is a new one if the spec named a deleted seed.", 2)
