@@ -1,10 +1,10 @@
-"""The command `orb`. It puts the parts of the program together and has no code for use as a library.
+"""The command `orb`. It connects the parts of the program and is not a library.
 
-`main` finds the command that the first argument names and imports only that one. A command is a module with
-`configure(parser)` and `run(arguments) -> int`. `local` runs crawls and clusters on this machine. `data` reads a
-crawl's folder. `admin` maintains a cluster's database and keys. `ctl` uses the REST API. `dev` serves developers.
-`terminal` has input, output and exit codes.
+`main` finds the command that the first argument names, and imports only the module of that command. Such a module has
+`configure(parser)` and `run(arguments) -> int`. `local` runs crawls and clusters on this machine. `data` reads the
+folder of a crawl. `admin` maintains the database and keys of a cluster. `ctl` uses the REST API. `dev` has commands for
+developers. `terminal` has input, output and exit codes.
 
-An error that the user can fix is `Usage` or `Environment` (`terminal.exits`), with one sentence that says what to do.
-Any other exception is a bug and keeps its traceback.
+An error that the user can fix is `Usage`, `Failed` or `Environment` (`terminal.exits`). Its message is one sentence
+that states what to do. Any other exception is a bug and keeps its traceback.
 """

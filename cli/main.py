@@ -19,9 +19,9 @@ from shared.domain.suggestions import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of arguments that raises Usage for an invalid argument, so that all errors are printed in one way.
+    """An argument parser that raises Usage for an invalid argument, so that `main` prints all errors in the same form.
 
-    Each subparser checks for unknown flags itself, because it has the known ones for the suggestion.
+    Each subparser rejects unknown flags itself, because it needs its own flags to suggest the closest.
     """
 
     def error(self, message: str) -> NoReturn:
@@ -53,19 +53,22 @@ class Parser(argparse.ArgumentParser):
 
 
 def meant(name: str, known: Iterable[str], *, before: str = "") -> str:
-    """Return ` (did you mean ...?)` if a known name is close to `name`, else "". `before` precedes the known name."""
+    """Return ` (did you mean ...?)` with the name in `known` that is closest to `name`. Return "" if none is close.
+
+    `before` is text that precedes the suggested name, such as `orb `.
+    """
     close = nearest(name, known)
     return "" if close is None else f" (did you mean `{before}{close}`?)"
 
 
 class CommandModule(Protocol):
-    """What the module of a command of `orb` provides."""
+    """The functions that the module of each command of `orb` must define."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the command's arguments."""
+        """Add the command's arguments to `parser`."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command; return the exit code. Raise Usage or Environment with a sentence for the user."""
+        """Run the command and return its exit code. Raise Usage, Failed or Environment with a sentence for the user."""
 
 
 COMMANDS: Final = {
@@ -135,7 +138,10 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names (by default the process's arguments). Return the exit code; never exit."""
+    """Run the command that `argv` names, by default that of the process's arguments. Return its exit code.
+
+    It never calls `sys.exit`. An error that the user can fix is printed to stderr. Any other exception propagates.
+    """
     with marked_output():
         try:
             code = _ended(list(sys.argv[1:] if argv is None else argv))
@@ -155,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unwritten(error: OSError) -> str:
-    """Return a sentence for what could not be written, and what to do."""
+    """Return a sentence that names the file or output that could not be written, and what to do."""
     if isinstance(error, StdoutUnwritable):
         return f"the output was cut short ({error.strerror}); make room where it goes, and run the command again."
     where = "a file" if error.filename is None else error.filename
@@ -163,8 +169,10 @@ def _unwritten(error: OSError) -> str:
 
 
 def _ended(arguments: list[str]) -> int:
-    """Run the command; return its exit code, after printing a sentence for an error that the user can fix. OSError of
-    its output propagates."""
+    """Run the command and return its exit code. Print an error that the user can fix as one sentence.
+
+    Any other exception propagates, including an OSError from writing the output.
+    """
     try:
         return _run(arguments)
     except Usage as problem:
@@ -182,7 +190,10 @@ def _ended(arguments: list[str]) -> int:
 
 
 def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
-    """Print what went wrong; with `--json` also as an object on standard output, which is empty until then."""
+    """Print the error `problem` to stderr and return `code`.
+
+    If the command was called with `--json`, also print a JSON object with the error to standard output.
+    """
     _say(problem)
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if flags and flags[0] in WITH_JSON and "--json" in flags:
@@ -193,7 +204,7 @@ def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
 
 
 def _say(problem: object) -> None:
-    """Print one sentence to stderr. If that fails (a log on a full disk), only the exit code reports the problem."""
+    """Print one sentence to stderr. If stderr cannot be written, such as a log on a full disk, discard the sentence."""
     try:
         print(f"orb: {problem}", file=sys.stderr, flush=True)
     except OSError:
@@ -202,14 +213,14 @@ def _say(problem: object) -> None:
 
 
 def _leave_output() -> None:
-    """Discard the remaining output: otherwise the interpreter would retry it at exit and print an error."""
+    """Redirect standard output to /dev/null. Otherwise the interpreter would retry the failed output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
     """Return the parser of the whole command line.
 
-    Only the commands in `chosen` get their arguments, because declaring those of a command imports it.
+    Only the commands in `chosen` have their arguments declared, because that imports the module of the command.
     """
     parser = Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")
@@ -225,8 +236,9 @@ def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Collect no garbage during the `with` block, which imports modules: what they define lives as long as the process.
-    A collection for every 700 new objects takes a tenth of the time.
+    """Disable garbage collection during the `with` block, which imports modules.
+
+    Almost all objects that an import creates live as long as the process, so a collection frees little and costs time.
     """
     gc.disable()
     try:
@@ -236,9 +248,11 @@ def _importing() -> Iterator[None]:
 
 
 def _load_undrawn(*modules: str) -> None:
-    """Import modules without rich and pygments, which they import if present: that costs each process 60 ms of CPU.
-    All they add is coloured tracebacks of structlog, which no log of ours has, and the command of httpx. A display
-    imports rich itself."""
+    """Import `modules` while the packages rich and pygments appear to be absent. This saves each process 60 ms of CPU.
+
+    structlog and httpx import them only if they are installed. They serve coloured tracebacks and the command line of
+    httpx, and this program uses neither. The live display imports rich later by itself.
+    """
     hidden = [name for name in ("rich", "pygments") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden, cast(ModuleType, None)))  # Python treats None as an absent module
     try:

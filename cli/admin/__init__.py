@@ -1,1 +1,1 @@
-"""Commands for operators of a cluster: backup and restore, database, migrations, keys, settings."""
+"""Commands for operators of a cluster: backup, restore, database checks and copies, migrations, keys and settings."""

@@ -1,14 +1,14 @@
-"""`orb backup`: a consistent copy of a running cluster.
+"""`orb backup`: make a consistent copy of a running cluster.
 
-The order of the steps loses nothing. First a *hold* on the reports stops owners from purging any. Then a *snapshot* of
-the tables is taken. Then the *reports* after the positions in the snapshot are copied, up to the newest one. Then the
-hold ends, and the tables are written from the snapshot without haste.
+The order of the steps ensures that nothing is lost. First a *hold* stops owners from purging reports. Then a *snapshot*
+of the tables is taken. Then the *reports* after the positions in the snapshot are copied, up to the newest. Then the
+hold ends, and the tables are written from the snapshot.
 
-So every report acknowledged before the snapshot is either applied in the tables or copied. The discoveries of each such
-outcome are, too, because they were acknowledged before it. Reports between snapshot and copy are copied as well. They
-are harmless: a lease or a number that the snapshot lacks is never given again
-(`shared.adapters.sql.admin.load.begin_anew`), and all else is idempotent. Items are copied after the reports, so the
-items of each outcome are in their table or copied.
+So every report acknowledged before the snapshot is either applied in the tables or copied. The same is true of the
+discoveries that belong to an outcome, because they were acknowledged before the outcome. Reports that arrive between
+snapshot and copy are copied as well. They are harmless: a restored cluster never reuses a lease or a number that the
+snapshot lacks (`shared.adapters.sql.admin.load.begin_anew`), and all other effects are idempotent. Items are copied
+after the reports, so the items of each outcome are in their table or copied.
 """
 
 import argparse
@@ -62,7 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
-    """Write a backup of the running cluster into the new folder `folder`. Return its manifest."""
+    """Write a backup of the running cluster into the new folder `folder`. Return the manifest of the backup.
+
+    Raise Usage if the folder is not empty, Environment if it cannot be written. Raise Transient if an engine does not
+    answer, or if the hold on the reports lapsed.
+    """
     from shared.adapters.local.clock import SystemClock
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.catalog import items
@@ -120,7 +124,7 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
 
 
 async def _keys(settings: ClusterMasterSettings, new: NewBackup) -> Part | None:
-    """Copy the cluster's keys in etcd, if etcd is configured. The tables suffice to make all of them again."""
+    """Copy the cluster's keys in etcd to the backup, for information only. Return None if no etcd is configured."""
     if not settings.etcd:
         return None
     with new.part(KEYS) as part:

@@ -37,8 +37,10 @@ _CHUNK: Final = 1 << 20
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The manifest's entry for one file of a backup: how many rows, messages or keys it holds (`values`), its size in
-    bytes and its checksum. Only the file of a table has `columns`.
+    """The manifest's entry for one file of a backup.
+
+    `values` is the number of rows, messages or keys in the file. `bytes` is its size on disk. Only the file of a table
+    has `columns`.
     """
 
     file: str
@@ -49,10 +51,12 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a backup.
+    """The description of a backup: its source, its time, and an entry for each of its files.
 
-    `schema`: the newest migration of the source. `numbers`: the greatest number that each table has given to a row.
-    `tables` are in the order in which a restore writes them.
+    - `schema`: the newest migration that the source database had.
+    - `epoch`, `partitions`: those of the cluster.
+    - `tables`: the file of each table, in the order in which a restore writes them.
+    - `numbers`: the greatest id that each table with generated ids has generated.
     """
 
     format: int = FORMAT
@@ -72,13 +76,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     keys: Part | None = None
 
     def parts(self) -> Iterator[Part]:
-        """Yield the description of every file in the backup."""
+        """Yield the manifest's entry for every file of the backup."""
         yield from self.tables.values()
         yield from (part for part in (self.reports, self.items, self.events, self.keys) if part is not None)
 
 
 class PartWriter:
-    """Writes one file of a backup."""
+    """Writes one file of a backup: frames in a gzip stream."""
 
     def __init__(self, folder: Path, file: str, columns: tuple[str, ...]) -> None:
         self._path = folder / file
@@ -98,11 +102,11 @@ class PartWriter:
         self._values += values
 
     def close(self) -> None:
-        """Close the file, whether it is complete or not."""
+        """Close the file. It may be incomplete, such as after an error."""
         self._out.close()
 
     def end(self) -> Part:
-        """Complete the file, sync it to disk, and return its description."""
+        """Complete the file, sync it to disk, and return its entry for the manifest."""
         self._out.close()
         with self._path.open("rb") as file:
             os.fsync(file.fileno())
@@ -110,15 +114,17 @@ class PartWriter:
 
 
 class NewBackup:
-    """The folder of a backup that is being written. It has no manifest yet."""
+    """The folder of a backup that is being written. `finish` writes its manifest and completes it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @contextmanager
     def part(self, file: str, columns: tuple[str, ...] = ()) -> Iterator[PartWriter]:
-        """Open a file of the backup for writing, and close it at the end of the `with` block. The caller calls `end`
-        for its description.
+        """Open the file `file` of the backup for writing. The end of the `with` block closes it.
+
+        To complete the file, the caller calls `end` of the writer, which returns the entry for the manifest. `columns`
+        are the columns of a table's file.
         """
         writer = PartWriter(self._folder, file, columns)
         try:
@@ -136,10 +142,10 @@ class NewBackup:
 
 @contextmanager
 def new_backup(path: Path) -> Iterator[NewBackup]:
-    """Create a folder for a backup. It appears at `path` after the `with` block has succeeded. Raise Usage if `path`
-    has contents already.
+    """Create a folder for a backup, for the `with` block to fill. It appears at `path` only if the block succeeds.
 
-    Only the user that makes it can read it: it holds dead letters, key digests and specs.
+    Raise Usage if `path` exists and is not an empty folder. Raise Environment if the backup cannot be written. Only the
+    current user can read the folder, because a backup contains dead letters, key digests and specs.
     """
     staged = path.with_name(f".{path.name}.part")
     try:
@@ -157,11 +163,13 @@ def new_backup(path: Path) -> Iterator[NewBackup]:
 
 
 class Backup:
-    """A complete backup, for reading."""
+    """Reads a complete backup: its manifest and the contents of its files."""
 
     def __init__(self, path: Path) -> None:
-        """Read the manifest of the backup at `path`. Raise Usage if it is no backup, or has the format of a later
-        release.
+        """Read the manifest of the backup at `path`.
+
+        Raise Usage if it is missing or unreadable, or if a newer release wrote it in a format that this release cannot
+        read.
         """
         self.path: Final = path
         try:
@@ -176,13 +184,19 @@ class Backup:
             )
 
     def verify(self) -> None:
-        """Compare every file with its checksum. Raise Environment, naming all files that are missing or damaged."""
+        """Compare the checksum of every file with the manifest.
+
+        Raise Environment that names all missing or damaged files.
+        """
         wrong = [part.file for part in self.manifest.parts() if not self._whole(part)]
         if wrong:
             raise Environment(f"the backup {self.path} is damaged: {', '.join(wrong)}.")
 
     def frames(self, part: Part) -> Iterator[Any]:
-        """Yield the values in a file of the backup. Raise Environment if the file is cut off."""
+        """Yield the value of each frame in a file of the backup, as passed to `PartWriter.add`.
+
+        Raise Environment if the file is cut off or cannot be read.
+        """
         try:
             with gzip.open(self.path / part.file, "rb") as file:
                 while head := file.read(_LENGTH):

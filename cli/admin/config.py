@@ -44,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _as_json(role: str, values: Mapping[str, SettingValue], rows: list[dict[str, Any]]) -> int:
-    """Print the JSON object; add the fields of a failure if the settings are invalid. Return the exit code."""
+    """Print the role and its settings as a JSON object, and return the exit code.
+
+    If the settings are invalid, the object also has the fields of an error, and the exit code is Exit.USAGE.
+    """
     facts: dict[str, Any] = {"role": role, "settings": rows}
     code = Exit.OK
     try:
@@ -58,10 +61,11 @@ def _as_json(role: str, values: Mapping[str, SettingValue], rows: list[dict[str,
 
 
 def shown(role: str, values: Mapping[str, SettingValue]) -> list[dict[str, Any]]:
-    """Return every setting of a role (`master` or `worker`): its value, where it is set, and whether it can change at
-    run time.
+    """Return one row for each setting of a role (`master` or `worker`), with its value and where it is set.
 
-    Secrets are masked. The value of a required setting that is not set is None.
+    - `values`: the settings that are set. Other settings have their defaults.
+    - The field `hot` of a row is True if the hot configuration can change the setting at run time.
+    - Secrets are masked. The value of a required setting that is not set is None.
     """
     rows = []
     for field in msgspec.structs.fields(KINDS[role]):
@@ -78,7 +82,7 @@ def shown(role: str, values: Mapping[str, SettingValue]) -> list[dict[str, Any]]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows of `shown` as a text table for people."""
+    """Return the rows that `shown` returned as a table for the terminal."""
     cells = [
         (
             row["name"] + ("*" if row["hot"] else ""),

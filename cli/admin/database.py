@@ -1,4 +1,4 @@
-"""`orb db`: check a cluster's database, or copy it to a new one, of SQLite or PostgreSQL."""
+"""`orb db`: check a cluster's database, or copy it to a new SQLite or PostgreSQL database."""
 
 import argparse
 import asyncio
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def examined(database: str) -> Findings:
-    """Check a cluster's database. Return the inconsistencies that were found."""
+    """Check a cluster's database for inconsistencies and return the findings. `database` is its path or URL."""
     from shared.adapters.local.suffixes import use_list, use_snapshot
     from shared.adapters.sql.admin.integrity_check import examine
     from shared.adapters.sql.engine.snapshot import snapshot
@@ -109,10 +109,11 @@ def _object(findings: Findings) -> dict[str, object]:
 
 
 async def copied(source: str, target: str, cluster: "ClusterMasterSettings | None" = None) -> int:
-    """Copy every row of a cluster's database into a new one. Return the number of rows.
+    """Copy every row of a cluster's database into the new database `target`. Return the number of rows.
 
-    Raise Environment while a master has the source open or is registered in the etcd of `cluster`. Raise it, too, if a
-    master wrote to the source while rows were read. Both are checked again just before the copy appears.
+    Raise Environment while a master has the source open, or is registered in the etcd of `cluster` (None: no such
+    check). Raise Environment also if a master wrote to the source during the copy. Both are checked again just before
+    the copy becomes visible. After an error there is no new database.
     """
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.admin.load import filling
@@ -143,7 +144,11 @@ async def copied(source: str, target: str, cluster: "ClusterMasterSettings | Non
 
 
 async def _refuse_masters(source: str, cluster: "ClusterMasterSettings | None") -> None:
-    """Raise Environment while a master may work on the database. This process must not have it open."""
+    """Raise Environment if a master has the database open, or is registered in the etcd of `cluster` (None: no such
+    check).
+
+    This process must not have the database open, because that would count as a master.
+    """
     from shared.adapters.sql.admin.in_use import user_of
 
     if user := await user_of(source):
@@ -159,14 +164,19 @@ async def _refuse_masters(source: str, cluster: "ClusterMasterSettings | None") 
 
 
 def _shown(database: str) -> str:
-    """Return the database for messages, without a password."""
+    """Return a phrase that names the database in messages, with its path or its URL without a password."""
     return f"the database {without_password(database) if is_postgresql(database) else sqlite_file(database).absolute()}"
 
 
 async def _table(
     taken: "DatabaseSnapshot", fresh: "DatabaseLoad", table: str, of_target: Callable[[], AbstractContextManager[None]]
 ) -> int:
-    """Copy the rows of a table; return their number."""
+    """Copy all rows of one table and return their number.
+
+    Raise Environment if the target has another number afterwards.
+
+    `of_target` returns a context manager that converts errors of the target database for the user.
+    """
     from shared.adapters.sql.admin import dump as rows
 
     columns, read = rows.columns_of(table), 0

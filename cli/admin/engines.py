@@ -1,6 +1,6 @@
-"""Settings of and connections to a cluster's engines (database, NATS, etcd), for admin commands.
+"""Settings of a cluster's engines (database, NATS, etcd) and connections to them, for admin commands.
 
-They are set as for a master: by flags, `ORB_*` variables or a file.
+The settings are given as for a master: by flags, `ORB_*` variables or a file.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _OPTIONAL: Final = {
 
 
 def add_database_flag(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that name the database: of a cluster, or of a folder of `orb up`."""
+    """Declare the flags that name a cluster's database, by its path or URL or by a folder of `orb up`."""
     _add(parser, _DATABASE)
     _add_folder(parser, "the folder of `orb up` instead of the flags above")
 
@@ -47,13 +47,13 @@ def add_database_flag(parser: argparse.ArgumentParser) -> None:
 def add_engine_flags(
     parser: argparse.ArgumentParser, *, folder: str = "the folder of `orb up` instead of the flags above"
 ) -> None:
-    """Declare the flags that name database, NATS and etcd. `folder` is the help text of `--dir`."""
+    """Declare the flags that name a cluster's database, NATS and etcd. `folder` is the help text of `--dir`."""
     _add(parser, _DATABASE + _NATS + _ETCD)
     _add_folder(parser, folder)
 
 
 def add_etcd_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that name etcd, for commands with database flags of their own."""
+    """Declare the flags that name etcd, for a command that declares its own flags for the database."""
     _add(parser, _ETCD)
     parser.set_defaults(up=None)
 
@@ -74,15 +74,18 @@ def _add(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
 def engine_settings(
     arguments: argparse.Namespace, environment: Mapping[str, str], *needed: str
 ) -> ClusterMasterSettings:
-    """Read the settings of database, NATS and etcd. Raise Usage if one of `needed` is missing: `database`, `nats_url`,
-    `etcd`.
+    """Return the settings of the cluster's database, NATS and etcd, from flags, variables and file.
+
+    `needed` are the settings that must be set: `database`, `nats_url` or `etcd`. Raise Usage if one of them is missing
+    or any setting is invalid.
     """
     return _read(_gathered(arguments, environment, *needed))
 
 
 def database_setting(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the database's path or URL, and the flag, variable or line of a file that sets it. Raise Usage if none
-    does.
+    """Return the database's path or URL, and the place that sets it: a flag, a variable or a line of a file.
+
+    Raise Usage if the database is not set.
     """
     values = _gathered(arguments, environment, "database")
     return _read(values).database, values["database"].place
@@ -107,9 +110,10 @@ def _gathered(
 
 
 def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str, SettingValue]:
-    """Return the settings of database, NATS and etcd of the cluster in a folder of `orb up`.
+    """Return the settings that connect to the cluster in a folder of `orb up`, by name. `etcd` is empty in them.
 
-    `database` must be given if it is on PostgreSQL, because the folder keeps no password.
+    `database` is the setting of the database from flags, variables or a file. It is required if the cluster uses
+    PostgreSQL, because the folder does not store the password. Raise Usage if the folder has no cluster.
     """
     from shared.adapters.nats.server import master_login
 
@@ -136,7 +140,10 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
 
 @asynccontextmanager
 async def executing(database: str) -> AsyncIterator["Executor"]:
-    """Open the database at this path or URL until the `with` block ends. Apply no migrations."""
+    """Open the database at this path or URL until the `with` block ends. Raise Usage if a SQLite file does not exist.
+
+    No migrations are applied.
+    """
     from shared.adapters.sql.engine.snapshot import no_database
 
     executor: Executor
@@ -159,9 +166,9 @@ async def executing(database: str) -> AsyncIterator["Executor"]:
 
 @asynccontextmanager
 async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroker"]:
-    """Connect to the cluster's NATS until the `with` block ends.
+    """Connect to the cluster's NATS, and close the connection when the `with` block ends.
 
-    Raise Transient while NATS does not answer, Unusable if it rejects the connection.
+    Raise Transient if NATS does not answer, Unusable if it rejects the connection.
     """
     from shared.adapters.nats.broker import NatsBroker
 
@@ -173,7 +180,10 @@ async def broker_of(settings: ClusterMasterSettings) -> AsyncIterator["NatsBroke
 
 
 async def registered(settings: ClusterMasterSettings) -> tuple[list[str], list[str]]:
-    """Return the ids of the masters and of the workers that are registered in etcd. Both are empty without etcd."""
+    """Return the ids of the masters, and the ids of the workers, that are registered in etcd.
+
+    Both lists are empty if no etcd is configured.
+    """
     from shared.wire.keys import Keys
 
     if not settings.etcd:
@@ -184,7 +194,7 @@ async def registered(settings: ClusterMasterSettings) -> tuple[list[str], list[s
 
 
 async def keys_of(settings: ClusterMasterSettings) -> Mapping[str, bytes]:
-    """Return all keys and values that the cluster has in etcd."""
+    """Return all keys of the cluster in etcd, with their values."""
     from shared.adapters.etcd import EtcdCoordinator
     from shared.adapters.etcd.settings import etcd_of
     from shared.adapters.local.clock import SystemClock

@@ -41,7 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _database(arguments: argparse.Namespace) -> tuple[str, str | None]:
-    """Return the database and the setting that names it; None stands for the default folder."""
+    """Return the database's path or URL, and the flag or variable that names it.
+
+    The second value is None if neither names it, so that the default folder is used. Raise Usage if the database does
+    not exist.
+    """
     database: str | None = arguments.database
     by: str | None = "--database"
     if database is None and arguments.dir is None:

@@ -1,4 +1,4 @@
-"""Creates API keys without the API, for users that can write the database, and words database errors."""
+"""Creates API keys directly in the database, without the API, and converts database errors to messages for the user."""
 
 import asyncio
 import os
@@ -49,9 +49,10 @@ async def first_key(database: str) -> str | None:
 
 
 async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, str]:
-    """Create an API key. Return its name and the key, which must be shown now: the database holds only its digest.
+    """Create an API key. Return its name and the key itself, which the database does not store.
 
-    Without a name it gets a new one. The audit log names the command and the system user. Raise Usage if a key has the
+    The database stores only a digest of the key, so the caller must show the key. If `name` is None, a unique name is
+    generated. The entry in the audit log names the command and the system user. Raise Usage if another key has the
     name.
     """
     from shared.domain.ops import access
@@ -73,9 +74,10 @@ async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, s
 
 @contextmanager
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
-    """Raise Environment for the database's Transient and Unusable errors in the `with` block.
+    """Convert the database's Transient and Unusable errors in the `with` block to Environment, with a message for the
+    user.
 
-    `by` is the setting that names the database, as `--database`, for the message.
+    `by` is the flag or variable that names the database, such as `--database`. The message mentions it.
     """
     try:
         yield
@@ -84,8 +86,9 @@ def database_errors(database: str, by: str | None = None) -> Iterator[None]:
 
 
 def unreached(database: str, error: Exception, by: str | None = None) -> str:
-    """Return the message for a database that refuses or does not answer, with what to do. `database` is its path or
-    URL.
+    """Return a message for `error` of a database that cannot be reached or used, with what to do.
+
+    `database` is its path or URL. `by` is the flag or variable that names it, None if none does.
     """
     server = is_postgresql(database)
     shown = without_password(database) if server else str(sqlite_file(database).absolute())
@@ -104,7 +107,7 @@ def unreached(database: str, error: Exception, by: str | None = None) -> str:
 
 
 def _shut_out(error: Exception) -> bool:
-    """Return True if there was no connection to a server, or it refused the user or the database."""
+    """Return True if no PostgreSQL server could be reached, or if it refused the user or the database."""
     if error.__cause__ is None:  # our own verdict on the contents
         return False
     from shared.adapters.sql.engine.postgres import is_shut_out
@@ -113,7 +116,10 @@ def _shut_out(error: Exception) -> bool:
 
 
 def _place(database: str) -> str:
-    """Return the address of a PostgreSQL database in words; several servers as in the URL."""
+    """Return the host and port of a PostgreSQL URL in words.
+
+    A URL with several servers returns them as written there.
+    """
     place = urlsplit(database)
     try:
         host, port = place.hostname or "this machine's socket", place.port or _PORT
@@ -134,7 +140,7 @@ async def _catalog(database: str) -> "AsyncIterator[Catalog]":
 
 
 async def opened_store(database: str) -> "SqlStore":
-    """Open the database at this path or URL, after the migrations that it lacks."""
+    """Open the database at this path or URL, apply the migrations that it lacks, and return its store."""
     if is_postgresql(database):
         from shared.adapters.sql.engine.postgres import PostgresStore
 

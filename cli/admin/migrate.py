@@ -1,5 +1,6 @@
-"""`orb migrate`: upgrade a cluster's database before masters of this release start. Without it, they upgrade it at
-start.
+"""`orb migrate`: upgrade a cluster's database before masters of this release start.
+
+Without this command, the masters upgrade the database when they start.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def missing_in(database: str) -> list[str]:
-    """Return the names of the migrations that the database lacks; all of them if it does not exist."""
+    """Return the names of the migrations that the database lacks. If the database does not exist, return all names."""
     from shared.adapters.sql.engine.migrate import current_schema, missing_migrations
 
     if not is_postgresql(database) and not sqlite_file(database).is_file():
@@ -50,5 +51,5 @@ async def missing_in(database: str) -> list[str]:
 
 
 async def migrated(database: str) -> None:
-    """Apply the missing migrations to the database."""
+    """Apply the missing migrations to the database. Create it if it does not exist."""
     await (await opened_store(database)).close()

@@ -1,4 +1,4 @@
-"""A hold in a cluster's database: while it is renewed, owners purge no reports (shared.domain.frontier.purge_holds)."""
+"""A hold in a cluster's database that stops owners from purging reports (shared.domain.frontier.purge_holds)."""
 
 import asyncio
 import uuid
@@ -18,7 +18,7 @@ log = structlog.get_logger("orb.backup")
 
 
 class PurgeHold:
-    """A hold that keeps owners from purging reports. It must be renewed regularly (a beat)."""
+    """A row in the database that keeps owners from purging reports while `beat` renews it regularly."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         self._executor = executor
@@ -40,7 +40,10 @@ class PurgeHold:
         self._until = held_until(began)
 
     async def beat(self) -> None:
-        """Renew the hold until cancelled; retry failed writes. Raise Transient if the hold was removed or lapsed."""
+        """Renew the hold regularly until cancelled. Retry writes that fail.
+
+        Raise Transient if it lapsed or was removed.
+        """
         while True:
             await asyncio.sleep(BEAT_S)
             self.check()
@@ -62,8 +65,9 @@ class PurgeHold:
 
 @asynccontextmanager
 async def held(executor: Executor, clock: Clock) -> AsyncIterator[PurgeHold]:
-    """Keep owners from purging reports until the `with` block ends. The caller calls `check` of the hold before it
-    relies on that.
+    """Keep owners from purging reports until the `with` block ends. Yield the hold.
+
+    The hold may lapse in the block. So the caller calls its `check` after it has read the reports.
     """
     hold = PurgeHold(executor, clock)
     try:

@@ -1,7 +1,7 @@
-"""`orb restore`: make a fresh cluster from a backup, which then continues its crawls.
+"""`orb restore`: make a new cluster from a backup. The new cluster continues the crawls of the backup.
 
-Reports are stored before the database appears. So an interrupted restore leaves no database that a master could start
-from. The same command stores the reports again, which is harmless.
+Reports are stored in NATS before the database becomes visible. So no master can start after an interrupted restore.
+Running the same command with `--again` repeats the restore, which is harmless.
 """
 
 import argparse
@@ -62,9 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: bool = False) -> None:
-    """Load the backup into the empty database and NATS of the settings. Raise Environment if they have data.
+    """Load the backup into the database and NATS that `settings` name. Both must be empty.
 
-    With `again` the reports that an interrupted restore left in NATS are accepted.
+    Raise Environment if NATS has reports, if members are registered, or if the backup is damaged. If `again` is True,
+    NATS may have the reports that an interrupted restore of the backup left.
     """
     from shared.adapters.sql.admin.load import begin_anew, filling
 
@@ -89,10 +90,11 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
 
 
 def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> None:
-    """Restore the backup into a new folder of `orb up`; its NATS runs meanwhile. Raise Usage if the folder has a
-    cluster.
+    """Restore the backup into `folder`, a new folder of `orb up`. NATS runs there during the restore.
 
-    The folder is marked as a cluster's at the end: until then `orb up` refuses it. A failure leaves it empty.
+    `database` is a PostgreSQL URL, or None for a SQLite file in the folder. Raise Usage if the folder has a cluster
+    already. The settings file that marks the folder as a cluster is written last. A failure removes the data of NATS
+    and the database again.
     """
     from shared.adapters.nats import EmbeddedServer
 
@@ -134,7 +136,12 @@ async def _refuse_members(settings: ClusterMasterSettings) -> None:
 
 
 async def _tables(backup: Backup, fresh: "DatabaseLoad") -> None:
-    """Write every table. Numbers that were given are not given again."""
+    """Write the rows of every table into the new database.
+
+    Raise Environment if a table has another number of rows then.
+
+    New ids will be greater than every id that the source has generated, even if its row was deleted.
+    """
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.admin.load import SKIPPED_CRAWLS
 

@@ -1,6 +1,6 @@
-"""Copies reports, items and events between NATS and a backup, each subject in its order.
+"""Copies reports, items and events between NATS and a backup. The order within each subject is kept.
 
-A NATS of several servers that has just lost one answers again within seconds, so every step retries for some time.
+A cluster of NATS servers that has lost a server answers again within seconds, so every step is retried for some time.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ CopiedKind: TypeAlias = ReportKind | Literal["command"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The reports of one kind for one partition to be copied: after sequence `after`, up to sequence `last`."""
+    """A range of reports to copy: of one partition and one kind, after sequence `after`, up to and including `last`."""
 
     partition: Partition
     kind: ReportKind
@@ -49,8 +49,10 @@ class Stretch:
 
 
 async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
-    """Return the stored reports that are not applied yet: those after the position of each partition, as an owner reads
-    them.
+    """Return the ranges of stored reports that no owner has applied yet. Leave out empty ranges.
+
+    A range begins after the stored position of its partition, or at the first report if the position belongs to another
+    stream.
     """
     state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)
@@ -74,9 +76,10 @@ async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bo
 
 
 async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[tuple[CopiedKind, list[bytes]]]:
-    """Yield the reports of a stretch in order, in batches with their kind. Commands are apart from outcomes.
+    """Yield the reports of a range in their order, in batches of one kind.
 
-    Raise Transient if the broker does not return them all.
+    Commands are stored among the outcomes. They are yielded in batches of the kind "command". Raise Transient if the
+    broker stops returning reports before the end of the range.
     """
     commands = command(stretch.partition)
     reader = await patiently(partial(broker.read_reports, stretch.partition, stretch.kind, stretch.after))
@@ -90,9 +93,10 @@ async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[tuple[
 
 
 async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
-    """Yield batches of the item messages that are not in the items table yet: those after its position.
+    """Yield batches of the item messages that the table of items does not contain yet.
 
-    If the position is one of another stream, yield all.
+    Those are the messages after `position`, the stored position of the table. If it belongs to another stream, yield
+    all messages.
     """
     state = await patiently(broker.items_state)
     fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
@@ -108,7 +112,10 @@ async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[li
 
 
 async def read_events(broker: "NatsBroker") -> AsyncIterator[list[tuple[str, bytes]]]:
-    """Yield batches of the stored events, each with its subject. Events that expire meanwhile are left out."""
+    """Yield batches of the stored events, each with its subject. Leave out events that cannot be decoded.
+
+    Events that expire during the copy may be missing.
+    """
     state = await patiently(broker.events.state)
     if state.first > state.last:
         return
@@ -129,7 +136,7 @@ def _subject(event: bytes) -> str | None:
 
 
 async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[list[Delivered]]:
-    """Yield everything up to the sequence `last`."""
+    """Yield batches of messages from the reader, up to and including the sequence `last`. `name` is used in errors."""
     while True:
         batch = await patiently(partial(_some, reader, last, name))
         if reports := [report for report in batch if report.sequence <= last]:
@@ -139,7 +146,7 @@ async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[
 
 
 async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
-    """Return at least one report. Raise Transient if the broker returns none although it has some."""
+    """Read and return at least one message. Raise Transient if the broker returns none within _WAIT_S seconds."""
     batch = list(await reader.read(_BATCH, _WAIT_S))
     if not batch:
         raise Transient(f"the broker does not return the {name} up to sequence {last}")
@@ -147,7 +154,11 @@ async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
 
 
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
-    """Publish all item messages in order. Return their number. `name` is unique for this restore."""
+    """Publish all item messages in order and return their number.
+
+    `name` is the prefix of their message ids. It is the same for each restore of one backup, so that NATS drops
+    repeats.
+    """
     messages = enumerate(chain.from_iterable(batches), 1)
     return await _each(
         partial(broker.publish_items, crawl_of(data), data, f"{name}.items.{number}") for number, data in messages
@@ -155,7 +166,11 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
 
 
 async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]) -> int:
-    """Publish all reports, each subject in order. Return their number. `name` is unique for this restore."""
+    """Publish all reports and return their number. The order within each subject is kept.
+
+    `batches` are tuples of partition, kind and reports. `name` is the prefix of the message ids. It is the same for
+    each restore of one backup, so that NATS drops repeats.
+    """
     numbers: Counter[str] = Counter()
 
     def calls() -> Iterator[Callable[[], Awaitable[object]]]:
@@ -173,13 +188,17 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
 
 
 async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> int:
-    """Publish all events in order. Return their number. `name` is unique for this restore."""
+    """Publish all events, each under its subject, in order. Return their number.
+
+    `name` is the prefix of their message ids. It is the same for each restore of one backup, so that NATS drops
+    repeats.
+    """
     messages = enumerate(chain.from_iterable(batches), 1)
     return await _each(partial(events.publish, subject, data, f"{name}.{n}") for n, (subject, data) in messages)
 
 
 async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
-    """Make all calls in order, each patiently. Return their number."""
+    """Await each call in order, with retries as in `patiently`. Return the number of calls."""
     number = 0
     for call in calls:
         await patiently(call)
@@ -188,10 +207,9 @@ async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `call`. Repeat it while it raises Transient, for up to PATIENCE_S; then raise the last
-    Transient.
+    """Await `call` and return its result. Repeat it after each Transient, for PATIENCE_S seconds after the first.
 
-    The call must be harmless to repeat: a publish is, under the same message id.
+    Then raise the last Transient. The call must be harmless to repeat, such as a publish with the same message id.
     """
     loop = asyncio.get_running_loop()
     until: float | None = None
