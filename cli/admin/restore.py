@@ -1,7 +1,7 @@
 """`orb restore`: make a new cluster from a backup. The new cluster continues the crawls of the backup.
 
-Reports are stored in NATS before the database becomes visible. So no master can start after an interrupted restore.
-Running the same command with `--again` repeats the restore, which is harmless.
+Reports are stored in NATS before the database becomes visible. So no master can start after an interrupted restore. The
+restore can then be repeated, with `--again` if NATS has reports already. Storing a report twice is harmless.
 """
 
 import argparse
@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
 async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: bool = False) -> None:
     """Load the backup into the database and NATS that `settings` name. Both must be empty.
 
-    Raise Environment if NATS has reports, if members are registered, or if the backup is damaged. If `again` is True,
-    NATS may have the reports that an interrupted restore of the backup left.
+    Raise Environment if NATS has reports, if members are registered, or if the backup is damaged. Raise Unusable if the
+    database exists. If `again` is True, NATS may have the reports that an interrupted restore of this backup left.
     """
     from shared.adapters.sql.admin.load import begin_anew, filling
 

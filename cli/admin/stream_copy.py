@@ -156,7 +156,7 @@ async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
     """Publish all item messages in order and return their number.
 
-    `name` is the prefix of their message ids. It is the same for each restore of one backup, so that NATS drops
+    `name` is the prefix of their message ids. It is the same for each restore of a backup, so NATS drops recent
     repeats.
     """
     messages = enumerate(chain.from_iterable(batches), 1)
@@ -169,7 +169,7 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
     """Publish all reports and return their number. The order within each subject is kept.
 
     `batches` are tuples of partition, kind and reports. `name` is the prefix of the message ids. It is the same for
-    each restore of one backup, so that NATS drops repeats.
+    each restore of a backup, so NATS drops recent repeats.
     """
     numbers: Counter[str] = Counter()
 
@@ -190,7 +190,7 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
 async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> int:
     """Publish all events, each under its subject, in order. Return their number.
 
-    `name` is the prefix of their message ids. It is the same for each restore of one backup, so that NATS drops
+    `name` is the prefix of their message ids. It is the same for each restore of a backup, so NATS drops recent
     repeats.
     """
     messages = enumerate(chain.from_iterable(batches), 1)

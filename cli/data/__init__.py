@@ -1,1 +1,4 @@
-"""Commands that read a crawl's folder: show, export and warc. Also the summary at the end of a run of `orb crawl`."""
+"""Commands that read the folder of a crawl: show, export, replay and warc.
+
+Also the summary at the end of `orb crawl`.
+"""

@@ -1,4 +1,4 @@
-"""`orb export`: print the rows of a crawl: pages, URLs, links, items or changes. docs/command.md has the columns."""
+"""`orb export`: print a crawl's pages, URLs, links, items or changes as rows. docs/command.md lists the columns."""
 
 import argparse
 import sys
@@ -85,7 +85,7 @@ def _left_out(page: Page, error: Exception) -> None:
 
 
 def _write(rows: Iterator[Row], encoder: RowEncoder, out: IO[bytes]) -> int:
-    """Write the rows in batches; return their number."""
+    """Encode the rows in batches and write them to `out`. Return the number of rows."""
     count = 0
     while batch := list(islice(rows, BATCH_ROWS)):
         out.write(encoder.add(batch))

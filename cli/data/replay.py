@@ -1,4 +1,4 @@
-"""`orb replay`: print the commands that show a crawl's archive in pywb, a replay tool."""
+"""`orb replay`: print the shell commands that show a crawl's archive in pywb, a program for replaying web archives."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`orb show`: print the state of a crawl, or all that is known of one URL, with the reasons."""
+"""`orb show`: print the state of a crawl, or everything that it has stored about one URL, with reasons."""
 
 import argparse
 import json
@@ -117,7 +117,10 @@ def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | 
 
 
 def _context_text(context: SeedContext | None) -> list[str]:
-    """Return the labels and source of the seed from which the URL was found, as far as it has any."""
+    """Return lines with the labels and the source of the seed from which the URL was found.
+
+    Omit what the seed lacks.
+    """
     labels = ", ".join(f"{name}={value}" for name, value in labels_of(context).items())
     source = source_of(context)
     return [
@@ -163,9 +166,9 @@ def _outlinks(fetch: FetchView) -> str:
 
 
 def _hops(view: UrlView) -> str:
-    """Return how many redirects led to a page, and how far beyond the scope it is.
+    """Return text on how many redirects led to a URL, and how many hops it is beyond the scope. "" if both are 0.
 
-    For a sitemap or requisite, files that name it count as redirects, too.
+    Redirects are omitted for a sitemap or requisite, because its counter of hops also counts the files that name it.
     """
     redirects = f", after {counted(view.hops, 'redirect')}" if view.hops and view.kind not in KINDS else ""
     return redirects + (f", {counted(view.extra_hops, 'hop')} beyond the scope" if view.extra_hops else "")

@@ -1,6 +1,6 @@
-"""The summary of a crawl, read from its folder, as text and as JSON: for the end of a run and for `orb show`.
+"""The summary of a crawl as text and as JSON, for `orb show` and the end of `orb crawl`. It is read from the folder.
 
-The JSON fields are documented in docs/command.md; scripts rely on them.
+docs/command.md documents the JSON fields, because scripts use them.
 """
 
 import time
@@ -49,9 +49,13 @@ _BUDGETS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The state of a crawl, read from its folder. `archive_bytes` is the size of all its WARC files, finished or not.
+    """The numbers and findings that a summary of a crawl shows, read from its folder.
 
-    `needs_scripts`: a seed whose page has scripts, but neither text nor links.
+    - `segments`, `archive_bytes`: the number and size of all its WARC files, finished or not.
+    - `hosts_given_up`: the hosts that failed repeatedly and were given up, each with a reason.
+    - `redirected`: a sentence on where its redirected seed ends, if the crawl has no page. Otherwise "".
+    - `needs_scripts`: a seed whose page has scripts but neither text nor links, or None.
+    - `examples`: links that were not followed, by reason.
     """
 
     row: CrawlRow
@@ -70,19 +74,26 @@ class Summary:
     examples: Mapping[str, Sequence[ExcludedLinkExample]] = field(default_factory=dict)
 
     def losses(self) -> Losses:
-        """Return what the crawl left out although no URL failed: links and parts of pages, by reason."""
+        """Return the links that were not followed and the pages that were cut, by reason.
+
+        These are losses without a failed URL.
+        """
         return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
 
     def too_narrow(self) -> str:
-        """Return a sentence on why the crawl ended with one page, if rules left out its links; else ""."""
+        """Return a sentence on which rules left out all links, if a complete crawl has only one page.
+
+        Otherwise return "".
+        """
         counters = self.counters
         whole = self.row.finished_reason == "complete" and not counters.failed and not counters.excluded
         return self.losses().too_narrow(decode_spec(self.row.spec)) if whole and counters.pages == 1 else ""
 
 
 def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
-    """Return the summary of the crawl in the folder, None if no crawl is stored yet. It lists the `top` hosts with most
-    pages.
+    """Return the summary of the crawl in the folder, with the `top` hosts that have the most pages.
+
+    Return None if the folder has no crawl yet.
     """
     if not folder.database.is_file():
         return None
@@ -117,17 +128,18 @@ def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
 
 
 def given_up_text(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> str:
-    """Return a sentence on the hosts that were given up, with the command that retries them. It is empty if there are
-    none.
+    """Return a sentence on the hosts that were given up, with the command that retries their URLs.
 
-    `at_work`: a command is at work in the folder, and must end first.
+    Return "" without any.
+
+    `at_work`: True if a command is running in the folder. Then the sentence says to stop it first.
     """
     urls = summary.tallies.get("failed", {}).get(HOST_UNREACHABLE, 0)
     return given_up(summary.hosts_given_up, urls, then(retry_command(folder.path), at_work=at_work))
 
 
 def _waits(reader: CrawlReader, row: CrawlRow) -> Waits:
-    """Return the waits of an unfinished crawl's hosts, from its database."""
+    """Return which hosts of the crawl wait, and why. Return no waits for a finished crawl."""
     if row.state is CrawlState.FINISHED:
         return Waits()
     spec, now_ms = decode_spec(row.spec), time.time_ns() // 1_000_000
@@ -137,7 +149,11 @@ def _waits(reader: CrawlReader, row: CrawlRow) -> Waits:
 
 
 def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
-    """Return a sentence on the redirects of the first seed that was redirected, and where they end."""
+    """Return a sentence on the redirects of the first redirected seed: where they end, and the rule that refuses the
+    target.
+
+    Only the first _SEEDS seeds are examined. Return "" if none of them was redirected.
+    """
     spec = decode_spec(row.spec)
     for seed in spec.seeds[:_SEEDS]:
         hops: list[Hop] = []
@@ -159,7 +175,10 @@ def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
 
 
 def _needing_scripts(reader: CrawlReader, row: CrawlRow) -> str | None:
-    """Return a seed whose page has nothing to follow because scripts are not run, None if there is none."""
+    """Return the URL of a seed whose page has no links or text without running its scripts.
+
+    Return None if there is none.
+    """
     for seed in decode_spec(row.spec).seeds[:_SEEDS]:
         url = locate(seed.url)
         view = None if url is None else reader.url(row.crawl_id, url)
@@ -169,7 +188,7 @@ def _needing_scripts(reader: CrawlReader, row: CrawlRow) -> str | None:
 
 
 def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> dict[str, Any]:
-    """Return the fields of the summary for `--json`, as documented. `at_work`: a command is at work in the folder."""
+    """Return the fields of the summary for `--json`. `at_work`: True if a command is running in the folder."""
     row, counters = summary.row, summary.counters
     return {
         "orb": VERSION,
@@ -200,7 +219,7 @@ def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> 
 
 
 def host_json(host: HostView) -> dict[str, Any]:
-    """Return the fields of a host for `--json`, as documented."""
+    """Return the fields that `--json` prints for a host."""
     return {
         "host": host.host,
         "pages": host.pages,
@@ -220,9 +239,11 @@ def host_json(host: HostView) -> dict[str, Any]:
 def as_text(
     summary: Summary, folder: CrawlFolder, *, seconds: float | None = None, scanner: str = "", at_work: bool = False
 ) -> str:
-    """Return the summary as text for people.
+    """Return the summary as text for the terminal.
 
-    `seconds` is the length of the run that has just ended, `scanner` the tag scanner that it used.
+    - `seconds`: the length of the run that has just ended. None outside a run.
+    - `scanner`: the tag scanner that the run used, "" to omit it.
+    - `at_work`: True if a command is running in the folder.
     """
     row, counters = summary.row, summary.counters
     took = row.active_ms / 1000
@@ -276,7 +297,7 @@ def as_text(
 
 
 def _discovered(counts: Mapping[str, int]) -> str:
-    """Return how many sitemaps and feeds were read, and how many URLs were found first in them."""
+    """Return text on how many sitemaps and feeds were read, and how many URLs were first found in them."""
     read = [f"{count(counts[key])} {key}" for key in ("sitemaps", "feeds") if counts.get(key)]
     partly = f", {count(counts['partly_read'])} not to the end" if counts.get("partly_read") else ""
     unreadable = f"; {count(counts['unreadable'])} could not be read" if counts.get("unreadable") else ""
@@ -285,7 +306,7 @@ def _discovered(counts: Mapping[str, int]) -> str:
 
 
 def hosts_text(hosts: tuple[HostView, ...]) -> str:
-    """Return one line for each host: its pages, its queued URLs and more."""
+    """Return one line for each host: pages, queued URLs, latency and the last failure."""
     widest = max((len(host.host) for host in hosts), default=0)
     return "\n".join(
         f"  {host.host:<{widest}}  {count(host.pages):>9} pages  {count(host.queued + host.waiting):>9} queued"
@@ -295,12 +316,18 @@ def hosts_text(hosts: tuple[HostView, ...]) -> str:
 
 
 def _state(row: CrawlRow, at_work: bool) -> str:
-    """Return the state. An unfinished crawl without a command at work is `interrupted`."""
+    """Return the state of the crawl, or `interrupted` for an unfinished crawl in whose folder no command is running.
+
+    A paused crawl keeps its state. `at_work`: True if a command is running in the folder.
+    """
     return row.state.value if at_work or row.state not in (CrawlState.SEEDING, CrawlState.RUNNING) else "interrupted"
 
 
 def state_text(summary: Summary, *, at_work: bool = False) -> str:
-    """Return the crawl's state in words, with the reason if it is finished."""
+    """Return the state of the crawl in words, with the reason if it is finished.
+
+    `at_work`: True if a command is running in the folder.
+    """
     row = summary.row
     reason = _BUDGETS.get(row.finished_reason or "", row.finished_reason or "")
     if row.finished_reason == "complete" and summary.losses().hide_urls():
@@ -332,7 +359,7 @@ def _block(label: str, lines: Sequence[str]) -> list[str]:
 
 
 def _losses(summary: Summary) -> list[str]:
-    """Return what is missing, one sentence each."""
+    """Return one sentence for each kind of link that was not followed, and for each kind of page that was cut."""
     spec, losses = decode_spec(summary.row.spec), summary.losses()
     left_out = [f"left out: {line}" for line in losses.links(spec)]
     return [
@@ -343,7 +370,7 @@ def _losses(summary: Summary) -> list[str]:
 
 
 def _archived(folder: Path) -> tuple[int, int]:
-    """Return the number of segments and their bytes."""
+    """Return the number of WARC files in the archive folder, finished or not, and their total size in bytes."""
     if not folder.is_dir():
         return 0, 0
     sizes = [

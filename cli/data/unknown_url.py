@@ -1,5 +1,6 @@
-"""Explains for `orb show --url` why a crawl does not know a URL: the rule that left it out, and the page that links to
-it.
+"""Explains for `orb show --url` why a crawl does not know a URL.
+
+The explanation has the rule that excluded the URL, and the page that links to it, if one is found.
 """
 
 from collections.abc import Sequence
@@ -28,10 +29,13 @@ MAX_PAGES_READ: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class UnknownUrl:
-    """A URL that the crawl does not know. `page` links to it; `reason` is why that link was left out.
+    """The explanation why a crawl does not know the URL `url`.
 
-    `verdicts` are those of the scope's rules for a link from the host `via`. `doubts` are reasons why an unseen link to
-    it may exist.
+    - `via`: the host from which a link to it is assumed or was found.
+    - `verdicts`: what each rule of the scope decides about such a link.
+    - `page`: a page that links to it, None if none was found.
+    - `reason`: why the link was not followed, None if no rule excluded it.
+    - `doubts`: reasons why a link that was not found may exist.
     """
 
     url: Location
@@ -55,7 +59,11 @@ class UnknownUrl:
 
 
 def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> UnknownUrl:
-    """Find out why the crawl does not know the URL: search stored pages for a link to it, and judge it by the scope."""
+    """Find out why the crawl does not know the URL.
+
+    Search for a stored page that links to it, and evaluate the rules of the scope for that link. If none is found,
+    evaluate the rules for an assumed link one level deep.
+    """
     spec = decode_spec(row.spec)
     search = _linked(reader, folder, row, url)
     page, reason = search.page, search.reason
@@ -80,7 +88,7 @@ def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Loca
 
 
 def as_text(unknown: UnknownUrl, label: int) -> str:
-    """Return the explanation as text for people. `label` is the width of the labels in characters."""
+    """Return the explanation as text for the terminal. `label` is the width of the column of labels in characters."""
     judged = (
         f"evaluated as a link on {unknown.page}:"
         if unknown.page is not None
@@ -104,7 +112,7 @@ def as_text(unknown: UnknownUrl, label: int) -> str:
 
 
 def as_json(unknown: UnknownUrl) -> dict[str, Any]:
-    """Return the fields of the explanation for `--json`, as documented."""
+    """Return the fields that `--json` prints for a URL that the crawl does not know."""
     return {
         "url": unknown.url.url,
         "known": False,
@@ -122,7 +130,13 @@ def as_json(unknown: UnknownUrl) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A page that links to a URL, the reason if that link was left out, and how much of the archive was read."""
+    """The result of a search for a page that links to a URL.
+
+    - `page`: the page that was found, None if none was.
+    - `reason`: why its link was not followed, None if that is not recorded.
+    - `read`, `unreadable`: how many archived pages were searched, and how many could not be read.
+    - `more`: True if further pages were not searched.
+    """
 
     page: str | None = None
     reason: str | None = None
@@ -156,7 +170,7 @@ def _linked(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Locati
 
 
 def _doubts(reader: CrawlReader, row: CrawlRow, search: _Search) -> list[str]:
-    """Return why a link to a URL may exist although none was found."""
+    """Return sentences on why a link to the URL may exist although the search found none."""
     tallies = reader.tallies(row.crawl_id)
     left_out, truncated = tallies.get("left_out", {}), sum(tallies.get("truncated", {}).values())
     doubts = []

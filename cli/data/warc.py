@@ -1,4 +1,4 @@
-"""`orb warc`: print a stored page from the archive."""
+"""`orb warc`: print the stored body, headers or WARC record of a page."""
 
 import argparse
 import sys
@@ -60,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def looked_up(reader: CrawlReader, crawl: CrawlRow, text: str) -> tuple[Location, UrlView | None]:
-    """Return the canonical form of a typed URL, and what the crawl knows of it (None: nothing). Raise Usage if it is
-    not an http or https URL.
+    """Parse a URL that the user typed. Return it in canonical form, and its stored state (None if the crawl has none).
 
-    A URL without a scheme gets the one under which the crawl knows it, else that of the first seed.
+    A URL without a scheme is looked up with both http and https. If the crawl knows neither, the scheme of the first
+    seed is assumed. Raise Usage if `text` is not an http or https URL.
     """
     first = scheme_of(decode_spec(crawl.spec).seeds[0].url)
     schemes = (first, "http" if first == "https" else "https")

