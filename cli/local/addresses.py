@@ -1,4 +1,4 @@
-"""Chooses the addresses that masters and workers on one machine listen at, if possible those of the last start."""
+"""Chooses free addresses for the masters and workers of one machine, preferably those of the last start."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and port to listen at. `host` has no brackets. `port` 0 means any free port."""
+    """A host and port at which a server listens. An IPv6 `host` has no brackets. `port` 0 means any free port."""
 
     host: str
     port: int
@@ -29,12 +29,19 @@ class Address:
 
     @property
     def reached_at(self) -> "Address":
-        """The address at which this machine reaches a server that listens at this one: loopback for a wildcard host."""
+        """The address with which a client on this machine connects to a server that listens at this address.
+
+        If the server listens at all interfaces (0.0.0.0 or ::), that is the loopback address. Otherwise it is this
+        address.
+        """
         return Address(_ANYWHERE.get(self.host, self.host), self.port)
 
 
 def parsed(text: str) -> Address:
-    """Parse `host:port`. Raise Usage if it is malformed, or has no host (that would mean every interface)."""
+    """Parse `host:port`, the value of --http. Raise Usage if it is malformed or has no host.
+
+    A text without a host is rejected, because it would mean all interfaces.
+    """
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > _LAST_PORT:
         raise Usage(f"--http is HOST:PORT, such as {HOST}:{FIRST_PORT}, not {text!r}")
@@ -44,12 +51,15 @@ def parsed(text: str) -> Address:
 def chosen(
     holding: ExitStack, wanted: Address | None, kept: Sequence[int], count: int, *, first: int = FIRST_PORT
 ) -> list[Address]:
-    """Return addresses to listen at for `count` processes. Each is free now.
+    """Return `count` free addresses, one for each process that will listen.
 
-    Listening sockets on `holding` keep the addresses taken, so that none is chosen twice. The first process gets
-    `wanted` exactly, or Environment is raised if that is taken; the others get the ports after it. Without `wanted`,
-    each gets its port of the last start (`kept`), else the next free port from `first` on. After `holding` is closed,
-    another process may take an address before it is used.
+    - `holding` receives a listening socket for each address, so that none is chosen twice. When the caller closes it,
+      another process may take an address before it is used.
+    - `wanted`: the address of the first process. The other processes get later ports of its host. None: no preference.
+    - `kept`: the ports of the processes at the last start. A process gets its port again if it is free.
+    - `first`: without `wanted`, the port from which free ports are searched.
+
+    Raise Environment if `wanted` or every port that may be used is taken.
     """
     host, begin = (HOST, first) if wanted is None else (wanted.host, wanted.port)
     places: list[Address] = []
@@ -64,7 +74,7 @@ def chosen(
 
 
 def is_free(port: int) -> bool:
-    """Return True if a server on this machine can listen on the port now."""
+    """Return True if a server could listen at this port of 127.0.0.1 now."""
     with ExitStack() as stack:
         try:
             _listening(stack, HOST, port)

@@ -1,11 +1,11 @@
-"""The folder of a cluster on one machine: its files, its lock, and its settings kept between starts.
+"""The folder of a cluster on one machine: its files, its lock, and the settings that it keeps between starts.
 
 cluster.json   the settings kept between starts: database and ports; it marks a cluster folder
 cluster.db     the database, if no other is given (SQLite, with -wal and -shm beside it while in use)
 archive/       WARC files of all workers
 etcd/, nats/   etcd and NATS: their data, configuration and logs
-logs/          this command, masters and workers of the latest start, those of the start before as *.1
-lock           held by every process of a start
+logs/          logs of this command, masters and workers since the latest start; those of the start before are *.1
+lock           locked by every process of a start
 """
 
 import contextlib
@@ -39,10 +39,12 @@ _COMMAND: Final = "orb up"
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a cluster that one start of `orb up` keeps for the next.
+    """The settings of a cluster that one start of `orb up` stores for the next start.
 
-    `database`: as `shown` returns it. `http`, `metrics`: the ports of masters and workers, in order. `key_shown_at`:
-    when the first admin key was shown, or None if the database had keys before.
+    - `database`: the database as `shown` returns it.
+    - `http`, `metrics`: the ports of the masters' APIs and of the workers' metrics, in the order of the members.
+    - `nats`: the port of NATS, 0 if it is not known.
+    - `key_shown_at`: when the first admin key was shown, None if it never was.
     """
 
     database: str
@@ -70,8 +72,9 @@ class ClusterFolder:
         return f"<ClusterFolder {self.path}>"
 
     def remembered(self) -> Remembered | None:
-        """Return the settings that the latest start kept, or None before the first. Raise Environment if their file is
-        damaged.
+        """Return the settings that the latest start stored. Return None if the folder has no cluster yet.
+
+        Raise Environment if the file with the settings is damaged.
         """
         try:
             return msgspec.json.decode(self.mark.read_bytes(), type=Remembered)
@@ -81,7 +84,7 @@ class ClusterFolder:
             raise Environment(f"cannot read {self.mark}: {error}; repair it, or set another --dir.") from error
 
     def remember(self, remembered: Remembered) -> None:
-        """Store settings for the next start, atomically; they survive a power failure."""
+        """Store settings for the next start. The file is replaced atomically, and synced to disk first."""
         staged = self.mark.with_suffix(".json.new")
         with staged.open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(remembered)) + b"\n")
@@ -90,9 +93,10 @@ class ClusterFolder:
         staged.replace(self.mark)
 
     def make(self) -> None:
-        """Create the folder, or accept an empty one or one of an earlier `orb up`. Raise Usage if it has foreign files.
+        """Create the folder. Accept an existing folder that is empty or belongs to an earlier `orb up`.
 
-        Raise Environment if it cannot be created, or if its disk is remote or too full.
+        Raise Usage if the folder has other files. Raise Environment if it cannot be created, or if its disk is remote
+        or too full.
         """
         self._made = absent(self.path)
         entries = made(self.path, _FLAG, private=True)
@@ -118,22 +122,25 @@ class ClusterFolder:
         return AGAIN_BYTES
 
     def free_bytes(self) -> int:
-        """Return the number of bytes that this user may still write to the folder's disk."""
+        """Return the number of bytes that this user can still write to the folder's disk."""
         return shutil.disk_usage(self.path).free
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Hold the folder's lock until the `with` block ends. Yield its descriptor for child processes.
+        """Hold the folder's lock until the `with` block ends.
 
-        Raise Environment if another `orb up` runs in the folder.
+        Yield its file descriptor, for child processes to inherit.
+
+        Raise Environment if another `orb up` is running in the folder.
         """
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """Guard a first start: if the `with` block raises, remove all that the start made, unless the folder had a
-        cluster before. Call it under the lock.
+        """Remove the files of a first start if the `with` block raises. Files of an existing cluster are never removed.
+
+        The caller must hold the folder's lock.
         """
         new = not self.mark.exists()
         try:
@@ -144,7 +151,7 @@ class ClusterFolder:
             raise
 
     def _remove(self) -> None:
-        """Remove what a start makes, the lock last, and the parent folders that it created."""
+        """Remove the files that a start creates, the lock file last, and the parent folders that `make` created."""
         for folder in (self.archive, self.etcd, self.nats, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
         for suffix in ("", "-wal", "-shm"):
@@ -155,10 +162,12 @@ class ClusterFolder:
 
 
 def database_of(folder: ClusterFolder, given: str | None) -> str:
-    """Return the database of the cluster: the given PostgreSQL URL, else the path of the SQLite file in the folder.
+    """Return the database of the cluster:
 
-    Raise Usage if the folder belongs to another database: its broker may hold messages of that one. Before NATS and
-    etcd first run they hold nothing, so until then the database may change and a typo has no lasting effect.
+    `given`, a PostgreSQL URL, or the path of the SQLite file in the folder for None.
+
+    Raise Usage if the cluster already uses another database, because its NATS may have messages for that database.
+    Before etcd and NATS have run once, another PostgreSQL URL may still be given, for example to correct a typo.
     """
     if given is not None and not is_postgresql(given):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")
@@ -180,8 +189,9 @@ def database_of(folder: ClusterFolder, given: str | None) -> str:
 
 
 def shown(folder: ClusterFolder, database: str) -> str:
-    """Return the name under which a database is shown and stored: a file name for the folder's own, else the URL
-    without password.
+    """Return the text with which a database is shown to users and stored in `Remembered`.
+
+    This is the file name of the folder's own database, or the URL of another one without its password.
     """
     if database == os.fspath(folder.database):
         return folder.database.name
@@ -189,7 +199,7 @@ def shown(folder: ClusterFolder, database: str) -> str:
 
 
 def without_password(database: str) -> str:
-    """Return a PostgreSQL URL without its password; return anything else unchanged."""
+    """Return a PostgreSQL URL without its password. Return any other text unchanged."""
     if not is_postgresql(database):
         return database
     parts = urlsplit(database)

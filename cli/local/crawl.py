@@ -1,4 +1,7 @@
-"""`orb crawl`: crawl URLs or a spec into a folder, with all processes on this machine. The same command resumes."""
+"""`orb crawl`: crawl URLs or a spec into a folder, with all processes on this machine.
+
+The same command resumes a crawl that was interrupted.
+"""
 
 import argparse
 import asyncio
@@ -125,7 +128,10 @@ def _announce(wanted: CrawlRequest, before: CrawlSpec | None) -> None:
 
 
 def _finished(wanted: CrawlRequest) -> "Summary | None":
-    """Return the summary if the crawl with this spec is finished, None if there is work left."""
+    """Return the summary of the crawl in the folder if it is finished with the requested spec.
+
+    Otherwise return None.
+    """
     if not wanted.folder.database.is_file():
         return None  # and do not load the database's libraries yet: they load while processes start
     from cli.data.summary import summarized
@@ -137,7 +143,7 @@ def _finished(wanted: CrawlRequest) -> "Summary | None":
 
 
 def _already_finished(wanted: CrawlRequest, summary: "Summary") -> int:
-    """Print that the crawl is finished and how to continue; return the exit code."""
+    """Print that the crawl is finished, and which flags continue it. Return the exit code."""
     from cli.data.summary import as_json
 
     finished_ms = summary.row.finished_at_ms or 0
@@ -166,8 +172,12 @@ def _how_to_go_on(reason: str | None) -> str:
 
 
 def _crawled(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, renewed: bool) -> int:
-    """Run the crawl. `finished_before_ms` is when an earlier run finished it, which is not the end of this run.
-    `renewed`: another crawl was deleted from the folder just now.
+    """Run the crawl and return the exit code.
+
+    - `lock`: the file descriptor of the folder's lock, which the processes inherit.
+    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms), so that this run does not end at once.
+      None if none did.
+    - `renewed`: True if the previous contents of the folder have just been deleted.
     """
     from cli.local.fork_server import forking, preload
 
@@ -214,7 +224,12 @@ def _run(
 
 
 def _ended(wanted: CrawlRequest, ending: "RunOutcome", seconds: float, finished_before_ms: int | None = None) -> int:
-    """Finish the folder's archive, print the result and its cause, and return the exit code."""
+    """Complete the archive after a run, print the summary and why the run ended, and return the exit code.
+
+    - `ending`: how the run ended.
+    - `seconds`: the length of the run.
+    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). None if none did.
+    """
     from cli.data.summary import as_json, as_text, given_up_text, summarized
     from cli.local.finalize import is_finished, settle
     from cli.local.process_group import RunEnd, RunOutcome
@@ -291,7 +306,10 @@ def _watch(wanted: CrawlRequest, started: float) -> Any:
 
 @contextmanager
 def _resumable(wanted: CrawlRequest) -> Iterator[None]:
-    """Catch what ends a run outside of its loop, a late Ctrl-C or a disk error, and print how to resume."""
+    """Convert Ctrl-C and disk errors in the `with` block to SystemExit, after printing how to resume the crawl.
+
+    They can occur before or after the run itself, which handles them on its own.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -309,13 +327,16 @@ def _resumable(wanted: CrawlRequest) -> Iterator[None]:
 
 
 def _print_cut(wanted: CrawlRequest, end: str, code: Exit, message: str) -> None:
-    """Print, with `--json`, only the fields of the run, because there is no summary of the crawl."""
+    """Print the JSON object of a run that ended without a summary of the crawl. Do nothing without `--json`.
+
+    `end` is how the run ended, and `message` why.
+    """
     if wanted.arguments.json:
         _print_json({"dir": str(wanted.folder.path)} | _run_json(end, code, 0.0, message))
 
 
 def _lacking(error: Exception, folder: CrawlFolder) -> str:
-    """Return a sentence for what the machine lacks."""
+    """Return a sentence that says what the machine lacks according to `error`, such as disk space."""
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -339,7 +360,10 @@ def _print_json(document: dict[str, Any]) -> None:
 
 
 def check_authorities(named: str | None) -> None:
-    """Raise Usage if `--ca` names a file that has no certificate. `named` is its value; None and `none` are valid."""
+    """Raise Usage if `--ca` names a file that cannot be read or has no certificate.
+
+    `named` is the value of the flag. None (no flag) and `none` are valid.
+    """
     if named is None or named == NONE:
         return
     try:
@@ -351,10 +375,9 @@ def check_authorities(named: str | None) -> None:
 
 
 def put_authorities(folder: CrawlFolder, named: str | None) -> None:
-    """Store certificate authorities in the crawl's folder: those trusted by default, and those of the checked file
-    `named`.
+    """Store the certificate authorities of a crawl in its folder: the default ones, and those in the file `named`.
 
-    None keeps what an earlier command stored; `none` removes it.
+    If `named` is None, keep the stored ones. If it is `none`, remove them, so that only the default ones are trusted.
     """
     if named is None:
         return

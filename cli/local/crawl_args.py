@@ -1,4 +1,4 @@
-"""Checks the command line of `orb crawl` before anything is changed."""
+"""Checks the arguments of `orb crawl` before the command changes anything."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ STOP_FIRST: Final = "stop the command that is at work (Ctrl-C)"
 
 @dataclass(frozen=True, slots=True)
 class CrawlRequest:
-    """What a command line of `orb crawl` requests, after all checks."""
+    """A checked command line of `orb crawl`: the spec, the folder, the number of workers, and the parsed arguments."""
 
     spec: CrawlSpec
     folder: CrawlFolder
@@ -30,7 +30,10 @@ class CrawlRequest:
 
 
 def judged(arguments: argparse.Namespace) -> CrawlRequest:
-    """Check the arguments of `orb crawl` and return what they request. Raise Usage with every problem."""
+    """Check the arguments of `orb crawl` and return what they request. Raise Usage if they are not valid.
+
+    Problems of the spec are reported together.
+    """
     seeds, notes = seed_urls(arguments.urls)
     known = None if arguments.spec is not None else _kept(arguments, seeds)
     data: dict[str, Any]
@@ -67,8 +70,10 @@ def judged(arguments: argparse.Namespace) -> CrawlRequest:
 
 
 def _kept(arguments: argparse.Namespace, seeds: list[str]) -> CrawlSpec | None:
-    """Return the spec of the crawl in the folder, which the command line then changes. Return None if there is none, or
-    `--fresh` replaces it."""
+    """Return the stored spec of the crawl that the arguments name, so that flags can change it.
+
+    Return None if there is no such crawl, or if `--fresh` replaces it. `seeds` are the URLs of the command line.
+    """
     if arguments.out is not None:
         path = arguments.out
     elif seeds and (first := canonicalize(seeds[0])) is not None:
@@ -93,7 +98,7 @@ def _folder_name(url: str) -> str:
 
 
 def resume_command(wanted: CrawlRequest) -> str:
-    """Return the command line that resumes the crawl in its folder with its stored spec."""
+    """Return the command line that resumes the crawl in its folder, with the spec stored there."""
     words = _going_on(wanted.folder.path)
     if wanted.arguments.workers is not None:
         words += ["--workers", str(wanted.workers)]
@@ -106,12 +111,15 @@ def retry_command(path: Path) -> str:
 
 
 def unblock_command(path: Path) -> str:
-    """Return the command line that resumes the crawl in `path` and sends requests to blocked hosts at once."""
+    """Return the command line that resumes the crawl in `path` and ends the waits of blocked hosts."""
     return shlex.join([*_going_on(path), "--unblock"])
 
 
 def then(command: str, *, at_work: bool) -> str:
-    """Return words on how to run `command` in a folder. If a command is `at_work` there, it must be stopped first."""
+    """Return words that tell the user to run `command`.
+
+    If `at_work` is True, they first say to stop the running command.
+    """
     return f"{STOP_FIRST}, then {command}" if at_work else command
 
 
@@ -120,7 +128,7 @@ def _going_on(path: Path) -> list[str]:
 
 
 def program() -> str:
-    """Return the words with which this user starts `orb`: the path of a clone's launcher, or `orb`."""
+    """Return the command with which this user starts orb: `orb`, or the path of the launcher in a clone."""
     launcher = Path(__file__).resolve().parents[2] / "orb"
     if os.environ.get("PYTHONSAFEPATH") and launcher.is_file():
         relative = os.path.relpath(launcher)

@@ -1,14 +1,14 @@
-"""The folder of a crawl: its files, its lock, and how its contents are deleted for a fresh start.
+"""The folder of a crawl: its files, its lock, and the deletion of its contents for a fresh start.
 
 crawl.db     the database (SQLite, with -wal and -shm beside it while in use)
 archive/     WARC files and index.cdxj
 nats/        the broker's store, configuration and log
 specs/       the specs as published to workers
-public_suffixes.dat   the public suffix list as it was when the crawl began, which partitions the hosts
-ca.pem       the certificate authorities that verify hosts' certificates, if --ca named one
+public_suffixes.dat   the public suffix list with which the crawl began; it decides the partition of each host
+ca.pem       the certificate authorities that verify hosts' certificates, if --ca named a file
 spec.json    the spec of the latest run: it marks a crawl folder, written first and removed last
-logs/        supervisor, master and workers of the latest run, those of the run before as *.1
-lock         held by every process of a run
+logs/        logs of supervisor, master and workers since the latest run began; those of the run before are *.1
+lock         locked by every process of a run
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class CrawlFolder:
         return f"<CrawlFolder {self.path}>"
 
     def opened(self) -> "CrawlFolder":
-        """Return this folder for reading. Raise Usage if it is not a crawl's folder."""
+        """Return this folder, for commands that read a crawl. Raise Usage if it is not the folder of a crawl."""
         if not self.path.exists():
             raise Usage(f"there is no folder {self.path}; create it with `orb crawl URL --out {self.path}`.")
         if not self.database.is_file():
@@ -65,7 +65,10 @@ class CrawlFolder:
         return self
 
     def spec(self) -> CrawlSpec | None:
-        """Return the spec that the latest run used, None before the first run. Raise Environment if it is damaged."""
+        """Return the spec that the latest run used. Return None before the first run.
+
+        Raise Environment if it is damaged.
+        """
         try:
             return decode_spec(self.spec_file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):  # `make` refuses a file in place of the folder
@@ -74,7 +77,7 @@ class CrawlFolder:
             raise Environment(f"cannot read {self.spec_file}: {error}; start over with --fresh.") from error
 
     def put_spec(self, spec: CrawlSpec) -> None:
-        """Store the spec that this run uses, atomically; it survives a power failure."""
+        """Store the spec of this run. The file is replaced atomically, and synced to disk first."""
         staged = self.spec_file.with_suffix(".json.new")
         with staged.open("wb") as file:
             file.write(encode_spec(spec))
@@ -84,10 +87,10 @@ class CrawlFolder:
         keep_snapshot(self.path)
 
     def make(self) -> None:
-        """Create the folder, or accept an empty one or one of an earlier `orb crawl`. Raise Usage if it has foreign
-        files.
+        """Create the folder. Accept an existing folder that is empty or belongs to an earlier `orb crawl`.
 
-        Raise Environment if it cannot be created, or if its disk is remote or too full.
+        Raise Usage if the folder has other files. Raise Environment if it cannot be created, or if its disk is remote
+        or too full.
         """
         entries = made(self.path, _FLAG)
         marks = {self.spec_file.name, RENEWAL}
@@ -99,24 +102,29 @@ class CrawlFolder:
         check_disk(self.path, self.free_bytes(), _FLAG)
 
     def free_bytes(self) -> int:
-        """Return the number of bytes that this user may still write to the folder's disk."""
+        """Return the number of bytes that this user can still write to the folder's disk."""
         return shutil.disk_usage(self.path).free
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Hold the folder's lock until the `with` block ends. Yield its descriptor for child processes.
+        """Hold the folder's lock until the `with` block ends.
 
-        Raise Environment if another command is at work in the folder.
+        Yield its file descriptor, for child processes to inherit.
+
+        Raise Environment if another command is running in the folder.
         """
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock
 
     def renewing(self) -> bool:
-        """Return True if `renew` was interrupted and must be repeated."""
+        """Return True if a call of `renew` was interrupted, so that the caller must repeat it."""
         return (self.path / RENEWAL).exists()
 
     def renew(self) -> list[str]:
-        """Remove everything that runs made. Return the names of other files, which stay. Call it under the lock."""
+        """Delete all files that runs have created. Return the names of the other files in the folder, which are kept.
+
+        The caller must hold the folder's lock.
+        """
         mark = self.path / RENEWAL
         mark.touch()
         for name in (*NAMES, "spec.json.new", self.spec_file.name):
@@ -126,7 +134,10 @@ class CrawlFolder:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a folder or a symbolic link, but not the link's target."""
+    """Remove a file, a folder with its contents, or a symbolic link without its target.
+
+    Do nothing if `path` is absent.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -134,5 +145,5 @@ def _remove(path: Path) -> None:
 
 
 def running(folder: CrawlFolder) -> int | None:
-    """Return the process id of the `orb crawl` at work in the folder, None if there is none."""
+    """Return the process id of the `orb crawl` that runs in the folder. Return None if none runs."""
     return owner_of(folder.lock_file)

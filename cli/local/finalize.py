@@ -1,5 +1,6 @@
-"""Completes the archive of a run: finishes WARC files and indexes the accepted pages. Tells whether the crawl is
-finished.
+"""Completes the archive of a crawl: finishes torn WARC files and indexes the accepted pages.
+
+It also checks whether the crawl is finished.
 """
 
 from pathlib import Path
@@ -18,9 +19,9 @@ log = structlog.get_logger("orb.crawl")
 
 
 def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = None) -> bool:
-    """Return True if the database has the crawl as finished, with this spec.
+    """Return True if the crawl in the folder is finished with this spec. Return False while the database is busy.
 
-    A finish at `before_ms` does not count: an earlier run made it.
+    `before_ms`: when an earlier run finished the crawl (Unix ms). That finish does not count. None: no earlier finish.
     """
     if not folder.database.is_file():
         return False
@@ -41,7 +42,10 @@ def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = No
 
 
 def repair(archive: Path) -> None:
-    """Complete the WARC files that workers left unfinished when they died."""
+    """Complete the WARC files in `archive` that workers did not finish, because they were killed.
+
+    Print a message for each file that is damaged.
+    """
     for segment in repair_torn(archive):
         log.info("segment.repaired", segment=segment.segment, kept=segment.kept, cut=segment.cut)
         if segment.damaged:
@@ -49,7 +53,7 @@ def repair(archive: Path) -> None:
 
 
 def settle(folder: CrawlFolder) -> None:
-    """Prepare the archive for other tools: complete the WARC files, and write the index of accepted pages."""
+    """Complete the unfinished WARC files of a crawl, and write the index of its accepted pages (index.cdxj)."""
     repair(folder.archive)
     if not folder.database.is_file():
         return

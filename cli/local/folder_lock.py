@@ -1,7 +1,7 @@
-"""The folder of a command such as `orb crawl`: created on a suitable disk, and locked by one command at a time.
+"""Creates the folder of a command such as `orb crawl` on a suitable disk, and locks it for one command at a time.
 
-The lock is one flock on one open file. The command takes it, and every process it starts inherits it. So a command that
-acquires it is sure that no process of an earlier run is alive, however that run ended.
+The lock is one flock on one open file. The command takes it, and every process that it starts inherits it. So if a
+command acquires the lock, no process of an earlier run is alive, however that run ended.
 """
 
 import contextlib
@@ -26,11 +26,14 @@ _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"
 
 
 def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
-    """Create the folder if it does not exist. Return the names of the files in it. Raise Environment if it cannot be
-    created, or if its path is not UTF-8: the configuration of NATS could not name it.
+    """Create the folder if it does not exist. Return the names of the files in it.
 
-    `flag` is the option that chooses another folder, for the message. A `private` folder is created for this user
-    alone, with a warning if others may read it. Otherwise the umask applies.
+    - `flag`: the command-line flag that chooses another folder. Error messages name it.
+    - `private`: True to create a folder that only this user can access. If others can read an existing folder, print a
+      warning. False: the umask decides.
+
+    Raise Environment if the folder cannot be created, or if its path is not UTF-8, which the configuration of NATS
+    requires.
     """
     try:
         str(path.absolute()).encode()
@@ -49,12 +52,12 @@ def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
 
 
 def absent(path: Path) -> list[Path]:
-    """Return which of the folder `path` and its parents do not exist, the deepest first."""
+    """Return the folders that must be created so that `path` exists: it and its missing parents, the deepest first."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
 def unmake(folders: list[Path]) -> None:
-    """Remove these folders in order, up to the first that is not empty. Pass what `absent` returned."""
+    """Remove folders that `absent` returned and that have since been created. Stop at the first that is not empty."""
     for folder in folders:
         try:
             folder.rmdir()
@@ -63,7 +66,11 @@ def unmake(folders: list[Path]) -> None:
 
 
 def check_disk(path: Path, free_bytes: int, flag: str, *, needed_bytes: int = ROOM_BYTES) -> None:
-    """Raise Environment if the folder's disk has too little space, or is remote: that can damage a database."""
+    """Raise Environment if the disk of the folder has less than `needed_bytes` free, or is a network file system.
+
+    A network file system can damage a database. `free_bytes` is the free space. `flag` is the command-line flag that
+    chooses another folder, for the message.
+    """
     if (kind := _filesystem(path)) in _REMOTE:
         raise Environment(
             f"{path} is on a network file system ({kind}), where a database can be damaged; "
@@ -78,10 +85,12 @@ def check_disk(path: Path, free_bytes: int, flag: str, *, needed_bytes: int = RO
 
 @contextlib.contextmanager
 def held(lock_file: Path, *, command: str, flag: str) -> Iterator[int]:
-    """Hold a folder's lock until the `with` block ends. Yield the descriptor to pass to child processes.
+    """Hold a folder's lock until the `with` block ends. Yield its file descriptor, for child processes to inherit.
 
-    Raise Environment if another command is at work in the folder, or a process it left behind does not end. `command`
-    is the command that works in such folders.
+    - `command`: the command that uses such folders, for messages.
+    - `flag`: the command-line flag that chooses another folder, for messages.
+
+    Raise Environment if another command is running in the folder, or if a process of an earlier command does not end.
     """
     folder = lock_file.parent
     try:
@@ -100,7 +109,10 @@ def held(lock_file: Path, *, command: str, flag: str) -> Iterator[int]:
 
 
 def owner_of(lock_file: Path) -> int | None:
-    """Return the process id of the command that holds the lock, None if it is free. Never keeps the lock."""
+    """Return the process id of the command that holds the lock.
+
+    Return None if the lock is free or the id is unknown.
+    """
     try:
         lock = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -115,7 +127,7 @@ def owner_of(lock_file: Path) -> int | None:
 
 
 def holders(lock_file: Path) -> list[int]:
-    """Return the ids of the other processes that have `lock_file` open, from /proc (Linux; elsewhere none)."""
+    """Return the ids of the other processes that have `lock_file` open. Return an empty list if there is no /proc."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):
@@ -125,7 +137,11 @@ def holders(lock_file: Path) -> list[int]:
 
 
 def _acquire(lock: int, lock_file: Path, command: str) -> None:
-    """Take the lock. Report a running command at once; give processes that a killed one left behind time to end."""
+    """Take the lock. Raise Environment if another command has it.
+
+    If that command has ended and only its child processes hold the lock, wait up to _STRAGGLERS_S seconds for their
+    end.
+    """
     folder = lock_file.parent
     deadline = time.monotonic() + _STRAGGLERS_S
     while True:
@@ -157,7 +173,10 @@ def _is_file(descriptor: Path) -> bool:
 
 
 def _owner(lock: int) -> int | None:
-    """Return the process id of the command that last took the lock."""
+    """Return the process id of the command that took the lock last, from the lock file.
+
+    Return None if the file has none.
+    """
     try:
         return int(json.loads(os.pread(lock, 4096, 0))["pid"])
     except (ValueError, KeyError, TypeError):
@@ -175,7 +194,7 @@ def _alive(pid: int) -> bool:
 
 
 def _filesystem(path: Path) -> str:
-    """Return the type of file system that holds `path`, empty if unknown."""
+    """Return the type of the file system that contains `path`, such as `nfs4`. Return "" if it is unknown."""
     whole, best, kind = os.fspath(path.resolve()), -1, ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines():

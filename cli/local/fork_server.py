@@ -1,10 +1,11 @@
-"""The fork server of a command such as `orb crawl`: a process that has only imported modules. It forks masters and
-workers, which so need no start of Python and no imports of their own.
+"""The fork server: a child process of a command such as `orb crawl` that forks the masters and workers.
 
-It is a child of the command, and dies with it. What it forks becomes a child of the command as well: an intermediate
-process ends at once, and the command adopts its child. The role then requests SIGKILL at the command's death and sends
-its process id on a channel of its own. It continues after the command has read that. So every role is registered with
-the command, or ends. If the fork server fails, the caller starts the role by exec (`cli.local.supervisor`).
+It has imported their modules already. So a forked process starts without starting Python and without imports.
+
+The fork server dies with the command. A process that it forks becomes a child of the command: an intermediate process
+ends at once, and the command adopts its child. The new process asks the kernel to kill it when the command dies, and
+sends its process id to the command. It continues only after the command has read the id. So the command knows every
+process that continues. If the fork server fails, the caller starts the process by exec (`cli.local.supervisor`).
 """
 
 import asyncio
@@ -37,9 +38,10 @@ _ANSWER_BYTES: Final = 4096
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """A request to the fork server for a master or worker: `orb` with `arguments`, under `environment`.
+    """A request to the fork server: start a master or worker as `orb` with `arguments`, and with the variables
+    `environment`.
 
-    The file descriptors that the process gets are sent beside it.
+    The file descriptors that the process inherits are sent in the same message.
     """
 
     arguments: tuple[str, ...]
@@ -47,7 +49,10 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class ForkedProcess:
-    """A master or worker that the fork server forked, a child of this process. It has methods like a Popen object."""
+    """A master or worker that the fork server has forked.
+
+    It is a child of this process and has methods as a Popen object.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid: Final = pid
@@ -80,7 +85,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The fork server, as the command uses it."""
+    """The command's handle of the fork server: sends it requests, waits for its end, and kills it."""
 
     def __init__(self, process: Process, channel: socket.socket) -> None:
         self._process = process
@@ -98,8 +103,13 @@ class ForkServer:
     async def fork(
         self, arguments: Sequence[str], environment: Mapping[str, str], output: int, inherit: Collection[int]
     ) -> ForkedProcess | None:
-        """Fork a master or worker that writes to `output` and inherits the descriptors `inherit`. Return None if that
-        failed.
+        """Fork a master or worker that runs `orb` with `arguments`.
+
+        Return None if the fork server fails, or has failed before.
+
+        - `environment`: all its environment variables.
+        - `output`: the file descriptor of its standard output and standard error.
+        - `inherit`: further file descriptors that it inherits.
         """
         if not self._serves:
             return None
@@ -141,11 +151,11 @@ class ForkServer:
         self._serves = False
 
     async def ended(self) -> int:
-        """Wait until the fork server has ended, and return its exit status."""
+        """Wait until the fork server has ended, and return its exit status, negative for a signal."""
         return await process_end(self._process)
 
     def close(self) -> None:
-        """Kill the fork server. The masters and workers that it forked continue."""
+        """Kill the fork server. The masters and workers that it has forked continue."""
         self._serves = False
         self._channel.close()
         self._process.send_signal(signal.SIGKILL)
@@ -153,7 +163,8 @@ class ForkServer:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules, and exclude their objects from garbage collection for good: they live as long as the process."""
+    """Import modules, and exclude all present objects from garbage collection, because they live as long as the
+    process."""
     gc.disable()
     try:
         for module in modules:
@@ -165,11 +176,10 @@ def preload(modules: Sequence[str]) -> None:
 
 @contextmanager
 def forking(modules: Sequence[str] = ()) -> Iterator[ForkServer | None]:
-    """Start a fork server that imports `modules`, and end it after the `with` block. Yield None if this process must
-    not fork.
+    """Start a fork server that imports `modules`, and kill it when the `with` block ends.
 
-    The server shares the modules that this process has imported. Call this before the first thread, event loop and
-    connection.
+    Yield None if this process cannot fork safely: it is not on Linux, or has several threads. The fork server shares
+    the modules that this process has imported. So call this before the first thread, event loop or connection exists.
     """
     if not can_fork():
         yield None

@@ -1,8 +1,8 @@
-"""What runs in forked processes: the fork server itself, and the start of a master or worker that it forks.
+"""The code of forked processes: the fork server itself, and the start of a role (a master or worker) that it forks.
 
-The server only imports. At every fork it has one thread, and no descriptors but the standard ones and its socket;
-`_check` verifies that. A role has its own session, environment, output and command line. Random numbers need no care:
-Python seeds `random` anew in a forked process, and all other ids come from the system.
+The fork server only imports modules. At every fork it has one thread, and no file descriptors except the standard ones
+and its socket. `_check` verifies that. A role gets its own session, environment, output and command line. Random
+numbers do not repeat: Python seeds `random` anew in a forked process, and all other ids come from the system.
 """
 
 import atexit
@@ -27,8 +27,9 @@ _FAILED: Final = 70
 
 
 def serve(requests: socket.socket, parent: int, modules: Sequence[str]) -> NoReturn:
-    """Run the fork server: import `modules`, then fork a master or worker for each request, until the command closes
-    its end.
+    """Run the fork server: import `modules`, then fork a role for each request from the socket `requests`.
+
+    `parent` is the process id of the command. The fork server ends when the command closes its end of the socket.
     """
     try:
         die_with(parent)
@@ -57,7 +58,10 @@ def serve(requests: socket.socket, parent: int, modules: Sequence[str]) -> NoRet
 
 
 def _imported(modules: Sequence[str]) -> str:
-    """Import; return why that failed, or an empty string. A role started by exec fails alike, with a traceback."""
+    """Import the modules. Return the error as a text, or "" if all were imported.
+
+    A role is then started by exec. It fails with the same error and prints a traceback.
+    """
     try:
         preload(modules)
     except Exception as error:
@@ -66,7 +70,10 @@ def _imported(modules: Sequence[str]) -> str:
 
 
 def _check(own: int, received: Collection[int]) -> str:
-    """Return why a fork is unsafe (several threads, or a descriptor that an import left open), or an empty string."""
+    """Return why a fork would be unsafe, or "" if it is safe. It needs one thread and no unexpected file descriptors.
+
+    `own` is the descriptor of the fork server's socket. `received` are the descriptors of the request.
+    """
     expected = {0, 1, 2, own, *received}
     if threads() != 1:
         return f"{threads()} threads"
@@ -76,7 +83,12 @@ def _check(own: int, received: Collection[int]) -> str:
 
 
 def _forked(request: ForkRequest, requests: socket.socket, parent: int, received: Sequence[int]) -> str:
-    """Fork a role as a child of the command; return why that failed, or an empty string."""
+    """Fork a role that becomes a child of the command. Return the error as a text, or "" after success.
+
+    - `requests`: the socket of the fork server, which the role closes.
+    - `parent`: the process id of the command.
+    - `received`: the file descriptors of the request: a channel to the command, the output, and those to inherit.
+    """
     adopted, adopting = os.pipe()
     try:
         between = os.fork()
@@ -99,7 +111,11 @@ def _forked(request: ForkRequest, requests: socket.socket, parent: int, received
 
 
 def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[int]) -> NoReturn:
-    """Run a role to its end. `adopted` reaches end of file after the intermediate process has ended and was reaped."""
+    """Run a role until it ends, and end this process with its exit code.
+
+    `adopted` is a pipe that reaches end of file when the command has become the parent of this process. `parent` is the
+    process id of the command. `received` is as in `_forked`.
+    """
     code = 1
     try:
         channel, output, *inherited = received
@@ -121,7 +137,10 @@ def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[in
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Run the command as `python -m orb` does, then end threads and flush buffers as Python does at exit."""
+    """Run `orb` with `arguments` and return its exit code.
+
+    Then end threads and flush output as the interpreter does at exit.
+    """
     from cli.main import main
 
     try:
@@ -134,7 +153,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _keep(descriptors: Collection[int]) -> None:
-    """Close all descriptors but these and the standard ones; programs that this process starts do not inherit these."""
+    """Close all file descriptors except `descriptors` and the standard ones.
+
+    Programs that this process starts do not inherit `descriptors`.
+    """
     for descriptor in _open_descriptors() - {0, 1, 2, *descriptors}:
         os.close(descriptor)
     for descriptor in descriptors:
@@ -142,7 +164,7 @@ def _keep(descriptors: Collection[int]) -> None:
 
 
 def _open_descriptors() -> set[int]:
-    """Return the open descriptors, without the one used for the listing."""
+    """Return the open file descriptors of this process."""
     return {number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
 
 
@@ -155,7 +177,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _redirect(source: int, output: int) -> None:
-    """Redirect standard input to `source`, and standard output and error to `output`; close both descriptors."""
+    """Use the descriptor `source` as standard input, and `output` as standard output and error. Then close both."""
     for number, descriptor in enumerate((source, output, output)):
         os.dup2(descriptor, number)
     for descriptor in {source, output} - {0, 1, 2}:
@@ -166,7 +188,7 @@ def _redirect(source: int, output: int) -> None:
 
 
 def _become(environment: Mapping[str, str], words: Sequence[str]) -> None:
-    """Set the environment and the command line."""
+    """Replace the environment variables, and the command line that `ps` shows. `words` is the new command line."""
     os.environ.clear()
     os.environ.update(environment)
     set_command_line(words)

@@ -1,8 +1,8 @@
-"""A cluster on this machine: etcd, NATS, masters and workers, kept alive until a stop, then ended in order.
+"""A cluster on this machine: starts etcd, NATS, masters and workers, keeps them alive, and ends them in order.
 
-Masters and workers are `orb master` and `orb worker` with the flags of any other cluster. Only etcd and NATS are
-started here. At the end the workers report what they hold, the masters apply it and hand over, then NATS and etcd stop.
-The next start works even if the end was cut short.
+Masters and workers are `orb master` and `orb worker`, with the same flags as in any other cluster. At the end the
+workers report their finished pages, the masters apply the reports and hand over, and then NATS and etcd stop. If the
+end is cut short, the next start still works.
 """
 
 import asyncio
@@ -71,10 +71,13 @@ _LOOK_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What LocalCluster starts. `masters` maps names to the addresses of their APIs, `workers` to those of their
-    metrics.
+    """The members and addresses of a cluster that LocalCluster starts.
 
-    `database` is a URL. `nats_port` -1 means any port. `allow_net` are networks that workers let specs open.
+    - `masters`: the addresses of the masters' APIs, by name.
+    - `workers`: the addresses of the workers' metrics, by name.
+    - `database`: the path or URL of the database.
+    - `nats_port`: the port of NATS, -1 for any free port.
+    - `allow_net`: the private networks that workers let specs open.
     """
 
     masters: Mapping[str, Address]
@@ -93,11 +96,12 @@ class Engines:
 
 
 class LocalCluster:
-    """Runs the cluster of `plan` in `folder` until a stop or a failure. The caller holds the folder's lock. Run it only
-    once.
+    """Runs the cluster of `plan` in `folder` until a stop or a failure. One object runs once.
 
-    Masters and workers come from `forks`, if given. `ready` is called once: when every master answers that it is ready,
-    every worker is registered, and one master leads.
+    - `lock`: the descriptor of the folder's lock, which the caller holds and all processes inherit.
+    - `watch` shows messages to the user.
+    - `ready` is called once, when all masters are ready, all workers are registered and a leader is elected.
+    - `forks`: the fork server that starts masters and workers. None: exec starts them.
     """
 
     def __init__(
@@ -126,7 +130,7 @@ class LocalCluster:
         self._broker_child = Engine(BROKER, self._broker)
 
     async def run(self) -> RunOutcome:
-        """Run the cluster and return how it ended. Every process that it started has ended by then."""
+        """Run the cluster and return how it ended. When this returns, all processes that it started have ended."""
         return await self._family.run(self._run)
 
     async def _run(self) -> None:
@@ -152,9 +156,11 @@ class LocalCluster:
         return Engines(etcd.endpoint, broker.endpoint)
 
     async def _bury_the_dead(self) -> None:
-        """End the etcd sessions of earlier members. The folder's lock proves that all of them are dead.
+        """End the etcd sessions of the members of earlier starts.
 
-        Stop waiting when the run is over, because a stalled etcd would never answer.
+        All of them are dead, because the folder's lock is held.
+
+        Return early if the run is over, because an etcd that has stalled would never answer.
         """
         async with Tasks() as tasks:
             burying = tasks.start("end sessions", until_answered(self._etcd.end_sessions))
@@ -222,7 +228,10 @@ class LocalCluster:
 async def _missing(
     coordinator: Coordinator, client: httpx.AsyncClient, masters: Mapping[str, Address], workers: Collection[str]
 ) -> list[str]:
-    """Return what is still missing, in words. Empty: all are registered, one master leads, all masters are ready."""
+    """Return in words what the cluster still lacks: etcd, members, a leader, or masters that are not ready.
+
+    An empty list means that the cluster is ready.
+    """
     keys = Keys(CLUSTER)
     try:
         snapshot = await coordinator.list(keys.root)
@@ -240,7 +249,7 @@ async def _missing(
 
 
 async def _lacks(client: httpx.AsyncClient, place: Address) -> str | None:
-    """Return what the master reports as missing, None if it is ready."""
+    """Return why the master at `place` is not ready, from its /readyz. Return None if it is ready."""
     try:
         answer = await client.get(f"http://{place}/readyz")
     except httpx.TransportError as error:

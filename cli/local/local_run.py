@@ -1,7 +1,7 @@
-"""One run of a crawl on this machine: NATS, one master and some workers, kept alive, watched and ended in order.
+"""One run of a crawl on this machine: starts NATS, a master and workers, keeps them alive, and ends them in order.
 
-At the end the workers stop pulling and report what they hold, the master applies the reports, then NATS stops. A run
-that is cut short is resumable: the next run works even then.
+At the end the workers take no more URL shards and report their finished pages, the master applies the reports, and then
+NATS stops. If the end is cut short, the next run still resumes the crawl.
 """
 
 import asyncio
@@ -39,11 +39,13 @@ _SILENT_LOOKS: Final = 30
 
 
 class LocalRun:
-    """Runs the crawl in `folder` until it is finished, stopped, or fails. The caller holds the folder's lock. Run it
-    only once.
+    """Runs the crawl in `folder` until it is finished, is stopped, or fails. One object runs once.
 
-    `finished` returns whether the crawl is finished, from the database. `retry_id`, `unblock`, `renewed`, `refresh_ms`:
-    see MasterSettings. Master and workers come from `forks`, if given.
+    - `lock`: the descriptor of the folder's lock, which the caller holds and all processes inherit.
+    - `watch` shows progress and messages to the user.
+    - `finished` returns True if the database has the crawl as finished. It is called in a thread.
+    - `retry_id`, `unblock`, `renewed` and `refresh_ms` are passed to the master: see MasterSettings.
+    - `forks`: the fork server that starts master and workers. None: exec starts them.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class LocalRun:
         self._at_first = {"ORB_ALONE": "true"} | ({"ORB_UNBLOCK": "true"} if unblock else {})
 
     async def run(self) -> RunOutcome:
-        """Run the crawl and return how the run ended. Every process that it started has ended by then."""
+        """Run the crawl and return how the run ended. When this returns, all processes that it started have ended."""
         return await self._family.run(self._run)
 
     async def _run(self) -> None:
@@ -134,7 +136,10 @@ class LocalRun:
     # --- running ------------------------------------------------------------------------------------------------------
 
     async def _follow(self, endpoint: Endpoint) -> None:
-        """Show the master's progress. A message may be lost, so `_look_after` checks the database for the end, too."""
+        """Show the progress that the master publishes, and end the run when the crawl is finished.
+
+        A message may be lost, so `_look_after` also checks the database for the end.
+        """
         connect = partial(
             NatsBroker.connect, [endpoint.url], login=endpoint.master, name="orb", settings=StreamSettings()
         )

@@ -1,4 +1,4 @@
-"""The logs of a run: one file of limited size per process in DIR/logs; those of the run before are kept as *.1."""
+"""The logs of a run in DIR/logs: one file of limited size for each process. Logs of the run before are kept as *.1."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ _TAIL_LINES: Final = 12
 
 
 def begin_log(path: Path) -> None:
-    """Create an empty log at `path`. A log of an earlier run is renamed to *.1."""
+    """Create an empty log at `path`. A log of an earlier run is renamed to *.1 first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size:
         path.replace(_aside(path))
@@ -29,9 +29,9 @@ def begin_log(path: Path) -> None:
 
 
 def bound_log(path: Path) -> None:
-    """Cut a log that other processes append to if it exceeds `LOG_BYTES`: move its lines to *.1.
+    """Move the lines of a log to *.1 if it is larger than LOG_BYTES. Other processes may append to it meanwhile.
 
-    Lines written meanwhile may be lost. If the disk has no space for the copy, the log stays until the next call.
+    Lines that are written during the copy may be lost. If the disk is too full for the copy, the log stays unchanged.
     """
     try:
         if path.stat().st_size > LOG_BYTES:
@@ -51,14 +51,14 @@ def _aside(path: Path) -> Path:
 
 
 def tail(path: Path) -> list[str]:
-    """Return the last lines of the log at `path`."""
+    """Return the last lines of the log at `path`, at most _TAIL_LINES."""
     return last_lines(path, _TAIL_LINES, _TAIL_BYTES)
 
 
 def log_to(logs: Path) -> None:
     """Write this process's log events to supervisor.log in the folder `logs`, as JSON lines.
 
-    A full disk makes no log call fail.
+    A log call does not fail if the disk is full.
     """
     path = logs / "supervisor.log"
     begin_log(path)
