@@ -93,7 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
-    """Declare the flags of `orb master` or `orb worker`; `role` is `master` or `worker`."""
+    """Declare the flags of `orb master` or `orb worker`. `role` is `master` or `worker`."""
     parser.epilog = (
         f"Each is also a variable ({PREFIX}* and the setting's name: see docs/configuration.md) and a key of FILE. "
         f"Flags override variables, which override FILE. Passwords and tokens have no flags: {PREFIX}NATS_PASSWORD, "
@@ -106,12 +106,12 @@ def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
 
 
 def _flag(name: str) -> str:
-    """Return the flag of the setting `name`."""
+    """Return the command-line flag of the setting `name`, such as `--max-visits` for `max_visits`."""
     return "--nats" if name == "nats_url" else f"--{name.replace('_', '-')}"
 
 
 class _Listed(argparse.Action):
-    """Joins the values of a repeated flag with commas, which is the format of its setting."""
+    """An argparse action for a flag that may be repeated: it joins the values with commas."""
 
     def __call__(
         self,
@@ -125,12 +125,12 @@ class _Listed(argparse.Action):
 
 
 def flags_of(role: str) -> dict[str, str]:
-    """Return a mapping from each setting's name to its flag, for `orb master` or `orb worker`, as `role` says."""
+    """Return the flag of each setting that has one, by the setting's name. `role` is `master` or `worker`."""
     return {name: _flag(name) for name in _ROLES[role]}
 
 
 def explained(role: str, name: str) -> tuple[str, str]:
-    """Return the name of the value in the help, and the help, of a setting's flag of `orb master` or `orb worker`."""
+    """Return the placeholder and the help text of the flag that sets `name`. `role` is `master` or `worker`."""
     return _ROLES[role][name]
 
 
@@ -147,12 +147,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def master_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterMasterSettings:
-    """Read a master's settings from flags, variables and file. Raise Usage with every missing or wrong one."""
+    """Return the settings of a master, from flags, variables and file.
+
+    Raise Usage with every missing or invalid setting.
+    """
     flags = flags_of("master")
     return read(ClusterMasterSettings, gathered("master", flags, arguments, environment), flags)
 
 
 def worker_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterWorkerSettings:
-    """Read a worker's settings from flags, variables and file. Raise Usage with every missing or wrong one."""
+    """Return the settings of a worker, from flags, variables and file.
+
+    Raise Usage with every missing or invalid setting.
+    """
     flags = flags_of("worker")
     return read(ClusterWorkerSettings, gathered("worker", flags, arguments, environment), flags)

@@ -1,4 +1,7 @@
-"""Restarts a NATS that stores nothing after its disk was full: it refuses to write to a file again until a restart."""
+"""Restarts NATS after its disk was full.
+
+Until a restart, NATS does not write again to a file whose write has failed.
+"""
 
 import signal
 import time
@@ -21,15 +24,15 @@ APART_S: Final = 30.0
 
 
 class NatsStorage(Protocol):
-    """A NATS server that tells whether a write failed since its start (shared.adapters.nats.EmbeddedServer)."""
+    """A NATS server that reports if a write has failed since it started (shared.adapters.nats.EmbeddedServer)."""
 
     def storage_failure(self) -> str | None: ...
 
 
 class NatsRestart:
-    """Kills NATS (`broker`), which its supervisor then restarts, once a write failed and its disk has space again.
+    """Kills NATS if a write has failed and its disk has free space again. The supervisor of `broker` then restarts it.
 
-    Acknowledged messages are in its files; the others are published again.
+    NATS keeps acknowledged messages in its files. Publishers repeat all other messages.
     """
 
     def __init__(
@@ -42,7 +45,10 @@ class NatsRestart:
         self._again_at = 0.0
 
     def look(self, free_bytes: int) -> None:
-        """Kill NATS if that is needed now. `free_bytes` is the free space on its disk."""
+        """Kill NATS if it needs a restart now. `free_bytes` is the free space on its disk.
+
+        Do nothing for APART_S seconds after a restart.
+        """
         if free_bytes < ENOUGH_BYTES or self._now() < self._again_at or self._broker.pid is None:
             return
         if (failure := self._server.storage_failure()) is None:

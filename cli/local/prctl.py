@@ -1,4 +1,4 @@
-"""Linux process attributes, set by prctl(2): death with the parent, adoption of orphans, the shown command line."""
+"""Attributes of a Linux process: its death with the parent, adoption of orphans, and its command line in `ps`."""
 
 import ctypes
 import os
@@ -17,17 +17,19 @@ are their end, and the start and end of the environment."""
 
 
 def can_fork() -> bool:
-    """Return True if this process may fork and continue in the child: it runs on Linux and has one thread."""
+    """Return True if it is safe to fork this process and continue in the child: it is on Linux and has one thread."""
     return sys.platform.startswith("linux") and threads() == 1
 
 
 def threads() -> int:
-    """Return the number of this process's threads, those of libraries included."""
+    """Return the number of threads of this process. Threads of libraries are included."""
     return len(os.listdir("/proc/self/task"))
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process (SIGKILL) when its parent ends. If `parent` is not the parent any more, end at
+    """Make the kernel kill this process (SIGKILL) when its parent ends.
+
+    `parent` is the expected process id of the parent. If the parent has another id, it has ended already, so exit at
     once.
     """
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
@@ -36,15 +38,15 @@ def die_with(parent: int) -> None:
 
 
 def adopt_descendants(adopt: bool) -> None:
-    """Make this process the parent of descendants whose own parent ends; stop that if `adopt` is False."""
+    """Make this process the new parent of each descendant whose parent ends. Stop doing that if `adopt` is False."""
     _prctl(_SET_CHILD_SUBREAPER, int(adopt))
 
 
 def set_command_line(words: Sequence[str]) -> None:
-    """Show `words`, separated by spaces, as this process's command line in `ps` and similar tools.
+    """Set the command line that `ps` and similar tools show for this process to `words`, separated by spaces.
 
-    They overwrite the memory of the original arguments and environment, and are cut to its size. The caller must first
-    have set every variable of the environment anew, which copies it elsewhere.
+    The text overwrites the memory of the original arguments and environment, and is cut to its size. Before the call,
+    the caller must set every environment variable again, which copies it to other memory.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # The first field behind the parenthesis has the number 3.

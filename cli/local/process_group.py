@@ -1,6 +1,6 @@
-"""The processes of one command: starts them, keeps them alive, ends them in order, and tells how the run ended.
+"""The child processes of a command: starts them, keeps them alive, and ends them in order.
 
-The first SIGINT, SIGTERM or SIGHUP asks for the end; a second SIGINT or SIGTERM cuts everything short.
+The first SIGINT, SIGTERM or SIGHUP ends the run in order. A second SIGINT or SIGTERM kills all processes at once.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ CURT_S: Final = 5.0
 
 
 class RunEnd(StrEnum):
-    """How a run ended, in one word."""
+    """How a run ended: the crawl finished, a signal stopped the run, or the run failed."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -33,7 +33,10 @@ class RunEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. `message` is for users if it FAILED. `at_once`: the processes were killed and not drained."""
+    """How a run ended. `message` is the reason for users if it FAILED, else "".
+
+    `at_once` is True if the processes were killed instead of drained.
+    """
 
     end: RunEnd
     message: str = ""
@@ -41,9 +44,11 @@ class RunOutcome:
 
 
 class ProcessGroup:
-    """The child processes of this command. Run it only once; when `run` returns, every child has ended.
+    """The child processes of a command during one run. One object runs once.
 
-    `over` is an event that is set when the run must end. `watch` shows deaths and the effect of Ctrl-C.
+    When `run` returns, all children have ended.
+
+    The event `over` is set when the run must end. `watch` shows the user which children died and what Ctrl-C does.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -60,8 +65,9 @@ class ProcessGroup:
         return f"<ProcessGroup {', '.join(repr(keeper.child) for keeper in self._keepers)}>"
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> RunOutcome:
-        """Run `work`, which starts children, awaits `over` and drains them. Kill every child that is left, and return
-        how the run ended.
+        """Await `work`, then kill the children that are left, and return how the run ended.
+
+        `work` starts children, waits for `over`, and drains the children.
         """
         with self._signals():
             async with asyncio.TaskGroup() as group:
@@ -81,10 +87,11 @@ class ProcessGroup:
                     keeper.kill()
 
     async def start(self, child: Child, *, ended: Callable[[Child], Awaitable[RunOutcome]] | None = None) -> bool:
-        """Start a child and keep it alive. Return False if that failed, which ends the run, or if the run is over.
+        """Start a child and keep it alive. Return True if it has started.
 
-        `ended` is called if the child ends by itself with status 0, and returns the outcome of the run. Without `ended`
-        such a child is restarted.
+        Return False if the run is over, or if the child cannot be started, which ends the run. `ended` is called if the
+        child exits by itself with status 0, and returns the outcome of the run. If it is None, such a child is
+        restarted.
         """
         assert self._group is not None, "start() outside of run()"
         if self.over.is_set():
@@ -110,19 +117,26 @@ class ProcessGroup:
             self.end(await ended(keeper.child))
 
     def ready(self) -> None:
-        """Record that all children are at work. From then on a child that cannot start does not end the run."""
+        """Record that all children work. From now on a child that finds its environment unusable is restarted.
+
+        Before this call, such a child ends the run.
+        """
         for keeper in self._keepers:
             keeper.ready()
 
     def end(self, ending: RunOutcome) -> None:
-        """Request the end of the run, with this outcome. Only the first call has an effect."""
+        """Request the end of the run with the outcome `ending`. Only the first request has an effect."""
         if self._ending is None:
             log.info("run.ended", end=ending.end, message=ending.message)
             self._ending = ending
             self.over.set()
 
     async def drain(self, *groups: Sequence[str]) -> None:
-        """End the children with these names, group after group: each group may need the next until it has ended."""
+        """End the children with these names, one group after the other. The children of a group end at the same time.
+
+        Children that need others must be in an earlier group. A child that does not end within its time limit is
+        killed.
+        """
         assert self._ending is not None, "drain() before the end"
         max_s = CURT_S if self._ending.end is RunEnd.FAILED else math.inf
         for names in groups:

@@ -1,10 +1,11 @@
-"""`orb _master` and `orb _worker`: run the master or a worker of a local crawl. Only `orb crawl` starts them."""
+"""`orb _master` and `orb _worker`: run the master or a worker of `orb crawl`, which is the only command that starts
+them."""
 
 import argparse
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare no arguments: the settings are in the environment."""
+    """Declare no arguments, because the settings come from environment variables."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
-"""Merges the command line of `orb crawl` and a spec file into one spec: flags override fields of the file.
+"""Merges a crawl spec with the command line of `orb crawl`. Flags override fields of the spec.
 
-Values stay text until the spec's own rules check them. So all problems are reported at once, each with its field and
+The values of flags stay text until the spec is checked. So all problems are reported together, each with its field and
 the flag that set it.
 """
 
@@ -47,10 +47,12 @@ _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of the command line that sets a field of the spec. `path` is the field's path and `help` its text in the
-    help.
+    """A flag of `orb crawl` that sets one field of the spec.
 
-    `hint` explains how to write the value if the field's own rules do not. `many`: the flag may be repeated.
+    - `path`: the path of the field, such as `budget.max_pages`.
+    - `metavar`: the placeholder for the value. It also decides how the text of the value is converted.
+    - `many`: True if the flag may be repeated, so that its values form a list.
+    - `hint`: how to write the value, appended to errors. "" if the error of the field suffices.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Flag:
 
     @property
     def attribute(self) -> str:
-        """The name under which the parsed arguments hold the flag's value."""
+        """The name of the attribute that has the flag's value in the parsed arguments."""
         return self.name.removeprefix("--").replace("-", "_")
 
 
@@ -94,7 +96,7 @@ FLAGS: Final = (
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that set fields of the spec."""
+    """Declare the flags of `orb crawl` that set fields of the spec."""
     group = parser.add_argument_group(
         "scope, limits and politeness (each overrides the field of the spec; `none` removes a limit)"
     )
@@ -115,7 +117,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def written(path: Path) -> dict[str, Any]:
-    """Read the spec file at `path`. Raise Usage if it is not YAML (with line and column), or no mapping."""
+    """Return the contents of the spec file at `path` as a mapping. The fields of the spec are not checked.
+
+    Raise Usage if the file cannot be read, is no YAML, is empty, or is not a mapping.
+    """
     from cli.terminal.yaml_input import document, text_of  # load the YAML library only for a file
 
     data = document(text_of(path, "spec"), str(path))
@@ -127,13 +132,16 @@ def written(path: Path) -> dict[str, Any]:
 
 
 def stored(spec: CrawlSpec) -> dict[str, Any]:
-    """Return a spec as the mapping that a spec file would have."""
+    """Convert a spec to a mapping as a spec file contains it."""
     data: dict[str, Any] = msgspec.json.decode(encode_spec(spec))
     return data
 
 
 def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the spec `data` with the fields that the command line sets. `urls`, if any, replace its seeds."""
+    """Return a copy of the spec `data` with the fields that the command line sets.
+
+    `urls` replace its seeds if there are any. Raise Usage if a flag for seeds is given without URLs.
+    """
     result: dict[str, Any] = dict(data)
     context = _seed_context(arguments)
     if urls:
@@ -154,7 +162,10 @@ def merged(data: Mapping[str, Any], urls: list[str], arguments: argparse.Namespa
 
 
 def _seed_context(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the seeds that the command line sets."""
+    """Return the labels and source that the command line gives to its URLs, as fields of a seed.
+
+    Omit what is not given.
+    """
     fields: dict[str, Any] = (
         {"labels": labels_given(arguments.seed_label, "--seed-label")} if arguments.seed_label else {}
     )
@@ -162,7 +173,7 @@ def _seed_context(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
-    """Return the labels that are written as NAME=VALUE. Raise Usage if one is not."""
+    """Parse labels written as NAME=VALUE. Raise Usage if one is not. `flag` is the flag that they are values of."""
     for pair in pairs:
         if "=" not in pair:
             raise Usage(f"{flag} {pair} is not written as NAME=VALUE.")
@@ -170,7 +181,11 @@ def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
 
 
 def _set_recrawl(data: dict[str, Any]) -> None:
-    """Set the fields of `recrawl` that go with the interval of --recrawl. Without an interval, none is left."""
+    """Complete the section `recrawl` of the spec `data` after --recrawl has set its `min_s`. Change `data` itself.
+
+    A policy that is missing or `never` becomes `fixed`, and `max_s` becomes at least `min_s`. The section is removed if
+    the value of --recrawl is `none`.
+    """
     section = data["recrawl"]
     if not isinstance(section, dict):
         return
@@ -185,7 +200,7 @@ def _set_recrawl(data: dict[str, Any]) -> None:
 
 
 def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec `data` with `retry.outage_s` set to `OUTAGE_S`, unless it sets a value itself."""
+    """Return a copy of the spec `data`. If it does not set `retry.outage_s`, the copy sets it to OUTAGE_S."""
     result = dict(data)
     retry = result.get("retry")
     if retry is None or (isinstance(retry, dict) and "outage_s" not in retry):
@@ -194,9 +209,9 @@ def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace) -> CrawlSpec:
-    """Parse a crawl spec. Raise Usage with every problem, its field, and the flag that set it.
+    """Check the spec `data` and return it. Raise Usage with every problem, its field, and the flag that set the field.
 
-    `source` names where `data` comes from, for the message.
+    `source` says where `data` comes from, for the message.
     """
     try:
         return parse_spec(data)
@@ -213,8 +228,9 @@ def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace
 
 
 def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
-    """Return the URLs of the command line, each with a scheme, and a message for each scheme that was added. Raise
-    Usage if one is no http or https URL.
+    """Return the URLs of the command line, each with a scheme, and a message for each URL whose scheme was added.
+
+    Raise Usage if a text is not an http or https URL.
     """
     seeds, notes = [], []
     for url in urls:
@@ -236,13 +252,14 @@ def seed_urls(urls: list[str]) -> tuple[list[str], list[str]]:
 
 
 def refuse_option(text: str) -> None:
-    """Raise Usage if `text`, given where a URL is expected, looks like an option. After `--` options are not parsed."""
+    """Raise Usage if `text` begins with a hyphen, because it is probably an option that was written after `--`."""
     if text.startswith("-"):
         raise Usage(f"{text!r} is in the place of a URL; if it is an option, write it before `--`.")
 
 
 def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
-    """Return the differences of two specs, each as `field: old -> new`, in the order of the spec."""
+    """Return the differences between two specs, each as the text `field: old -> new`, in the order of the spec's
+    fields."""
     before, after = _flat(stored(old)), _flat(stored(new))
     return [
         f"{path}: {_brief(before.get(path))} -> {_brief(after.get(path))}"
@@ -252,13 +269,19 @@ def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
 
 
 def effects(changed: list[str]) -> list[str]:
-    """Return sentences on what changes of a spec have as effect. `changed` is from `changed_fields`."""
+    """Return sentences that say how the changes of a spec affect the resumed crawl.
+
+    `changed` are the differences that `changed_fields` returned.
+    """
     sections = [re.split(r"[.:\[]", field, maxsplit=1)[0] for field in changed]
     return list(dict.fromkeys(_EFFECTS[section] for section in sections if section in _EFFECTS))
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of a duration such as `90`, `90s`, `15m`, `2h30m` or `7d`. Return None if it is not one."""
+    """Parse a duration such as `90`, `90s`, `15m`, `2h30m` or `7d`.
+
+    Return its seconds, or None if it is not a duration.
+    """
     match = _DURATION(text) if text else None
     if match is None:
         return None
@@ -285,7 +308,10 @@ def _brief(value: object) -> str:
 
 
 def _set(data: dict[str, Any], path: str, value: object) -> None:
-    """Set a field. A section that is not a mapping stays unchanged, so that the spec's rules report it."""
+    """Set the field at `path`, such as `budget.max_pages`, in the spec `data`. Create its section if it is missing.
+
+    Do nothing if the section is not a mapping. The check of the spec reports that later.
+    """
     section, _, name = path.partition(".")
     inner = data.get(section)
     if inner is None or isinstance(inner, dict):
@@ -293,8 +319,12 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
 
 
 def _scalar(flag: Flag, text: str) -> object:
-    """Convert a flag's text to its value. `none` is None if the flag is a limit. Return text that is not valid
-    unchanged, so that the spec's rules report it."""
+    """Convert the text of a flag to a number, or to seconds for a duration.
+
+    Return None for `none` if the flag is a limit.
+
+    Return any other text unchanged. If it is invalid, the check of the spec reports it later.
+    """
     if text == "none" and flag.metavar in ("N", "TIME"):
         return None
     if flag.metavar == "TIME":

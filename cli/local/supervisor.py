@@ -1,4 +1,4 @@
-"""Starts child processes, watches and restarts them, and gives up after too many deaths."""
+"""Starts child processes, restarts them when they die, and gives up after too many deaths."""
 
 import asyncio
 import contextlib
@@ -37,9 +37,10 @@ E = TypeVar("E")
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Counts the deaths of a child process, and decides whether it may be restarted, and when.
+    """Limits how often a child process is restarted, and delays each restart.
 
-    More than `max_count` deaths within `within_s` seconds are too many. Each wait is longer than the last.
+    More than `max_count` deaths within `within_s` seconds are too many. The delay doubles with each of these deaths,
+    from `first_wait_s` up to `longest_wait_s`.
     """
 
     max_count: int = 5
@@ -49,7 +50,10 @@ class RestartBudget:
     _at: deque[float] = field(default_factory=deque)
 
     def died(self, now: float) -> float | None:
-        """Record a death of the child. Return the seconds to wait before a restart, or None if it died too often."""
+        """Record a death of the child at `now` (monotonic seconds). Return the seconds to wait before the restart.
+
+        Return None if it died too often.
+        """
         self._at.append(now)
         while self._at and self._at[0] <= now - self.within_s:
             self._at.popleft()
@@ -59,7 +63,7 @@ class RestartBudget:
 
 
 class Child(Protocol):
-    """A process of the command that can be restarted: a master, a worker or an engine (etcd, NATS)."""
+    """A child process that a Supervisor can start again: a master, a worker or an engine (etcd, NATS)."""
 
     @property
     def name(self) -> str: ...
@@ -69,26 +73,30 @@ class Child(Protocol):
 
     @property
     def patience_s(self) -> float:
-        """The seconds that the child process may take to end in order before it is killed."""
+        """The seconds that the process may take to end in order. After that it is killed."""
 
     async def start(self) -> None: ...
 
     async def exited(self) -> int:
-        """Wait until the child process has ended. Return its exit status, negative for a signal."""
+        """Wait until the process has ended. Return its exit status, negative for a signal."""
 
     def signal(self, number: int) -> None:
-        """Send the signal `number` to the child process if it is alive."""
+        """Send the signal `number` to the process. Do nothing if it is not alive."""
 
     def last_words(self) -> str:
-        """Return the last lines of the child process's log."""
+        """Return the last lines of the process's log."""
 
 
 class RoleProcess:
-    """A master or worker: `orb` with `arguments`, in a session of its own, so that Ctrl-C reaches only the command.
+    """A master or worker as a child process: `orb` with `arguments`. It dies with this process.
 
-    It dies with the command. Its output goes to `log`, which `bound_log` bounds. Its environment is this process's,
-    without the variables `without`, and with `settings`. `at_first` applies to the first start only. `forks` forks it;
-    if there is no fork server, or it fails, exec starts it.
+    It has its own session, so Ctrl-C in the terminal does not reach it.
+
+    - `log`: the file to which its output is appended.
+    - `settings`: environment variables to set. Other variables are inherited, except those in `without`.
+    - `at_first`: further environment variables, for the first start only.
+    - `inherit`: file descriptors that it inherits.
+    - `forks`: the fork server that starts it. If it is None or fails, exec starts the process.
     """
 
     def __init__(
@@ -160,8 +168,9 @@ class RoleProcess:
 
 
 class Bundled(Protocol[E_co]):
-    """An engine (etcd or NATS) that comes with the program: a `shared.runtime.supervise.BundledServer` that can be
-    started.
+    """An engine (etcd or NATS) that comes with this program (shared.runtime.supervise.BundledServer).
+
+    `start` starts it and returns its address.
     """
 
     @property
@@ -175,7 +184,10 @@ class Bundled(Protocol[E_co]):
 
 
 class Engine(Generic[E]):
-    """An engine (etcd or NATS) as a child process. `endpoint` is its address since its latest start, None before."""
+    """An engine (etcd or NATS) as a child process.
+
+    `endpoint` is the address that its latest start returned, or None.
+    """
 
     def __init__(self, name: str, server: Bundled[E]) -> None:
         self.name: Final = name
@@ -209,9 +221,9 @@ class Engine(Generic[E]):
 
 
 def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
-    """Return this process's variables without those in `without`, and with `settings`.
+    """Return the environment variables for a child: those of this process without `without`, and with `settings`.
 
-    It also has the paths that make `python -m orb` run this same code.
+    They also make `python -m orb` in the child run the same code as this process.
     """
     root = Path(__file__).resolve().parents[2]
     kept = {name: value for name, value in os.environ.items() if name not in without}
@@ -223,8 +235,9 @@ def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> d
 
 
 def logged_error_of(child: Child) -> str | None:
-    """Return why a child failed, from the end of its log: an `orb: ...` line, or the error of a `_FAILED` event. Return
-    None if there is neither.
+    """Return why a child failed, from the end of its log. Return None if the log does not say it.
+
+    This is the text of an `orb: ...` line, or the error of one of the log events in _FAILED.
     """
     for line in reversed(child.last_words().splitlines()):
         if line.startswith("orb: "):
@@ -237,7 +250,10 @@ def logged_error_of(child: Child) -> str | None:
 
 
 def ended_by(status: int) -> str:
-    """Return in words how a process ended, such as `was killed by SIGKILL`. `status` is negative for a signal."""
+    """Return words on how a process ended, such as `was killed by SIGKILL` or `ended with status 1`.
+
+    `status` is its exit status, negative for a signal.
+    """
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(-status).name}"
@@ -245,13 +261,15 @@ def ended_by(status: int) -> str:
 
 
 class RestartLimitReached(Exception):
-    """Raised when a child process cannot be kept alive. The message tells the user the cause."""
+    """Raised if a child process cannot be started or died too often. The message states the cause for the user."""
 
 
 class Supervisor:
-    """Keeps one child process alive until `stop` or `kill`. `notify` receives one line for each death.
+    """Keeps one child process alive until `stop` or `kill`.
 
-    A `lasting` child has no end of its own, so it is restarted even if it ends with status 0.
+    - `notify` is called with a line of text for each death.
+    - `deaths`: the limit on restarts. None: the default.
+    - `lasting`: True to restart the child also if it ends with status 0.
     """
 
     def __init__(
@@ -269,10 +287,10 @@ class Supervisor:
         return f"<Supervisor {self.child!r} restarts={self.restarts}>"
 
     async def start(self) -> bool:
-        """Start the child, repeatedly if it dies before it is up. Return False if `stop` or `kill` was called
-        meanwhile.
+        """Start the child, with retries if it does not come up. Return True when it has started.
 
-        Raise RestartLimitReached if the system refuses to start it, or it died too often.
+        Return False if `stop` or `kill` was called during a wait between retries. Raise RestartLimitReached if the
+        system cannot start it, or if it failed too often.
         """
         while True:
             try:
@@ -288,11 +306,11 @@ class Supervisor:
                 return True
 
     async def keep(self) -> None:
-        """Restart the child whenever it dies. Return when it has ended after `stop`, or, if it is not `lasting`, by
-        itself with status 0.
+        """Restart the child each time it dies. Return after it has ended because of `stop` or `kill`.
 
-        Raise RestartLimitReached if it died too often, or ended with exit code 4 before `ready`, when no restart can
-        help. After that the other children are at work, and what it lacks (such as its port) may become available.
+        Return also if it ends with status 0 and is not `lasting`. Raise RestartLimitReached if it died too often. Raise
+        it also if the child ends with exit code 4 (its environment is unusable) before `ready`, and its log gives the
+        reason. After `ready` it is restarted, because what it lacks, such as a port, may become available.
         """
         while True:
             status = await self.child.exited()
@@ -310,7 +328,12 @@ class Supervisor:
                 return
 
     async def _may_restart(self, how: str) -> bool:
-        """Count a death and wait. Return False after a stop. Raise RestartLimitReached after too many deaths."""
+        """Count a death of the child and wait before its restart.
+
+        Return False if `stop` or `kill` was called meanwhile.
+
+        `how` says how it died, for messages. Raise RestartLimitReached after too many deaths.
+        """
         wait_s = self._deaths.died(time.monotonic())
         name = self.child.name
         if wait_s is None:
@@ -320,22 +343,22 @@ class Supervisor:
         return await self._rested(wait_s)
 
     async def _rested(self, wait_s: float) -> bool:
-        """Wait; return False if `stop` or `kill` was called meanwhile."""
+        """Wait for `wait_s` seconds. Return False at once if `stop` or `kill` was called, else True."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._stopped.wait()
         return not self._stopped.is_set()
 
     def ready(self) -> None:
-        """Restart the child from now on even after exit code 4 (the environment is unusable)."""
+        """Restart the child from now on even if it ends with exit code 4 (its environment is unusable)."""
         self._ready = True
 
     def stop(self) -> None:
-        """Ask the child to end in order (SIGTERM). It is not restarted."""
+        """Send SIGTERM to the child, so that it ends in order. It is not restarted."""
         self._stopped.set()
         self.child.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the child (SIGKILL). It is not restarted."""
+        """Send SIGKILL to the child. It is not restarted."""
         self._stopped.set()
         self.child.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`orb up`: a whole cluster on this machine, with etcd and NATS, until Ctrl-C. The same command resumes it."""
+"""`orb up`: run a whole cluster on this machine, with etcd and NATS, until Ctrl-C. The same command starts it again."""
 
 import argparse
 import asyncio
@@ -82,7 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begun(folder: ClusterFolder, database: str, wanted: Address | None, arguments: argparse.Namespace) -> "_Up":
-    """Check all that may prevent a start: ports and database. Raise Environment; no process runs yet."""
+    """Prepare a start: choose the ports and store them, open the database, and create the first admin key.
+
+    `wanted` is the address for the API of the first master, or None. No child process is started yet. Raise Environment
+    if a port or the database cannot be used.
+    """
     before = folder.remembered()
     if before is None or before.database != shown(folder, database):
         before = Remembered(database=shown(folder, database))
@@ -113,7 +117,7 @@ def _begun(folder: ClusterFolder, database: str, wanted: Address | None, argumen
 
 
 class _Up:
-    """One start: its output, and what it keeps for the next one."""
+    """One start of `orb up`: runs the cluster, prints its addresses and key, and stores settings for the next start."""
 
     def __init__(self, folder: ClusterFolder, plan: "ClusterPlan", remembered: Remembered, *, as_json: bool) -> None:
         self._folder = folder
@@ -124,7 +128,10 @@ class _Up:
         self._was_ready = False
 
     def prepare(self) -> None:
-        """Repair the archive, and create the first key. Raise Environment if the database does not allow that."""
+        """Complete torn WARC files, and create the first admin key if none was shown yet.
+
+        Raise Environment if the database cannot be used.
+        """
         from cli.local.finalize import repair
 
         say(f"starting {self._members()} in {self._folder.path}")
@@ -179,7 +186,8 @@ class _Up:
         return f"{masters} master{'s' if masters > 1 else ''} and {workers} worker{'s' if workers != 1 else ''}"
 
     def _facts(self, engines: "Engines") -> dict[str, Any]:
-        """Return the fields of `--json`."""
+        """Return the fields that `--json` prints when the cluster is ready: addresses, paths, members and the admin
+        key."""
         origins = [f"http://{place.reached_at}" for place in self._plan.masters.values()]
         own = self._remembered.database == self._folder.database.name
         return {
@@ -207,7 +215,7 @@ class _Up:
         }
 
     def _text(self, facts: dict[str, Any]) -> str:
-        """Return the facts for people: one label and fact per line."""
+        """Return the fields of `_facts` as text for the terminal, one label and value per line."""
         another = shlex.join([program(), "key", "create", "--dir", _near(self._folder.path)])
         if facts["admin_key"] is not None:
             key = [facts["admin_key"], "is shown this once: keep it"]
@@ -238,12 +246,16 @@ def _tell_moved(before: Sequence[int], places: Sequence[Address]) -> None:
 
 
 def _ports(places: Sequence[Address], before: Sequence[int]) -> tuple[int, ...]:
-    """Return the ports to keep, those of members that are not started this time included."""
+    """Return the ports to store for the next start, in the order of the members.
+
+    `places` are the addresses of this start. `before` are the ports stored by the last start. Those of members that
+    this start does not have are kept.
+    """
     return (*(place.port for place in places), *before[len(places) :])
 
 
 def _near(path: Path) -> str:
-    """Return a path relative to the current directory, if it is below it."""
+    """Return `path` relative to the current directory if it is inside it. Otherwise return it unchanged."""
     relative = os.path.relpath(path)
     return os.fspath(path) if relative.startswith("..") else relative
 

@@ -1,1 +1,1 @@
-"""Input and output of the command: arguments, settings, exit codes, standard output, progress and display."""
+"""Input and output of the commands: settings, YAML files, exit codes, standard output and progress."""

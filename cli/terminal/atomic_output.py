@@ -11,10 +11,11 @@ from cli.terminal.exits import Environment, Usage
 
 @contextmanager
 def written_whole(path: Path | None) -> Iterator[IO[bytes]]:
-    """Yield standard output, or a file that appears at `path` only after the `with` block has succeeded.
+    """Yield a binary stream for the output of a command: standard output if `path` is None, else a file.
 
-    A device, a pipe or the target of a link is written in its place and not replaced. Raise Usage if the file cannot
-    be created, Environment if it cannot be written completely.
+    The file appears at `path` only if the `with` block succeeds. A device or pipe is written directly. If `path` is a
+    link, the link stays and its target is replaced. Raise Usage if the file cannot be created, Environment if it cannot
+    be written completely.
     """
     if path is None:
         yield sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""The live display of a run: a few lines, redrawn in place, that fit the width of the terminal."""
+"""The live display of a run: a few lines at the bottom of the terminal that are redrawn in place."""
 
 import sys
 import textwrap
@@ -25,12 +25,21 @@ _WIDEST: Final = 110
 
 
 class LiveDisplay:
-    """Shows a run's progress on stderr, redrawn in place. Draws nothing more after the terminal is gone."""
+    """Shows the progress of a run on stderr in a few lines, redrawn in place. It implements `Watch`.
+
+    It stops drawing when the terminal is gone.
+    """
 
     def __init__(
         self, title: str, pace: ProgressRates, *, unblock: str = "--unblock", now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start the display. `unblock` is the command that ends a wait for a host, to name in the text."""
+        """Start the display.
+
+        - `title`: the text at the left of the first line, such as the name of the crawl's folder.
+        - `pace`: the rates of the run, which each progress update changes.
+        - `unblock`: the command that ends the waits of hosts, for the text.
+        - `now` returns monotonic seconds.
+        """
         self._title = title
         self._unblock = unblock
         self._pace = pace
@@ -88,7 +97,13 @@ def picture(
     phase: str | None = None,
     unblock: str = "--unblock",
 ) -> RenderableType:
-    """Return the display for a terminal of `width` columns. `phase` replaces the crawl's state in the title."""
+    """Return the lines of the display, for a terminal with `width` columns.
+
+    - `progress`: the latest progress, None before the first.
+    - `now`: monotonic seconds.
+    - `phase`: what the run does, shown instead of the crawl's state. None: show the state.
+    - `unblock`: the command that ends the waits of hosts, for the text.
+    """
     elapsed = clock(now - pace.started)
     if progress is None:
         return Group(_spread(Text(title, "bold"), Text(f"{phase or 'starting'}  {elapsed}", "dim"), width))
@@ -107,7 +122,10 @@ def _state(progress: Progress, pace: ProgressRates, elapsed: str, phase: str | N
 
 
 def _facts(progress: Progress, pace: ProgressRates, now: float) -> list[tuple[str, list[str], str]]:
-    """Return the lines: label, facts (the most important first), style."""
+    """Return each line of the display as its label, its parts (the most important first), and the style of the text.
+
+    A line without parts is not shown.
+    """
     counters = progress.counters
     tallies = progress.tallies
     return [
@@ -171,7 +189,10 @@ def _workers(progress: Progress) -> str:
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:
-    """Return a line with `left` and `right` at its ends; a left side that is too long is cut."""
+    """Return a line of `width` columns with `left` at its left end and `right` at its right end.
+
+    Cut `left` if too long.
+    """
     left.truncate(max(8, width - len(right) - 2), overflow="ellipsis")
     line = Text(no_wrap=True, overflow="ellipsis").append_text(left)
     line.append(" " * max(2, width - len(left) - len(right)))
@@ -179,7 +200,7 @@ def _spread(left: Text, right: Text, width: int) -> Text:
 
 
 def _wrapped(sentence: str, width: int) -> Text:
-    """Return a sentence on as many lines as it needs: it must not be cut."""
+    """Return the sentence broken into lines of at most `width` columns, so that no part of it is cut."""
     inner = max(1, width - 2)
     return Text("\n".join(f"  {line}" for line in textwrap.wrap(sentence, inner)), "bold yellow", no_wrap=True)
 
@@ -190,8 +211,9 @@ def _line(label: str, parts: Sequence[str], width: int, style: str) -> Text:
 
 
 def fitted(parts: Sequence[str], width: int) -> str:
-    """Return the first of `parts`, joined, as many as fit into `width` characters. The first is cut rather than
-    omitted.
+    """Join as many of `parts` as fit into `width` characters, beginning with the first. Omit the others.
+
+    If the first part alone is too long, cut it.
     """
     text = parts[0] if len(parts[0]) <= width else parts[0][: max(1, width - 1)] + "…"
     for part in parts[1:]:

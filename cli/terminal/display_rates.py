@@ -1,4 +1,7 @@
-"""The speed of a run and its remaining time, from the master's counters. Pure: `now` is an argument."""
+"""The speed of a run and its remaining time, computed from the master's counters.
+
+The functions do not read a clock: the time is an argument.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -19,9 +22,9 @@ _SETTLED: Final = ("done", "failed", "excluded")
 
 @dataclass(slots=True)
 class DisplayRate:
-    """The recent rate of a growing count, per second. Older growth counts less and less.
+    """The recent rate of a growing count, per second: a moving average with exponential decay.
 
-    It is a sum of events over a sum of time, both with the same decay.
+    It is a decayed number of events divided by an equally decayed time. So it is not too low at the start.
     """
 
     _events: float = 0.0
@@ -31,16 +34,16 @@ class DisplayRate:
 
     @property
     def per_s(self) -> float | None:
-        """The recent number of events per second, None before two counts were recorded. Older events count less."""
+        """The recent number of events per second. Newer events weigh more. None before two counts are recorded."""
         return self._events / self._elapsed_s if self._elapsed_s > 0 else None
 
     @property
     def steady(self) -> float | None:
-        """The events per second, None if too few events are remembered for an estimate."""
+        """The same as `per_s`, but None if the rate is based on too few events for an estimate."""
         return self.per_s if self._events >= LEAST_EVENTS else None
 
     def seen(self, count: int, now: float) -> None:
-        """Record the count at `now` (monotonic seconds). A smaller count than before starts a new measurement."""
+        """Record the count at `now` (monotonic seconds). If the count has become smaller, start a new measurement."""
         if self._at is None or count < self._count:
             self._count, self._at, self._events, self._elapsed_s = count, now, 0.0, 0.0
             return
@@ -55,9 +58,11 @@ class DisplayRate:
 
 @dataclass(slots=True)
 class ProgressRates:
-    """The rates of one run, and estimates from them. Pages of earlier runs do not count in the average.
+    """The rates of one run, and estimates of its remaining time. Pages of earlier runs of the crawl do not count.
 
-    Times are monotonic seconds.
+    - `started`: when the run began, in monotonic seconds, as are all times here.
+    - `pages`: the rate of stored pages.
+    - `settled`: the rate of URLs that became done, failed or excluded.
     """
 
     started: float
@@ -68,7 +73,7 @@ class ProgressRates:
     _pages: int = 0
 
     def seen(self, progress: Progress, now: float) -> None:
-        """Record the counters in a master's report of progress."""
+        """Record the counters of a progress update from the master. `now` is in monotonic seconds."""
         counters = progress.counters
         self._pages = counters.get("pages", 0)
         if self._first_pages is None:
@@ -78,16 +83,18 @@ class ProgressRates:
         self.settled.seen(sum(counters.get(name, 0) for name in _SETTLED), now)
 
     def average(self, now: float) -> float:
-        """Return the average number of pages per second in this run so far."""
+        """Return the average number of pages per second from the start of this run to `now`."""
         elapsed = now - self.started
         return (self._pages - (self._first_pages or 0)) / elapsed if elapsed > 0 else 0.0
 
     def left_s(self, progress: Progress) -> float | None:
-        """Return the seconds until the queue is empty or a budget is used up, at the present rates. Return None if no
-        estimate is possible.
+        """Return an estimate of the seconds until the queue is empty or a budget is used up.
 
-        The queue takes at least the time of its slowest host, waits and delays included. Rates count only while hosts
-        get requests and enough events are remembered. The queue may grow, so without a budget this is a lower bound.
+        Return None without an estimate.
+
+        The queue takes at least as long as its slowest host needs, including waits and delays. Rates are used only
+        while hosts get requests and enough events are recorded. The queue may still grow, so without a budget the
+        estimate is a lower bound.
         """
         if progress.state != CrawlState.RUNNING:
             return None
@@ -104,7 +111,10 @@ class ProgressRates:
         return min(ends) if ends else None
 
     def _pages_left_s(self, progress: Progress, pages: int, open_urls: int) -> list[float]:
-        """Return the seconds until so many more pages are fetched, as a list that is empty without an estimate."""
+        """Estimate the seconds until `pages` more pages are stored. Return a list with the estimate, or an empty list.
+
+        `open_urls` is the number of URLs that are queued or leased.
+        """
         rate = None if progress.standing else self.pages.steady
         if rate is not None:
             return [pages / rate]
@@ -115,7 +125,7 @@ class ProgressRates:
 
 
 def clock(seconds: float) -> str:
-    """Return seconds as `0:07`, `12:34`, `1:02:03` or `3 d 04:05`."""
+    """Format seconds as `0:07`, `12:34`, `1:02:03` or `3 d 04:05`."""
     whole = int(seconds)
     minutes, secs = divmod(whole, 60)
     hours, mins = divmod(minutes, 60)
@@ -125,7 +135,7 @@ def clock(seconds: float) -> str:
 
 
 def amount(size: float) -> str:
-    """Return a number of bytes in decimal units: `812 B`, `4.2 MB`."""
+    """Format a number of bytes in decimal units, such as `812 B` or `4.2 MB`."""
     if size < 1000:
         return f"{size:.0f} B"
     power = next((power for power in (1, 2, 3) if size < 999.5 * 1000**power), 4)
@@ -134,12 +144,12 @@ def amount(size: float) -> str:
 
 
 def count(number: int) -> str:
-    """Return a number in groups of thousands: `1,234,567`."""
+    """Format a number with thousands separators, such as `1,234,567`."""
     return f"{number:,}"
 
 
 def rate(per_s: float | None) -> str:
-    """Return a rate as `31.2/s`, a dash before the first measurement."""
+    """Format a rate per second, such as `31.2/s`. Return `-` for None, before the first measurement."""
     if per_s is None:
         return "-"
     return f"{per_s:.0f}/s" if per_s >= 100 else f"{per_s:.1f}/s" if per_s >= 0.1 or per_s == 0 else f"{per_s:.2f}/s"

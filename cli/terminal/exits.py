@@ -1,10 +1,10 @@
-"""The exit codes of the command, and the exceptions with a sentence for the user."""
+"""The exit codes of `orb`, and the exceptions whose message is a sentence for the user."""
 
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The exit codes of `orb`, as documented; scripts rely on them."""
+    """The exit codes of `orb`. They are documented, and scripts use them."""
 
     OK = 0
     NOTHING_FETCHED = 1
@@ -16,19 +16,25 @@ class Exit(IntEnum):
 
 
 class Usage(Exception):
-    """The user's command or spec is not valid. The message says what is wrong and where. Exit code 2."""
+    """Raised if the user's command or spec is not valid. The message says what is wrong and where. Exit code 2."""
 
 
 class Failed(Exception):
-    """The request was refused, failed, or named something that does not exist. The message says which. Exit code 1."""
+    """Raised if a request was refused, failed, or named something that does not exist. The message says which.
+
+    Exit code 1.
+    """
 
 
 class Environment(Exception):
-    """This machine lacks something (space, a port, a right). The message says what, and what to do. Exit code 4."""
+    """Raised if this machine lacks something, such as disk space, a port or a permission. Exit code 4.
+
+    The message says what is missing and what to do.
+    """
 
 
 def failure(code: Exit, message: object) -> dict[str, object]:
-    """Return the fields of the JSON object that `--json` prints for a command that did not begin."""
+    """Return the JSON object that `--json` prints for a command that failed before it began its work."""
     return {
         "end": "interrupted" if code is Exit.RESUMABLE else "failed",
         "exit_code": int(code),

@@ -1,4 +1,4 @@
-"""Ways to show a run's progress: nothing but messages, plain lines, or the live display (display.py)."""
+"""Ways to show the progress of a run: messages only, or plain lines. The live display is in display.py."""
 
 import sys
 import time
@@ -14,19 +14,19 @@ LINE_EVERY_S: Final = 5.0
 
 
 class Watch(Protocol):
-    """Shows a run's progress to the user. No method may end a run: failures of the output are ignored."""
+    """Shows the progress of a run to the user. An error of the output is ignored, so that it cannot end a run."""
 
     def progress(self, progress: Progress) -> None:
-        """Show the progress that the master reports about twice a second."""
+        """Record the newest progress from the master, which arrives about twice a second. `tick` shows it."""
 
     def note(self, line: str) -> None:
         """Show a message to the user at once."""
 
     def tick(self) -> None:
-        """Update what is shown, such as the elapsed time. Called about twice a second."""
+        """Show the newest progress and the elapsed time. The run calls this about twice a second."""
 
     def phase(self, name: str) -> None:
-        """Show what the run does now (such as `stopping`) instead of the crawl's state."""
+        """Show `name`, what the run does now (such as `stopping`), instead of the crawl's state."""
 
     def hang_up(self) -> None:
         """Stop all output, because the terminal is gone."""
@@ -35,7 +35,7 @@ class Watch(Protocol):
 
 
 class Silent:
-    """Shows no progress, only messages; not even those if `notes` is false."""
+    """Shows only messages and no progress. Shows nothing at all if `notes` is False."""
 
     def __init__(self, *, notes: bool = True) -> None:
         self._notes = notes
@@ -57,12 +57,17 @@ class Silent:
 
 
 class PlainLines:
-    """Prints a line on the progress about every five seconds, for logs and pipes."""
+    """Prints a line with the progress of a run about every five seconds, for logs and pipes."""
 
     def __init__(
         self, pace: ProgressRates, *, unblock: str = "--unblock", now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start the output. `unblock` is the command that ends a wait for a host, to name in the text."""
+        """Start the output.
+
+        - `pace`: the rates of the run, which each progress update changes.
+        - `unblock`: the command that ends the waits of hosts, for the text.
+        - `now` returns monotonic seconds.
+        """
         self._pace = pace
         self._unblock = unblock
         self._now = now
@@ -93,7 +98,10 @@ class PlainLines:
 
 
 def plain_line(progress: Progress, pace: ProgressRates, now: float, unblock: str = "--unblock") -> str:
-    """Return a run's progress in one line. If the crawl waits, the line begins with the reason and the remedy."""
+    """Return the progress of a run in one line. If the crawl waits, the reason and the remedy come before the numbers.
+
+    `now` is in monotonic seconds. `unblock` is the command that ends the waits of hosts.
+    """
     counters = progress.counters
     waits = blocking(progress, unblock)
     state = "".join(f"{wait} | " for wait in waits) or f"{progress.state}: "
@@ -117,7 +125,7 @@ def plain_line(progress: Progress, pace: ProgressRates, now: float, unblock: str
 
 
 def say(line: str, to: TextIO | None = None) -> None:
-    """Print `orb: ` and the line to stderr, or to the stream `to`. A closed stream is no error."""
+    """Print `orb: ` and `line` to stderr, or to the stream `to`. Ignore errors, such as a closed stream."""
     stream = sys.stderr if to is None else to
     try:
         print(f"orb: {line}", file=stream, flush=True)

@@ -33,10 +33,10 @@ KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {"master": ClusterMasterSetti
 def gathered(
     role: str, flags: Mapping[str, str], arguments: argparse.Namespace, environment: Mapping[str, str]
 ) -> dict[str, SettingValue]:
-    """Return the settings of a role that are set, by name. A flag overrides a variable, and a variable overrides the
-    file.
+    """Return all settings of a role that are set somewhere, by name. The role is `master` or `worker`.
 
-    `flags` maps settings to their flags. Raise Usage with every error in the file.
+    A flag overrides a variable, and a variable overrides the file. `flags` is the flag of each setting. `environment`
+    has the variables. Raise Usage with every error in the file.
     """
     kind = KINDS[role]
     named = getattr(arguments, "config", None) or environment.get(CONFIG)
@@ -50,9 +50,9 @@ def gathered(
 
 
 def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping[str, str]) -> Process:
-    """Return the settings of a process from their texts. Raise Usage with every missing or invalid one.
+    """Convert the texts of settings to the settings of a process, of the type `kind`.
 
-    `flags` maps settings to their flags, for the message.
+    Raise Usage with every missing or invalid setting. `flags` is the flag of each setting, for the message.
     """
     try:
         return settled(kind, values, flags)
@@ -61,10 +61,10 @@ def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping
 
 
 def in_file(role: str, path: Path) -> dict[str, SettingValue]:
-    """Read the settings of a role from a YAML file. The parts of a list are joined by commas.
+    """Read the settings of a role (`master` or `worker`) from a YAML file. A list becomes a text joined by commas.
 
-    Raise Usage with every error and its line. A key that is not a setting of the role is an error: otherwise a misspelt
-    setting would silently have its default.
+    Raise Usage with every error and its line. An unknown key is an error, because a misspelt setting would otherwise
+    keep its default without notice.
     """
     text = text_of(path, "configuration")
     data = document(text, str(path))
@@ -88,7 +88,7 @@ def in_file(role: str, path: Path) -> dict[str, SettingValue]:
 
 
 def _unknown(role: str, key: str) -> str:
-    """Return the error for a key that is not a setting of the role, with a suggestion."""
+    """Return the error for `key`, which is not a setting of the role, with a suggestion if a setting is similar."""
     for other, kind in KINDS.items():
         if key in kind.__struct_fields__:
             return f"{key} is a setting of a {other}, not of a {role}."
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return the line of each key of the document's mapping."""
+    """Return the line number of each top-level key in a YAML document, from 1."""
     node = yaml.compose(text, yaml.SafeLoader)
     assert isinstance(node, yaml.MappingNode)
     return {key.value: key.start_mark.line + 1 for key, _ in node.value}

@@ -1,6 +1,6 @@
-"""Standard output: its write errors have a type of their own, and it takes every character.
+"""Standard output: its write errors get a separate exception type, and it accepts every character.
 
-Any full disk has the same error number, so the type tells which file could not be written.
+The error of a full disk does not tell which file was written. The type tells that it was standard output.
 """
 
 import codecs
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class StdoutUnwritable(OSError):
-    """Standard output could not be written. A closed reader still raises BrokenPipeError."""
+    """Raised if standard output cannot be written. A reader that has closed the pipe raises BrokenPipeError instead."""
 
 
 class _Output(io.FileIO):
@@ -26,7 +26,10 @@ class _Output(io.FileIO):
 
 
 class _Unbuffered(io.BufferedWriter):
-    """Writes each argument completely and buffers nothing: a raw file may write only a part."""
+    """A binary stream that writes its data completely with each call.
+
+    An unbuffered file may write only a part of it.
+    """
 
     def write(self, data: Any) -> int:
         taken = super().write(data)
@@ -35,7 +38,10 @@ class _Unbuffered(io.BufferedWriter):
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Write a character that the encoding lacks as JSON does: a title must not end a command, and JSON stays JSON."""
+    """Replace characters that the output encoding cannot represent with JSON escapes. This is a codec error handler.
+
+    So no character in a page's title can end a command with an error, and JSON output stays valid.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     import json  # most commands need none
@@ -48,10 +54,10 @@ codecs.register_error("orb-escaped", _escaped)
 
 @contextmanager
 def marked_output() -> Iterator[None]:
-    """Raise StdoutUnwritable for errors of standard output until the `with` block ends. Escape characters that its
-    encoding lacks.
+    """Replace standard output during the `with` block: its write errors become StdoutUnwritable.
 
-    Do nothing if standard output is not a file descriptor of the system.
+    Characters that its encoding cannot represent are escaped. Do nothing if standard output is not a real file, such as
+    in tests.
     """
     text = sys.stdout
     binary = text.buffer if isinstance(text, io.TextIOWrapper) else None

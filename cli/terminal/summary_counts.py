@@ -1,4 +1,4 @@
-"""Groups counts by kind and puts them into words, for the display, plain lines and the summary."""
+"""Groups counts by kind and formats them as text, for the live display, plain lines and the summary."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,10 @@ from shared.domain.explain.sentences import meaning
 
 
 def status_classes(statuses: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of answers in each class of HTTP status, `2xx`, `3xx` ..., in that order."""
+    """Return the number of responses in each class of HTTP status: `2xx`, `3xx` and so on, in ascending order.
+
+    `statuses` is the number of responses by status.
+    """
     classes: dict[str, int] = {}
     for status, n in sorted(statuses.items()):
         name = f"{status[:1]}xx" if status[:1] in tuple("12345") and len(status) == 3 else "other"
@@ -16,7 +19,10 @@ def status_classes(statuses: Mapping[str, int]) -> dict[str, int]:
 
 
 def errors(tallies: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the number of failures by kind: of URLs that failed for good, and of hosts that could not be visited."""
+    """Return the number of failures by kind: failed URLs, and failed visits of hosts.
+
+    `tallies`: counts by group and kind.
+    """
     counts = dict(tallies.get("failed", {}))
     for kind, number in tallies.get("host_failures", {}).items():
         counts[kind] = counts.get(kind, 0) + number
@@ -24,6 +30,9 @@ def errors(tallies: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def ranked(counts: Mapping[str, int], *, plain: bool = False) -> list[str]:
-    """Return each count in words, as `HTTP 404 12`, the greatest first. `plain` keeps the kinds' names as they are."""
+    """Return each count as text, such as `HTTP 404 12`, the greatest first. Omit counts of 0.
+
+    `plain`: True to use the names of the kinds as they are, instead of their short descriptions.
+    """
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [f"{name if plain else meaning(name).short} {count(n)}" for name, n in order if n]

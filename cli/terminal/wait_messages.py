@@ -1,4 +1,4 @@
-"""Says why a crawl waits and how to change that. Progress lines, the display and the summary begin with it."""
+"""Sentences on why a crawl waits and how to change that, for progress lines, the live display and the summary."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,17 @@ from shared.wire.messages import HostWaiting, Progress
 
 
 def waits_of(progress: Progress) -> Waits:
-    """Return the hosts that wait, and for how long, from a master's report of progress."""
+    """Return the waiting hosts of a crawl, and how long each waits, from a progress update of the master."""
     hosts = tuple(map(_host, progress.waiting))
     return Waits(hosts, progress.hosts_waiting, progress.standing, progress.hosts_left_ms / 1000)
 
 
 def sentences(waits: Waits, unblock: str) -> list[str]:
-    """Return sentences on why the crawl waits and what changes that. Return none while any host gets requests.
+    """Return why the crawl waits and how to change that, as two sentences.
 
-    `unblock` is the command that ends a wait, to name in the text.
+    Return an empty list if any host gets requests.
+
+    `unblock` is the command that ends the waits of hosts, for the text.
     """
     if not waits.standing:
         return []
@@ -29,9 +31,9 @@ def sentences(waits: Waits, unblock: str) -> list[str]:
 
 
 def blocking(progress: Progress, unblock: str) -> list[str]:
-    """Return sentences on what stops the crawl, and what changes that. Return none while it runs.
+    """Return sentences on what stops the crawl and how to change that. Return an empty list if nothing stops it.
 
-    `unblock` is the command that ends a wait, to name in the text.
+    `unblock` is the command that ends the waits of hosts, for the text.
     """
     if alarms := [alarm for alarm in progress.alarms if alarm.startswith("nothing is sent out")]:
         return alarms[:1]
@@ -42,7 +44,10 @@ def blocking(progress: Progress, unblock: str) -> list[str]:
 
 
 def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
-    """Return the waiting hosts as JSON objects, for scripts."""
+    """Return each waiting host as a JSON object with the reason and the seconds of its wait.
+
+    `unblock` is the command that ends the waits of hosts, for the text.
+    """
     return [
         {
             "host": wait.host,
@@ -56,8 +61,9 @@ def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
 
 
 def partly(waits: Waits) -> Sequence[str]:
-    """Return `["3 hosts wait"]`, with the number of waiting hosts. Return `[]` if none waits, or if no host is asked
-    now.
+    """Return the number of waiting hosts in words, as a list with one text such as `3 hosts wait`.
+
+    Return an empty list if no host waits. Return it also if no host gets requests, because `sentences` says that.
     """
     if waits.standing or not waits.number:
         return []

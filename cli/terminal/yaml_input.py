@@ -1,7 +1,7 @@
-"""Parses YAML input (JSON is YAML). An error is one sentence that names its line and column.
+"""Parses YAML files, which may also be JSON. An error is one sentence that names its line and column.
 
-Some values that YAML 1.1 takes for numbers, booleans or times are text, as in YAML 1.2. These are `22:00`, `yes`, `no`,
-`on`, `off`, and times such as `2030-06-01`. So files need no quotes for them.
+Some values are text as in YAML 1.2, although YAML 1.1 reads them as numbers, booleans or times. These are `22:00`,
+`yes`, `no`, `on`, `off`, and times such as `2030-06-01`. So they need no quotes.
 """
 
 from pathlib import Path
@@ -13,8 +13,9 @@ from cli.terminal.exits import Usage
 
 
 def text_of(path: Path, what: str) -> str:
-    """Return the text of a file. Raise Usage if it cannot be read. `what` names the file's kind in messages, such as
-    "spec".
+    """Return the text of a file. Raise Usage if it cannot be read or is not UTF-8.
+
+    `what` is the kind of the file for messages, such as "spec".
     """
     try:
         return path.read_text("utf-8")
@@ -25,7 +26,10 @@ def text_of(path: Path, what: str) -> str:
 
 
 def documents(text: str, source: str) -> list[Any]:
-    """Return the value of each document in a YAML text. Raise Usage with `source`, line and column if it is no YAML."""
+    """Return the value of each document in a YAML text. Raise Usage with line and column if the text is not YAML.
+
+    `source` is the name of the text in messages, such as its path.
+    """
     try:
         return list(yaml.load_all(text, _Loader))
     except yaml.MarkedYAMLError as error:
@@ -38,7 +42,10 @@ def documents(text: str, source: str) -> list[Any]:
 
 
 def document(text: str, source: str) -> Any:
-    """Return the value of the only document in a YAML text, None if it is empty. Raise Usage if there are several."""
+    """Return the value of the only document in a YAML text. Return None if the text is empty.
+
+    Raise Usage if it is not YAML or has several documents. `source` is the name of the text in messages.
+    """
     match documents(text, source):
         case []:
             return None
@@ -53,7 +60,10 @@ MAX_EXPANDED: Final = 10_000_000
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the characters and values of a node with every alias written out. Each node is visited once."""
+    """Return the approximate number of characters of a node if every alias were written out. Each node is visited once.
+
+    `sizes` caches the result by the id of a node. Raise ConstructorError if an alias is inside its own anchor.
+    """
     known = sizes.get(id(node))
     if known is not None:
         if known < 0:
@@ -73,7 +83,7 @@ def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def _is_text(tag: str, value: str) -> bool:
-    """Return True if YAML 1.2 takes a value for text that YAML 1.1 does not."""
+    """Return True if a plain value is text in YAML 1.2. `tag` is the type that YAML 1.1 gives it."""
     match tag.rpartition(":")[2]:
         case "int" | "float":
             return ":" in value
@@ -84,8 +94,10 @@ def _is_text(tag: str, value: str) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects a key that is repeated in one mapping, where YAML would silently take the last. Rejects aliases that
-    expand to too much, before anything is built of them."""
+    """A YAML loader that rejects repeated keys and documents that are too large once their aliases are written out.
+
+    For a repeated key, YAML would silently use the last value. The size is checked before any object is built.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
