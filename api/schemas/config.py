@@ -93,7 +93,7 @@ class WorkerValues(_Values):
 
 
 class MasterValues(_Values):
-    """Settings of masters, as owners of partitions.
+    """Settings of masters in their role as owners of partitions.
 
     If a setting is null or left out, each master uses the value that it was started with.
     """

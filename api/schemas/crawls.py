@@ -306,8 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """What the state of a crawl depends on besides its own rows: status reports (`roster`), members (`plane`), and
-    time."""
+    """What a crawl's state depends on besides its own rows: status reports (`roster`), members (`plane`), and time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -321,7 +320,7 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl's spec requires of workers: a pool, and the networks that it opens (`allow`).
+    """What a crawl's spec requires of workers: a pool, and the private networks that it opens (`allow`).
 
     `refused`: why workers cannot use a pattern of the spec, None if they can. `recrawls`: it fetches pages again.
     """
@@ -332,13 +331,16 @@ class Needs:
     recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what stops a crawl in `state` now (nothing, unless it is seeding or running), and its warnings."""
+        """Return what stops a crawl in `state` now, and its warnings.
+
+        Only a seeding or running crawl can be stopped.
+        """
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
         return Seen(refused, pressure, self.warnings(around) if self.allow else (), self.recrawls)
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
-        """Return a sentence for each network that the spec opens, but not every live worker of the pool."""
+        """Return a sentence for each network that the spec opens but some live worker of the pool does not open."""
         workers = around.plane.members().workers
         allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
         return tuple(closed_networks(self.allow, allowed)) if allowed else ()
@@ -346,9 +348,9 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stops the dispatch of a crawl now: a pattern that workers refuse, or resource pressure. None: neither.
+    """What stops the dispatch of a crawl now (`refused` or `pressure`), and which parts of its spec have no effect now.
 
-    `warnings`: parts of its spec that have no effect now. `recrawls`: its spec fetches stored pages again.
+    `refused`: why workers cannot use a pattern of the spec, or None. `recrawls`: the spec fetches stored pages again.
     """
 
     refused: str | None

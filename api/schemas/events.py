@@ -13,9 +13,9 @@ from shared.wire.messages import Malformed
 
 
 class EventBody(Model):
-    """The `data` of one event in a stream.
+    """The `data` of one message in an event stream. The message's `event` is the event's `kind`.
 
-    The `event` of the message is its `kind`, and `id` its position in the stream.
+    The message's `id` is the event's position in the stream.
     """
 
     kind: str = field("What the event is about.", "crawl")

@@ -29,7 +29,7 @@ def _time(text: str) -> str:
 
 
 class BlockPolicy(RequestModel):
-    """A block of a host: no crawl sends a request to it. It has a reason, and an end or none."""
+    """A block of a host: no crawl sends a request to it until the block ends. A block may have no end."""
 
     reason: Annotated[str, StringConstraints(min_length=1, max_length=MAX_REASON_CHARS, pattern=ONE_LINE)] = field(
         "Why the host is blocked. `explain` shows it.", "maintenance of the site"

@@ -54,7 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a backup: its source, its time, and an entry for each of its files.
 
     - `schema`: the newest migration that the source database had.
-    - `epoch`, `partitions`: those of the cluster.
+    - `epoch`, `partitions`: the epoch of the cluster, and its number of partitions.
     - `tables`: the file of each table, in the order in which a restore writes them.
     - `numbers`: the greatest id that each table with generated ids has generated.
     """

@@ -144,10 +144,10 @@ async def copied(source: str, target: str, cluster: "ClusterMasterSettings | Non
 
 
 async def _refuse_masters(source: str, cluster: "ClusterMasterSettings | None") -> None:
-    """Raise Environment if a master has the database open, or is registered in the etcd of `cluster` (None: no such
-    check).
+    """Raise Environment if a master has the database open, or is registered in the etcd of `cluster`.
 
-    This process must not have the database open, because that would count as a master.
+    `cluster` None: do not check etcd. This process must not have the database open, because that would count as a
+    master.
     """
     from shared.adapters.sql.admin.in_use import user_of
 
@@ -171,9 +171,7 @@ def _shown(database: str) -> str:
 async def _table(
     taken: "DatabaseSnapshot", fresh: "DatabaseLoad", table: str, of_target: Callable[[], AbstractContextManager[None]]
 ) -> int:
-    """Copy all rows of one table and return their number.
-
-    Raise Environment if the target has another number afterwards.
+    """Copy all rows of one table and return their number. Raise Environment if not all rows were written.
 
     `of_target` returns a context manager that converts errors of the target database for the user.
     """

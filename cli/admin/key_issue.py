@@ -74,10 +74,10 @@ async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, s
 
 @contextmanager
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
-    """Convert the database's Transient and Unusable errors in the `with` block to Environment, with a message for the
-    user.
+    """Convert the database's Transient and Unusable errors in the `with` block to Environment.
 
-    `by` is the flag or variable that names the database, such as `--database`. The message mentions it.
+    The message says what to do. `by` is the flag or variable that names the database, such as `--database`. The message
+    mentions it.
     """
     try:
         yield
@@ -118,7 +118,7 @@ def _shut_out(error: Exception) -> bool:
 def _place(database: str) -> str:
     """Return the host and port of a PostgreSQL URL in words.
 
-    A URL with several servers returns them as written there.
+    If it has several servers, return them as written there.
     """
     place = urlsplit(database)
     try:

@@ -136,9 +136,7 @@ async def _refuse_members(settings: ClusterMasterSettings) -> None:
 
 
 async def _tables(backup: Backup, fresh: "DatabaseLoad") -> None:
-    """Write the rows of every table into the new database.
-
-    Raise Environment if a table has another number of rows then.
+    """Write the rows of every table into the new database. Raise Environment if not all rows of a table were written.
 
     New ids will be greater than every id that the source has generated, even if its row was deleted.
     """

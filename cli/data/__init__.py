@@ -1,4 +1,1 @@
-"""Commands that read the folder of a crawl: show, export, replay and warc.
-
-Also the summary at the end of `orb crawl`.
-"""
+"""Commands that read the folder of a crawl: show, export, replay and warc. Also the summary of a crawl."""

@@ -76,12 +76,12 @@ class Summary:
     def losses(self) -> Losses:
         """Return the links that were not followed and the pages that were cut, by reason.
 
-        These are losses without a failed URL.
+        None of them is a failed URL.
         """
         return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
 
     def too_narrow(self) -> str:
-        """Return a sentence on which rules left out all links, if a complete crawl has only one page.
+        """Return a sentence on the rules that left out all links, if a complete crawl has only one page.
 
         Otherwise return "".
         """
@@ -130,9 +130,8 @@ def summarized(folder: CrawlFolder, *, top: int = 0) -> Summary | None:
 def given_up_text(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> str:
     """Return a sentence on the hosts that were given up, with the command that retries their URLs.
 
-    Return "" without any.
-
-    `at_work`: True if a command is running in the folder. Then the sentence says to stop it first.
+    Return "" if no host was given up. `at_work`: True if a command is running in the folder. Then the sentence says to
+    stop it first.
     """
     urls = summary.tallies.get("failed", {}).get(HOST_UNREACHABLE, 0)
     return given_up(summary.hosts_given_up, urls, then(retry_command(folder.path), at_work=at_work))
@@ -149,8 +148,7 @@ def _waits(reader: CrawlReader, row: CrawlRow) -> Waits:
 
 
 def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
-    """Return a sentence on the redirects of the first redirected seed: where they end, and the rule that refuses the
-    target.
+    """Return a sentence on the first seed that was redirected: where it ends, and which rule refuses that URL, if any.
 
     Only the first _SEEDS seeds are examined. Return "" if none of them was redirected.
     """

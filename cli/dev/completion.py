@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _complete_kinds(parser: argparse.ArgumentParser) -> None:
     """Complete KIND arguments with the kinds of resources.
 
-    In normal use these arguments have no argparse choices, because the command suggests a kind in its own error
-    message.
+    Outside of completion, these arguments have no argparse choices, because the command suggests a kind in its own
+    error.
     """
     from cli.ctl.resources import RESOURCES
 

@@ -31,8 +31,7 @@ class Address:
     def reached_at(self) -> "Address":
         """The address with which a client on this machine connects to a server that listens at this address.
 
-        If the server listens at all interfaces (0.0.0.0 or ::), that is the loopback address. Otherwise it is this
-        address.
+        This is the loopback address if the server listens at all interfaces (0.0.0.0 or ::), else this address itself.
         """
         return Address(_ANYWHERE.get(self.host, self.host), self.port)
 
@@ -53,13 +52,13 @@ def chosen(
 ) -> list[Address]:
     """Return `count` free addresses, one for each process that will listen.
 
-    - `holding` receives a listening socket for each address, so that none is chosen twice. When the caller closes it,
+    - `holding` receives a listening socket for each address, so that none is chosen twice. After the caller closes it,
       another process may take an address before it is used.
-    - `wanted`: the address of the first process. The other processes get later ports of its host. None: no preference.
+    - `wanted`: the address of the first process. The other processes get ports of the same host. None: use 127.0.0.1.
     - `kept`: the ports of the processes at the last start. A process gets its port again if it is free.
-    - `first`: without `wanted`, the port from which free ports are searched.
+    - `first`: the port from which free ports are searched if `wanted` is None.
 
-    Raise Environment if `wanted` or every port that may be used is taken.
+    Raise Environment if `wanted` is taken, or if no free port is found.
     """
     host, begin = (HOST, first) if wanted is None else (wanted.host, wanted.port)
     places: list[Address] = []

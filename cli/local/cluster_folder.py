@@ -129,9 +129,8 @@ class ClusterFolder:
     def held(self) -> Iterator[int]:
         """Hold the folder's lock until the `with` block ends.
 
-        Yield its file descriptor, for child processes to inherit.
-
-        Raise Environment if another `orb up` is running in the folder.
+        Yield the lock's file descriptor, for child processes to inherit. Raise Environment if another `orb up` is
+        running in the folder.
         """
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock
@@ -162,12 +161,11 @@ class ClusterFolder:
 
 
 def database_of(folder: ClusterFolder, given: str | None) -> str:
-    """Return the database of the cluster:
+    """Return the path or URL of the cluster's database.
 
-    `given`, a PostgreSQL URL, or the path of the SQLite file in the folder for None.
-
-    Raise Usage if the cluster already uses another database, because its NATS may have messages for that database.
-    Before etcd and NATS have run once, another PostgreSQL URL may still be given, for example to correct a typo.
+    `given` is a PostgreSQL URL, or None for the SQLite file in the folder. Raise Usage if the cluster already uses
+    another database, because its NATS may have messages for that database. Before etcd and NATS have run once, another
+    PostgreSQL URL may still be given, for example to correct a typo.
     """
     if given is not None and not is_postgresql(given):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")

@@ -109,9 +109,8 @@ class CrawlFolder:
     def held(self) -> Iterator[int]:
         """Hold the folder's lock until the `with` block ends.
 
-        Yield its file descriptor, for child processes to inherit.
-
-        Raise Environment if another command is running in the folder.
+        Yield the lock's file descriptor, for child processes to inherit. Raise Environment if another command is
+        running in the folder.
         """
         with held(self.lock_file, command=_COMMAND, flag=_FLAG) as lock:
             yield lock

@@ -1,4 +1,4 @@
-"""Completes the archive of a crawl: finishes torn WARC files and indexes the accepted pages.
+"""Completes the archive of a crawl: finishes incomplete WARC files and indexes the accepted pages.
 
 It also checks whether the crawl is finished.
 """

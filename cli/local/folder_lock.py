@@ -30,7 +30,7 @@ def made(path: Path, flag: str, *, private: bool = False) -> set[str]:
 
     - `flag`: the command-line flag that chooses another folder. Error messages name it.
     - `private`: True to create a folder that only this user can access. If others can read an existing folder, print a
-      warning. False: the umask decides.
+      warning. False: the umask decides who can access it.
 
     Raise Environment if the folder cannot be created, or if its path is not UTF-8, which the configuration of NATS
     requires.
@@ -85,7 +85,9 @@ def check_disk(path: Path, free_bytes: int, flag: str, *, needed_bytes: int = RO
 
 @contextlib.contextmanager
 def held(lock_file: Path, *, command: str, flag: str) -> Iterator[int]:
-    """Hold a folder's lock until the `with` block ends. Yield its file descriptor, for child processes to inherit.
+    """Hold a folder's lock until the `with` block ends.
+
+    Yield the lock's file descriptor, for child processes to inherit.
 
     - `command`: the command that uses such folders, for messages.
     - `flag`: the command-line flag that chooses another folder, for messages.

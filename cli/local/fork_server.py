@@ -38,10 +38,9 @@ _ANSWER_BYTES: Final = 4096
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """A request to the fork server: start a master or worker as `orb` with `arguments`, and with the variables
-    `environment`.
+    """A request to the fork server: start `orb` with `arguments`, as a master or worker.
 
-    The file descriptors that the process inherits are sent in the same message.
+    `environment` has all its variables. The file descriptors that it inherits are sent in the same message.
     """
 
     arguments: tuple[str, ...]
@@ -103,9 +102,7 @@ class ForkServer:
     async def fork(
         self, arguments: Sequence[str], environment: Mapping[str, str], output: int, inherit: Collection[int]
     ) -> ForkedProcess | None:
-        """Fork a master or worker that runs `orb` with `arguments`.
-
-        Return None if the fork server fails, or has failed before.
+        """Fork a master or worker that runs `orb` with `arguments`. Return None if the fork server fails or has failed.
 
         - `environment`: all its environment variables.
         - `output`: the file descriptor of its standard output and standard error.
@@ -163,8 +160,7 @@ class ForkServer:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules, and exclude all present objects from garbage collection, because they live as long as the
-    process."""
+    """Import modules, and exclude all objects so far from garbage collection. They live as long as the process."""
     gc.disable()
     try:
         for module in modules:

@@ -60,7 +60,7 @@ def serve(requests: socket.socket, parent: int, modules: Sequence[str]) -> NoRet
 def _imported(modules: Sequence[str]) -> str:
     """Import the modules. Return the error as a text, or "" if all were imported.
 
-    A role is then started by exec. It fails with the same error and prints a traceback.
+    After an error, roles are started by exec. They fail with the same error and print a traceback.
     """
     try:
         preload(modules)

@@ -44,9 +44,7 @@ class RunOutcome:
 
 
 class ProcessGroup:
-    """The child processes of a command during one run. One object runs once.
-
-    When `run` returns, all children have ended.
+    """The child processes of a command during one run. One object runs once. After `run`, all children have ended.
 
     The event `over` is set when the run must end. `watch` shows the user which children died and what Ctrl-C does.
     """

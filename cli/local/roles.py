@@ -1,5 +1,4 @@
-"""`orb _master` and `orb _worker`: run the master or a worker of `orb crawl`, which is the only command that starts
-them."""
+"""`orb _master` and `orb _worker`: run the master or a worker of a local crawl. Only `orb crawl` starts them."""
 
 import argparse
 

@@ -258,8 +258,7 @@ def refuse_option(text: str) -> None:
 
 
 def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
-    """Return the differences between two specs, each as the text `field: old -> new`, in the order of the spec's
-    fields."""
+    """Return the differences between two specs, each as the text `field: old -> new`, in the order of the fields."""
     before, after = _flat(stored(old)), _flat(stored(new))
     return [
         f"{path}: {_brief(before.get(path))} -> {_brief(after.get(path))}"
@@ -321,9 +320,8 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
 def _scalar(flag: Flag, text: str) -> object:
     """Convert the text of a flag to a number, or to seconds for a duration.
 
-    Return None for `none` if the flag is a limit.
-
-    Return any other text unchanged. If it is invalid, the check of the spec reports it later.
+    Return None for `none` if the flag is a limit. Return any other text unchanged. If it is invalid, the check of the
+    spec reports it later.
     """
     if text == "none" and flag.metavar in ("N", "TIME"):
         return None

@@ -221,9 +221,10 @@ class Engine(Generic[E]):
 
 
 def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment variables for a child: those of this process without `without`, and with `settings`.
+    """Return the environment variables for a child.
 
-    They also make `python -m orb` in the child run the same code as this process.
+    They are those of this process, except the names in `without`, and those in `settings`. They also make `python -m
+    orb` in the child run the same code as this process.
     """
     root = Path(__file__).resolve().parents[2]
     kept = {name: value for name, value in os.environ.items() if name not in without}
@@ -330,9 +331,8 @@ class Supervisor:
     async def _may_restart(self, how: str) -> bool:
         """Count a death of the child and wait before its restart.
 
-        Return False if `stop` or `kill` was called meanwhile.
-
-        `how` says how it died, for messages. Raise RestartLimitReached after too many deaths.
+        Return False if `stop` or `kill` was called while waiting, else True. Raise RestartLimitReached after too many
+        deaths. `how` says how the child died, for messages.
         """
         wait_s = self._deaths.died(time.monotonic())
         name = self.child.name

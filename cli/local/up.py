@@ -128,7 +128,7 @@ class _Up:
         self._was_ready = False
 
     def prepare(self) -> None:
-        """Complete torn WARC files, and create the first admin key if none was shown yet.
+        """Complete WARC files that workers did not finish, and create the first admin key if none was shown yet.
 
         Raise Environment if the database cannot be used.
         """
@@ -186,7 +186,7 @@ class _Up:
         return f"{masters} master{'s' if masters > 1 else ''} and {workers} worker{'s' if workers != 1 else ''}"
 
     def _facts(self, engines: "Engines") -> dict[str, Any]:
-        """Return the fields that `--json` prints when the cluster is ready: addresses, paths, members and the admin
+        """Return the fields of `--json`, printed when the cluster is ready: addresses, paths, members and the admin
         key."""
         origins = [f"http://{place.reached_at}" for place in self._plan.masters.values()]
         own = self._remembered.database == self._folder.database.name

@@ -90,11 +90,9 @@ class ProgressRates:
     def left_s(self, progress: Progress) -> float | None:
         """Return an estimate of the seconds until the queue is empty or a budget is used up.
 
-        Return None without an estimate.
-
-        The queue takes at least as long as its slowest host needs, including waits and delays. Rates are used only
-        while hosts get requests and enough events are recorded. The queue may still grow, so without a budget the
-        estimate is a lower bound.
+        None if no estimate is possible. The queue takes at least as long as its slowest host needs, including waits and
+        delays. Rates are used only while hosts get requests and enough events are recorded. The queue may still grow,
+        so without a budget the estimate is a lower bound.
         """
         if progress.state != CrawlState.RUNNING:
             return None

@@ -17,9 +17,7 @@ def waits_of(progress: Progress) -> Waits:
 def sentences(waits: Waits, unblock: str) -> list[str]:
     """Return why the crawl waits and how to change that, as two sentences.
 
-    Return an empty list if any host gets requests.
-
-    `unblock` is the command that ends the waits of hosts, for the text.
+    Return an empty list if any host gets requests. `unblock` is the command that ends the waits of hosts, for the text.
     """
     if not waits.standing:
         return []
