@@ -283,7 +283,7 @@ class Plan(Model):
 class CommandStatus(Model):
     """A command, and how many partitions have applied it.
 
-    Each partition applies a command once, in the order of requests.
+    Each partition applies the commands of a crawl once, in order.
     """
 
     id: str = field("The command's id.", "6f1f0c5e8d3b4a7f9b1d2c3e4f5a6b7c")

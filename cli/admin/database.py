@@ -66,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def examined(database: str) -> Findings:
-    """Check a cluster's database for inconsistencies and return the findings. `database` is its path or URL."""
+    """Check a cluster's database for inconsistencies and return the findings. `database` is its path or URL.
+
+    Raise the database's Unusable or Transient error if it cannot be read.
+    """
     from shared.adapters.local.suffixes import use_list, use_snapshot
     from shared.adapters.sql.admin.integrity_check import examine
     from shared.adapters.sql.engine.snapshot import snapshot

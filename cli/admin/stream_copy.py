@@ -209,7 +209,8 @@ async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call` and return its result. Repeat it after each Transient, for PATIENCE_S seconds after the first.
 
-    Then raise the last Transient. The call must be harmless to repeat, such as a publish with the same message id.
+    If it still fails after that time, raise its Transient. The call must be harmless to repeat, such as a publish with
+    the same message id.
     """
     loop = asyncio.get_running_loop()
     until: float | None = None

@@ -52,10 +52,10 @@ class Summary:
     """The numbers and findings that a summary of a crawl shows, read from its folder.
 
     - `segments`, `archive_bytes`: the number and size of all its WARC files, finished or not.
-    - `hosts_given_up`: the hosts that failed repeatedly and were given up, each with a reason.
-    - `redirected`: a sentence on where its redirected seed ends, if the crawl has no page. Otherwise "".
+    - `hosts_given_up`: some of the hosts that failed repeatedly and were given up, each with its last failure.
+    - `redirected`: if the crawl has no page, a sentence on where its redirected seed ends. Otherwise "".
     - `needs_scripts`: a seed whose page has scripts but neither text nor links, or None.
-    - `examples`: links that were not followed, by reason.
+    - `examples`: some of the links that were not followed, by reason.
     """
 
     row: CrawlRow

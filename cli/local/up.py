@@ -186,8 +186,7 @@ class _Up:
         return f"{masters} master{'s' if masters > 1 else ''} and {workers} worker{'s' if workers != 1 else ''}"
 
     def _facts(self, engines: "Engines") -> dict[str, Any]:
-        """Return the fields of `--json`, printed when the cluster is ready: addresses, paths, members and the admin
-        key."""
+        """Return the fields of `--json`: the addresses, paths, members and admin key of the cluster that is ready."""
         origins = [f"http://{place.reached_at}" for place in self._plan.masters.values()]
         own = self._remembered.database == self._folder.database.name
         return {
@@ -248,8 +247,8 @@ def _tell_moved(before: Sequence[int], places: Sequence[Address]) -> None:
 def _ports(places: Sequence[Address], before: Sequence[int]) -> tuple[int, ...]:
     """Return the ports to store for the next start, in the order of the members.
 
-    `places` are the addresses of this start. `before` are the ports stored by the last start. Those of members that
-    this start does not have are kept.
+    `places` are the addresses of this start. `before` are the ports that the last start stored. The result also has the
+    stored ports of members that this start does not have.
     """
     return (*(place.port for place in places), *before[len(places) :])
 
