@@ -102,7 +102,10 @@ def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _end_of_key(text: str) -> str:
-    """Return the end of a key as the API takes it. `text` is a time, by default in UTC, or a duration from now."""
+    """Return the time at which a key ends, in ISO 8601.
+
+    `text` is a time (UTC if it has no zone) or a duration from now. Raise Usage if it is neither.
+    """
     if seconds_of(text) is not None:
         end: datetime | None = _ends_at(text, "--expires", "a key has no end")
     else:
@@ -166,9 +169,10 @@ def _slots(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Change parts of a host's policy, None for no such part. Delete a policy that has no part left.
+    """Change the fields of a host's policy that `change` names, and keep its other fields. None removes a field.
 
-    Return the answer, empty if nothing had to change.
+    Delete the policy if no field is left. Return the body of the answer, which is empty if there was no policy and
+    nothing to set. If another client changes the policy meanwhile, read it again and retry a few times.
     """
     at = path("host-policies", host)
     for left in reversed(range(_AGAIN)):
@@ -194,7 +198,13 @@ def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> 
 
 
 def _ends_at(length: str, option: str, otherwise: str) -> datetime:
-    """Return the time after a duration such as 2h30m, which `option` gave. Raise Usage if it is none, or too long."""
+    """Return the current time plus `length`, a duration such as 2h30m.
+
+    Raise Usage if it is not a duration, or is too long.
+
+    - `option`: the option with this duration, for the message.
+    - `otherwise`: what happens without the option, for the message.
+    """
     try:
         return datetime.now(UTC) + timedelta(seconds=_seconds(length))
     except OverflowError:
@@ -202,7 +212,10 @@ def _ends_at(length: str, option: str, otherwise: str) -> datetime:
 
 
 def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Exclude the targets. A target that is excluded already gets the new terms."""
+    """Exclude the targets.
+
+    If a target is excluded already, replace the reason, end and other terms of its exclusion.
+    """
     terms: dict[str, Any] = {
         "reason": arguments.reason,
         "requested_by": arguments.requested_by,
@@ -228,7 +241,7 @@ def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _letters(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Replay or discard the named dead letters, or all of a crawl."""
+    """Replay or discard the dead letters with the given ids, or all dead letters of a crawl."""
     if (arguments.crawl is None) == (not arguments.ids):
         raise Usage("no dead letters given: name their ids, or set --crawl.")
     method, behind, done = _LETTERS[arguments.turn]
@@ -261,7 +274,10 @@ def _get_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def remarked(config: Mapping[str, Any]) -> str:
-    """Return the hot configuration as YAML. Behind each null a comment shows the value that this release uses then."""
+    """Return the hot configuration as YAML. A comment after each null shows the value that applies instead.
+
+    The values are the defaults of the installed release.
+    """
     defaults, lines, section = _defaults(), [], ""
     for line in as_yaml(config).rstrip().splitlines():
         name = line.partition(":")[0]
@@ -274,7 +290,10 @@ def remarked(config: Mapping[str, Any]) -> str:
 
 
 def _defaults() -> Mapping[tuple[str, str], str]:
-    """Return the remarks by section and name; a value without a section is under its own name twice."""
+    """Return a comment on the default of each setting. The key is (section, name).
+
+    The key of a setting outside of a section is (name, name), such as `log_level`.
+    """
     from shared.domain.ops.config import MasterTuning  # imported only here: it would slow down every command
     from shared.settings import ClusterWorkerSettings
 
@@ -324,7 +343,11 @@ def _unset_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _configured(desk: VerbContext, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], *, once: bool) -> None:
-    """Replace the configuration by `change` of the current one. With `once`, fail if it changed meanwhile."""
+    """Replace the hot configuration by `change(current)`, and print the result.
+
+    If another client changes the configuration meanwhile, compute and send the change again, a few times. With `once`,
+    raise Refusal instead.
+    """
     for left in reversed(range(1 if once else _AGAIN)):
         seen = desk.client.get(_CONFIG)
         headers = {} if seen.etag is None else {"If-Match": seen.etag}
@@ -348,7 +371,10 @@ def _change(text: str) -> tuple[list[str], Any]:
 
 
 def with_values(config: Mapping[str, Any], changes: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
-    """Return a copy of the configuration with each value set at its path."""
+    """Return a copy of the configuration in which each path of `changes` has its value.
+
+    A path is a list of names, such as `["worker", "max_visits"]`. Missing sections on the path are created.
+    """
     made = dict(config)
     for (first, *rest), value in changes:
         inner = made.get(first)

@@ -1,4 +1,4 @@
-"""Verbs export and body of `orb ctl`: stored data of a crawl, streamed to a file or to standard output."""
+"""Verbs export and body of `orb ctl`: stored data of a crawl, or all declared resources, to a file or stdout."""
 
 import argparse
 import sys
@@ -67,7 +67,11 @@ def _body(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _save(desk: VerbContext, at: str, query: Query, file: Path | None, answer_s: float) -> int:
-    """Save the whole answer; return its bytes. The file appears only when complete. Raise Environment if cut short."""
+    """Write the answer to a GET of `at` to `file` (None: standard output). Return its size in bytes.
+
+    The file appears only when it is complete. `answer_s` limits the silence between two parts of the answer, in
+    seconds. Raise Environment if the answer ends too early.
+    """
     size = 0
     with (
         desk.client.stream(at, query, headers={"Accept": "*/*"}, answer_s=answer_s) as response,

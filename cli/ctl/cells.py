@@ -1,4 +1,4 @@
-"""Turns single values into the text that people see. Pure: the current time is an argument."""
+"""Convert single values to the text that people see. No function reads the clock: the current time is an argument."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,17 @@ _BIDI: Final = frozenset((*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range
 
 
 def printable(text: str) -> str:
-    """Return the text on one line. Characters that could control a terminal are escaped, such as `\\x1b`."""
+    """Return the text with each character escaped that could control a terminal or hide text, such as `\\x1b`.
+
+    Tabs and line breaks become spaces.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(character) for character in text)
 
 
 def shown(value: object) -> str:
-    """Return any JSON value as the text of a table cell, a dash if it is empty."""
+    """Return any JSON value as the text of a table cell. None and an empty text, list or object become a dash."""
     if value in (None, "", [], {}):
         return NONE
     match value:
@@ -37,7 +40,7 @@ def shown(value: object) -> str:
 
 
 def moment(text: object) -> datetime | None:
-    """Parse an ISO 8601 time; without a zone it is UTC. Return None if the value is not one."""
+    """Return the time that an ISO 8601 text states, in UTC if it has no zone. Return None for any other value."""
     if not isinstance(text, str):
         return None
     try:
@@ -48,7 +51,10 @@ def moment(text: object) -> datetime | None:
 
 
 def length(seconds: float) -> str:
-    """Return a length of time as `45s`, `12m`, `3h20m` or `4d7h`: at most two units, rounded down."""
+    """Return a duration as `45s`, `12m`, `3h20m` or `4d7h`, rounded down.
+
+    A second unit follows only a number below 10.
+    """
     left = int(seconds)
     for place, (size, unit) in enumerate(_UNITS):
         if left >= size:
@@ -60,29 +66,38 @@ def length(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The current time, to show other times relative to it."""
+    """Shows times relative to `at`, the current time."""
 
     at: datetime
 
     def since(self, text: object) -> str:
-        """Return how long ago this ISO 8601 time was, as `3h20m`; a dash if it is no time."""
+        """Return how long ago this ISO 8601 time was, as `3h20m`.
+
+        Return `0s` for a future time, a dash for any other value.
+        """
         at = moment(text)
         return NONE if at is None else length(max(0.0, (self.at - at).total_seconds()))
 
     def until(self, text: object) -> str:
-        """Return how long it is until this ISO 8601 time, as `3h20m`; a dash if it is past or no time."""
+        """Return how long it is until this ISO 8601 time, as `3h20m`.
+
+        Return a dash for a past time and for any other value.
+        """
         at = moment(text)
         return NONE if at is None or at <= self.at else length((at - self.at).total_seconds())
 
 
 def dated(text: object) -> str:
-    """Return an ISO 8601 time as `2026-11-20 17:45:21 UTC`, any other value as `shown` does."""
+    """Return an ISO 8601 time as `2026-11-20 17:45:21 UTC`. Format any other value as `shown` does."""
     at = moment(text)
     return shown(text) if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def picked(path: str) -> Callable[[Any, Now], str]:
-    """Return a function that shows the value at `path` (such as `fetch.status`) of a row, a dash if it has none."""
+    """Return a cell function, which shows the value at `path` (such as `fetch.status`) of a row.
+
+    A missing value is a dash.
+    """
     names = path.split(".")
 
     def cell(row: Any, now: Now) -> str:
@@ -94,7 +109,10 @@ def picked(path: str) -> Callable[[Any, Now], str]:
 
 
 def leaves(body: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of every value inside a JSON object, nested objects included. Skip nulls."""
+    """Yield the dotted path and the value of each value in a JSON object and its nested objects. Skip nulls.
+
+    `below` is put before each path.
+    """
     for name, value in body.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{below}{name}.")

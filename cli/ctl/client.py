@@ -1,8 +1,8 @@
-"""A thin client of the REST API. It sends one request at a time, to any master of the cluster that answers.
+"""A client of the REST API. It sends one request at a time, to the first master of the cluster that answers.
 
-`waits` decides about retries. A request that reached no master goes to the next one. A request that was refused for now
-(429) is sent again at the time the server set. A request that may have been applied (no answer, 502, 503, 504) is sent
-again only if a second application is harmless.
+If no connection to a master can be made, the request goes to the next master. `waits` decides about other retries. A
+request that was refused for now (429) is sent again at the time that the server set. A request that may have been
+applied (no answer, 502, 503, 504) is sent again only if applying it twice is harmless.
 """
 
 import time
@@ -39,7 +39,10 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 
 class AttemptFailure(Enum):
-    """How an attempt to send a request failed, which decides whether it may be repeated."""
+    """How an attempt to send a request failed: whether a master may have applied it.
+
+    `waits` decides by it about a retry.
+    """
 
     REFUSED = auto()
     """It was not applied; a retry may succeed."""
@@ -50,9 +53,13 @@ class AttemptFailure(Enum):
 def waits(
     trouble: AttemptFailure, *, repeatable: bool, attempt: int, asked_s: float | None, left_s: float
 ) -> float | None:
-    """Return the seconds to wait before the next attempt, None to give up. Attempts count from 1.
+    """Return the seconds to wait before the next attempt, or None to give up.
 
-    `asked_s` is the wait that the server requested. It replaces the client's own wait, even if it is longer.
+    - `trouble`: how the attempt failed.
+    - `repeatable`: applying the request twice is harmless.
+    - `attempt`: the number of the attempt that failed, from 1.
+    - `asked_s`: the wait that the server requested, None for none. It replaces the client's own wait.
+    - `left_s`: the time left for retries. A longer wait gives up.
     """
     match trouble:
         case AttemptFailure.REFUSED:
@@ -69,7 +76,10 @@ def waits(
 
 @dataclass(frozen=True, slots=True)
 class ClientResponse:
-    """The answer of a master. `unsure`: an earlier attempt had no answer, and may have been applied."""
+    """A master's answer with a status below 400, and its body decoded from JSON (None if it is empty).
+
+    `unsure`: an earlier attempt had no definite answer, and may have been applied.
+    """
 
     status: int
     body: Any
@@ -78,13 +88,19 @@ class ClientResponse:
 
 
 def path(*parts: str) -> str:
-    """Return the API path `/v1/` with these parts, each quoted. Raise Usage for an invalid part (see `segment`)."""
+    """Return the API path of the given parts: `/v1/crawls/docs` for `crawls` and `docs`. Each part is quoted.
+
+    Raise Usage for a part that `segment` rejects.
+    """
     kinds = ("", *parts)
     return "/v1/" + "/".join(segment(part, kind.removesuffix("s")) for kind, part in zip(kinds, parts, strict=False))
 
 
 def segment(name: str, kind: str = "") -> str:
-    """Quote a name as one part of an API path. Raise Usage if it would change the path: no valid name does."""
+    """Return a name quoted as one segment of an API path. Raise Usage if it is empty, `.` or `..`, or contains a slash.
+
+    `kind` names the kind of resource in the message, such as `crawl`.
+    """
     if "/" in name or name in ("", ".", ".."):
         rule = LABEL_WORDS if kind == "crawl" else "no empty text, has no slash, and is neither . nor .."
         raise Usage(f"{name!r} is not a valid name: the name of a {kind or 'thing'} is {rule}.")
@@ -92,7 +108,11 @@ def segment(name: str, kind: str = "") -> str:
 
 
 class Client:
-    """Sends requests to the masters of a cluster. Raises Refusal if a master refuses, Environment if none answers."""
+    """Sends requests to the masters of a cluster, and repeats them for up to `patience_s` seconds.
+
+    Methods raise Refusal if a master refuses, and Environment if no master answers. They raise Failed if a change may
+    have been applied but its answer was lost.
+    """
 
     def __init__(
         self,
@@ -154,10 +174,13 @@ class Client:
         given_back: Collection[int] = (),
         answer_s: float = ANSWER_S,
     ) -> ClientResponse:
-        """Send one request, and retry until it is answered. Return the answer. `repeatable` is false if a second
-        application would do harm.
+        """Send a request, and repeat it until it is answered. Return the answer.
 
-        A status in `given_back` raises Refusal at once, because the caller retries by itself.
+        - `at`: the API path.
+        - `body`: a value to send as JSON. `content`: bytes to send as they are.
+        - `repeatable`: applying the request twice is harmless, so it may be repeated after a lost answer.
+        - `given_back`: statuses that raise Refusal at once, because the caller retries by itself.
+        - `answer_s`: the seconds to wait for a silent master.
         """
         sent = dict(headers or {})
         if body is not None:
@@ -183,9 +206,9 @@ class Client:
         limit: int | None = None,
         on_page: Callable[[Mapping[str, Any]], None] = lambda page: None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list in the API, at most `limit`. The list's pages are requested one by one.
+        """Yield the entries of the list at the API path `at`, at most `limit` of them (None: all).
 
-        Call `on_page` with each page before its entries.
+        Request the list page by page. Call `on_page` with the body of each page before its entries are yielded.
         """
         left, cursor = limit, None
         while left is None or left > 0:
@@ -211,14 +234,21 @@ class Client:
         headers: Mapping[str, str] | None = None,
         answer_s: float = ANSWER_S,
     ) -> Iterator[httpx.Response]:
-        """Send a GET, and yield the answer, to be read in pieces. In the `with` block connection errors are httpx's."""
+        """Send a GET, and yield the response, whose body the caller reads piece by piece.
+
+        An attempt without an answer is repeated. A connection error while the body is read raises httpx.RequestError.
+        """
         request = _Request("GET", at, query, None, headers or {}, True, frozenset(), answer_s, whole=False)
         with self._answered(request) as (response, _):
             yield response
 
     @contextmanager
     def _answered(self, request: "_Request") -> Iterator[tuple[httpx.Response, bool]]:
-        """Yield an answer below 400, and True if an earlier attempt may have been applied."""
+        """Send the request, with retries. Yield a response with a status below 400, and `unsure`.
+
+        `unsure` is True if an earlier attempt may have been applied. Raise Refusal, Environment or Failed as Client
+        does.
+        """
         until = self.now() + self.patience_s
         unreachable: dict[str, str] = {}
         unsure, attempt = False, 0
@@ -259,8 +289,11 @@ class Client:
             response.close()
 
     def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
-        """Wait before a retry, at the next master if this one cannot serve. Return True if an earlier attempt may have
-        been applied. Raise Refusal if a retry cannot help."""
+        """Wait before the retry of a request that was answered with `problem`. Raise Refusal if a retry cannot help.
+
+        After 502, 503 or 504 the retry goes to the next master. Return True if this or an earlier attempt (`unsure`)
+        may have been applied. `until` is the end of all retries, by the client's clock.
+        """
         match problem.status:
             case 429:
                 trouble = AttemptFailure.REFUSED
@@ -284,7 +317,7 @@ class Client:
         return waits(trouble, repeatable=repeatable, attempt=attempt, asked_s=asked_s, left_s=left_s)
 
     def _turn(self) -> None:
-        """Use the next master from now on."""
+        """Select the next master of the list for all further requests. After the last one comes the first."""
         self._at = (self._at + 1) % len(self._servers)
 
     def _request(self, request: "_Request") -> httpx.Request:
@@ -304,7 +337,10 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request that is not bound to a master yet. `whole`: read the answer's body before checking its status."""
+    """A request that is not bound to a master yet.
+
+    `whole`: read the whole body of the response before the response is returned.
+    """
 
     method: str
     at: str
@@ -328,7 +364,7 @@ def _unreachable(unreachable: Mapping[str, str], *, unsure: bool) -> Environment
 
 
 def _unreached(server: str, error: Exception) -> str:
-    """Return why there is no connection."""
+    """Return a phrase for the user on why no connection to `server` could be made."""
     why = str(error)
     if server.startswith("https:") and any(sign in why for sign in _NO_TLS):
         return f"{_SPEAKS_HTTP}: use http{server.removeprefix('https')}"

@@ -1,4 +1,4 @@
-"""The cells of `orb ctl` tables: facts about a crawl, a URL or a member, in one word or number each. Pure."""
+"""The cells of `orb ctl` tables: facts about a crawl, a URL or a member, in one word or number each."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -27,7 +27,7 @@ _STATES: Final = {
 
 
 def state_style(text: str) -> str:
-    """Return the colour in which a state is shown, empty for none."""
+    """Return the colour of a state cell such as `finished (complete)`, empty if the state has no colour."""
     return _STATES.get(text.partition(" ")[0], "")
 
 
@@ -62,8 +62,9 @@ def size(path: str) -> Cell:
 
 
 def crawl_state(row: Any, now: Now) -> str:
-    """Return a crawl's state: `running`, `running (blocked)` if none of its URLs are dispatched, or `finished
-    (complete)`.
+    """Return a crawl's state, with the reason in parentheses if there is one.
+
+    Examples are `running`, `finished (complete)`, and `running (blocked)` if the crawl has a blocking reason.
     """
     state, reason = (
         shown(row.get("state")),
@@ -93,7 +94,7 @@ def block_style(text: str) -> str:
 
 
 def key_state(row: Any, now: Now) -> str:
-    """Return a key's state: `valid`, `ended` after its end, or `revoked`."""
+    """Return the state of an API key: `valid`, `ended` if its end has passed, or `revoked`."""
     if row.get("revoked_at"):
         return "revoked"
     end = moment(_at(row, "effective.expires_at"))
@@ -112,7 +113,7 @@ def owned(row: Any, now: Now) -> str:
 
 
 def limits(row: Any, now: Now) -> str:
-    """Return the possible values of a setting, as `1 to 100000`, `over 0, to 1` or `debug,info`."""
+    """Return the allowed values of a setting, such as `1 to 100000`, `over 0, to 1` or `debug,info`."""
     if row.get("choices"):
         return shown(row["choices"])
     least, above, most = row.get("minimum"), row.get("exclusive_minimum"), row.get("maximum")
@@ -121,12 +122,15 @@ def limits(row: Any, now: Now) -> str:
 
 
 def settings(row: Any, now: Now) -> str:
-    """Return the hot configuration in a row as `worker.max_visits=512 master.grant_s=30`, without what is not set."""
+    """Return the hot configuration of a row as `worker.max_visits=512 master.grant_s=30`. Leave out null values."""
     return shown(" ".join(f"{name}={shown(value)}" for name, value in leaves(row.get("config") or {})))
 
 
 def fields(path: str) -> Cell:
-    """Return a function that shows the object at `path` of a JSON object as `name=value ...`, without empty values."""
+    """Return a cell function, which shows the object at `path` of a row as `name=value ...`.
+
+    Leave out nulls and empty lists.
+    """
     return lambda row, now: shown(
         " ".join(f"{name}={shown(value)}" for name, value in leaves(_at(row, path) or {}) if value not in (None, []))
     )
@@ -147,5 +151,5 @@ def _at(row: Any, path: str) -> Any:
 
 
 def duration(seconds: Any) -> str:
-    """Return seconds as `3h20m`, a dash if the value is no number."""
+    """Return a number of seconds as `3h20m`. Return a dash if the value is no number."""
     return length(seconds) if isinstance(seconds, (int, float)) else NONE

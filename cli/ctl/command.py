@@ -1,4 +1,4 @@
-"""`orb ctl`: its options and verbs, and the exit code after a refusal."""
+"""`orb ctl`: declares its options and verbs, runs a verb, and converts a master's refusal to the command's error."""
 
 import argparse
 import os
@@ -34,7 +34,7 @@ _FILES: Final[Mapping[str, str]] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options and verbs of `orb ctl`. Options may stand before or after the verb; those after it win."""
+    """Declare the options and verbs of `orb ctl`. An option may come before or after the verb; the latter overrides."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for each in (options, parser):
         _declare_options(each)
@@ -63,7 +63,7 @@ def _declare_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb of an `orb ctl` command. Return its exit code.
 
-    Raise Usage, Failed or Environment with one sentence.
+    Raise Usage, Failed or Environment, with a message for the user, if the command fails.
     """
     if "local" in arguments:
         code: int = arguments.local(arguments)
@@ -75,7 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def carried_out(verb: Verb, desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Run the verb and return its exit code. If a master refuses, raise the exception that ends the command."""
+    """Run the verb and return its exit code.
+
+    If a master refuses a request, raise Usage, Failed or Environment instead.
+    """
     try:
         return verb(desk, arguments)
     except Refusal as refusal:

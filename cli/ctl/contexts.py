@@ -40,7 +40,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The stored contexts: by name, the masters and the key of a cluster (Access). `current` is the default name."""
+    """The content of the file of contexts: `known` has the Access (masters and key) of each cluster by context name.
+
+    `current` names the context to use if the command names none. Instances are immutable.
+    """
 
     current: str | None = None
     known: Mapping[str, Access] = field(default_factory=dict)
@@ -71,8 +74,11 @@ class Contexts:
 
 
 def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
-    """Return the masters and API key to use: flags win over variables, and these over the stored context. Raise Usage
-    if no server is given.
+    """Return the masters, API key and TLS files that a command uses. Raise Usage if no server is given.
+
+    A flag overrides its variable, and both override the context. The context is the one that a flag or variable names,
+    else the current one. If servers are given, the key and TLS files of the context apply only if it has all these
+    servers.
     """
     server = flags.get("server") or environ.get(SERVER)
     key = flags.get("key") or environ.get(KEY)
@@ -94,7 +100,7 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
 
 
 def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSettings | None:
-    """Return the TLS files that flags or variables name, None if they name none."""
+    """Return the TLS files that flags name, or else variables. Return None if no file is named."""
     ca, cert, key = (
         Path(name).absolute() if (name := flags.get(flag) or environ.get(variable)) else None
         for flag, variable in TLS.items()
@@ -103,8 +109,9 @@ def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSet
 
 
 def addresses(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the base URLs of the given masters; `host:port` means http. Raise Usage if one is invalid, or none is
-    given.
+    """Return the base URLs of the given masters, each once. `host:port` becomes `http://host:port`.
+
+    Raise Usage if an address is invalid, or if none is given.
     """
     urls: dict[str, None] = {}
     for text in filter(None, (each.strip() for each in given)):
@@ -134,7 +141,7 @@ def default_path(environ: Mapping[str, str]) -> Path:
 def load(path: Path) -> Contexts:
     """Read the file of contexts. Return empty Contexts if it does not exist.
 
-    Raise Usage if it is malformed, or other users can read it.
+    Raise Usage if it is malformed, or if its mode gives group or others any access.
     """
     if not path.exists():
         return Contexts()
@@ -156,7 +163,7 @@ def load(path: Path) -> Contexts:
 
 
 def save(path: Path, contexts: Contexts) -> None:
-    """Replace the file of contexts atomically. At any moment only its owner can read it."""
+    """Replace the file of contexts atomically, with mode 0600. Raise Environment if it cannot be written."""
     known: dict[str, Any] = {}
     for name, access in sorted(contexts.known.items()):
         known[name] = {"servers": list(access.servers)} | ({} if access.key is None else {"key": access.key})

@@ -1,4 +1,4 @@
-"""Verbs create and delete of `orb ctl`: create what does not exist yet, and delete resources by name or file."""
+"""Verbs create and delete of `orb ctl`. `create` fails for a resource that exists. `delete` takes names or files."""
 
 import argparse
 import sys
@@ -108,7 +108,7 @@ def _delete_named(desk: VerbContext, kind: str, names: Iterable[str], *, ignore:
 
 
 def _place(kind: str, plural: str, name: str) -> str:
-    """Return the path of a resource. A seed set is named by its crawl and its name, as CRAWL/SET."""
+    """Return the API path of a resource. The name of a seed set is CRAWL/SET; raise Usage if it has no slash."""
     if kind != "seed-set":
         return path(plural, name)
     crawl, slash, of_set = name.partition("/")
@@ -133,7 +133,11 @@ def _delete_declared(desk: VerbContext, declared: Declared, *, ignore: bool) -> 
 
 
 def _removed(client: Client, at: str, *, ignore: bool) -> ClientResponse | None:
-    """Delete; return the answer, or None if it does not exist. After a lost answer, a 404 counts as success."""
+    """Delete the resource at the API path `at`, and return the answer. Raise Refusal if a master refuses.
+
+    With `ignore`, return None if the resource does not exist. If an earlier attempt may have deleted it, a 404 counts
+    as success.
+    """
     try:
         return client.ask("DELETE", at)
     except Refusal as refusal:

@@ -44,7 +44,7 @@ def declare(verbs: Verbs) -> None:
 
 
 def files_option(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add the option -f to a verb."""
+    """Add the option `-f`/`--file`, which may be repeated, to the parser of a verb."""
     parser.add_argument(
         "-f", "--file", action="append", metavar="FILE", required=required, default=None if required else [],
         help="a file, a folder of them, or - for standard input; YAML or JSON, any number of documents; repeatable",
@@ -70,7 +70,7 @@ def _given(texts: Sequence[str]) -> Labels:
 
 
 def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Apply the files. Validate everything, and ask what may be deleted, before changing anything."""
+    """Run `orb ctl apply`. Validate all files, and ask before deletions, before the first change is made."""
     labels = _given(arguments.label)
     if arguments.prune and not labels:
         raise Usage("--prune needs -l name=value: it deletes only what has the label.")
@@ -98,7 +98,11 @@ def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyThere], labels: Labels) -> None:
-    """Make all changes in their order. If one fails, name those that were not made on stderr."""
+    """Make the planned changes in the order of `plans`, then delete the resources in `gone`. Print each result.
+
+    A resource is deleted only while it has all `labels`. If a change fails, print to stderr which changes were not
+    made, and raise its error.
+    """
     left = [each.declared.title for each in plans] + [f"{each.title} (delete)" for each in gone]
     total = len(left)
     try:
@@ -118,7 +122,11 @@ def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyT
 
 
 def show_done(desk: VerbContext, declared: Declared, done: str, body: Any) -> None:
-    """Print what was done to a resource, the secret of a new key, and how to wait until the seeds of a set are in."""
+    """Print the result `done` of a change to a resource, such as `created`.
+
+    Also print the secret of a new API key, and how to wait until the change of a seed set is applied. `body`: the
+    resource as the API answered it, None if there is no answer.
+    """
     desk.output.done(declared.title, done, body)
     if body is None or done == "unchanged":
         return
@@ -129,9 +137,10 @@ def show_done(desk: VerbContext, declared: Declared, done: str, body: Any) -> No
 
 
 def applied(client: Client, plan: Planned) -> tuple[str, Any]:
-    """Make one change. Return what was done, and the body that shows the resource.
+    """Make the planned change. Return what was done (`created`, `configured` or `unchanged`), and the resource's body.
 
-    Raise Failed if another client changed the resource since `plan`, in something that can be declared.
+    Raise Failed if another client changed a declarable field of the resource after it was planned. Raise Failed too if
+    a key was created but the answer with its secret was lost.
     """
     seen, first = plan, "created" if plan.action == "create" else "configured"
     if plan.action == "none":
@@ -171,7 +180,10 @@ def _unseen(key: Declared) -> str:
 
 
 def _sent(client: Client, plan: Planned) -> Any:
-    """Send the change that a plan says, if the resource is still as it was. Return the answer's body."""
+    """Send the change of a plan: create the resource, or replace it if its ETag is still that of the plan.
+
+    Return the answer's body. Raise Refusal (412) if another client changed it.
+    """
     if plan.present is None:
         return create(client, plan.declared)
     headers = {} if plan.present.etag is None else {"If-Match": plan.present.etag}
@@ -179,7 +191,10 @@ def _sent(client: Client, plan: Planned) -> Any:
 
 
 def create(client: Client, declared: Declared) -> Any:
-    """Create a resource, once even if the request is repeated. Return the answer's body. Raise Refusal if it exists."""
+    """Create a resource, and return the answer's body. Raise Refusal if it exists.
+
+    Retries of the same call create it only once.
+    """
     kind = declared.kind
     if kind.posted:
         body, headers = {kind.key: declared.name, **declared.body}, {"Idempotency-Key": uuid.uuid4().hex}
@@ -211,7 +226,10 @@ def _show(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyThere]
 
 
 def _diff(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Show the differences. Exit code 1 means a difference, so nothing else may end with it."""
+    """Run `orb ctl diff`. Return exit code 1 if there are differences, else 0.
+
+    An error that usually ends with exit code 1 (Failed) becomes Usage, so that 1 always means a difference.
+    """
     labels = _given(arguments.label)
     try:
         resources = read(arguments.file, sys.stdin)

@@ -1,7 +1,7 @@
 """Reads declared resources from files, in the form of `get -o yaml`, of `export estate` or of the REST API.
 
-`kind:` names the kind of a document. Without it, a field that only one kind has decides, such as `host:`. A crawl may
-also have the form of `orb crawl --spec`.
+The field `kind` of a document names the kind of resource. Without it, a field that only one kind has identifies the
+kind, such as `host`. A crawl may also have the form of a spec file for `orb crawl --spec`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,10 @@ _BESIDE_SPEC: Final = ("labels", "desired", "start")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A resource that a file declares. `body` is that of its PUT request, `source` names the file and document."""
+    """A resource that a file declares. `body` is the body of its PUT request.
+
+    `source` names the file and the document in it, for messages.
+    """
 
     name: str
     body: Mapping[str, Any]
@@ -42,31 +45,34 @@ class Declared:
 
     @property
     def title(self) -> str:
-        """The resource as messages name it."""
+        """The resource's kind and name, as in messages: `crawl/docs`."""
         return self.kind.title(self.name)
 
     @property
     def has_secret(self) -> bool:
-        """True for a key that a secret proves, and no certificate."""
+        """True if this is an API key with a secret, and not an identity that a client certificate proves."""
         return self.kind is API_KEY and self.body.get("kind", "key") == "key"
 
     @property
     def wrong(self) -> WrongField | None:
-        """What is wrong with the name, in the words of a master. A path cannot hold every name."""
+        """Why the resource's name is not valid, as a master would state it. None if it is valid.
+
+        The check runs before any request, because not every invalid name can be sent in a path.
+        """
         named = self.kind.named(self.name)
         return named if isinstance(named, WrongField) else None
 
     def sourced(self, problem: ProblemAnswer) -> ProblemAnswer:
-        """Return a master's error about the resource with its file and name."""
+        """Return a copy of a master's error about this resource whose message begins with the file and the name."""
         what = f"{self.kind.name} {self.name}" if self.kind.key else self.kind.name
         return replace(problem, detail=f"{self.source}: {what}: {problem.detail}")
 
 
 def read(files: Iterable[str], stdin: Iterable[str]) -> list[Declared]:
-    """Return all resources that `files` declare, in the order in which they are applied.
+    """Return all resources that `files` declare, in the order in which they are to be applied.
 
-    Raise Usage if there are none, or one is invalid or declared twice. `-` is standard input.
-    A folder stands for its .yaml, .yml and .json files.
+    The name `-` is standard input (`stdin`). A folder means its .yaml, .yml and .json files. Raise Usage if there is no
+    resource, or if one is invalid or declared twice.
     """
     found: list[Declared] = []
     for name in files:
@@ -139,7 +145,7 @@ def _resource(data: dict[str, Any], source: str) -> Declared:
 
 
 def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
-    """Return the kind of a document, and True if the document names it."""
+    """Return the kind of a document, and True if its field `kind` states the kind. Raise Usage for an unknown kind."""
     word = data.get(_KIND)
     if isinstance(word, str) and word in BY_NAME:
         return BY_NAME[word], True
@@ -153,7 +159,11 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
 
 
 def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
-    """Return the fields of a crawl. One without `spec` is a spec as of `orb crawl --spec`, beside other fields."""
+    """Return the fields of a crawl's body. Raise Usage if it has neither `spec` nor `seeds`.
+
+    If `spec` is missing, the fields are those of a spec, beside `labels`, `desired` and `start`, and are moved below
+    `spec`. `explicit`: the document names its kind, which changes the error message.
+    """
     if isinstance(rest.get("spec"), dict):
         return rest
     if "spec" not in rest and "seeds" in rest:
@@ -164,7 +174,11 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 
 
 def _key(rest: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a key. A master shows them below `spec`, and has another use for `kind`."""
+    """Return the fields of an API key as a PUT expects them.
+
+    Fields below `spec`, as a master shows a key, move to the top. The field `identity` of a file becomes the API's
+    `kind`.
+    """
     if isinstance(rest.get("spec"), dict):
         spec = rest.pop("spec")
         return {**rest, **spec}
@@ -172,7 +186,7 @@ def _key(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(body: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the configuration of a document, which must have nothing else."""
+    """Return the settings below `config` of a document. Raise Usage if there are none, or if it has other fields."""
     config = body.pop("config", None)
     if not isinstance(config, dict):
         raise Usage(f"{source} is not a config: it has no `config:` with the settings.")

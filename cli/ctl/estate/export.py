@@ -1,4 +1,4 @@
-"""Writes the declared resources of a cluster as files that `orb ctl apply` takes again."""
+"""Writes the declared resources of a cluster as files that `orb ctl apply` accepts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,11 +19,11 @@ _FILES: Final = {kind.name: f"{kind.at.rsplit('/', 1)[1]}.yaml" for kind in KIND
 
 
 def export_estate(desk: VerbContext, folder: Path | None) -> None:
-    """Write all declared resources: a file for each kind, or one stream to standard output.
+    """Write all declared resources as YAML: one file in `folder` for each kind, or all to standard output.
 
-    A kind without resources has an empty file, so that a repeat leaves nothing of an earlier export. All files appear
-    together at the end, or none if anything fails. API keys are left out, and their file as it is, if the key that
-    asks may not list them.
+    Standard output is used if `folder` is None. Kinds without resources get an empty file, which replaces the file of
+    an earlier export. All files appear together at the end, or none if anything fails. Without the right to list API
+    keys, leave them out and do not touch their file.
     """
     kinds = [kind for kind in KINDS if kind is not API_KEY or _may_list(desk, kind)]
     if folder is None:
@@ -47,7 +47,10 @@ def export_estate(desk: VerbContext, folder: Path | None) -> None:
 
 
 def _documents(client: Client, kind: DeclaredKind, note: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the resources of a kind, each as a document of YAML."""
+    """Yield each resource of a kind as a YAML document.
+
+    Leave out what has ended, and call `note` with a message about it.
+    """
     now_s = time()
     for body in _whole(client, kind):
         declares = kind.document(body, now_s)
@@ -59,7 +62,7 @@ def _documents(client: Client, kind: DeclaredKind, note: Callable[[str], None]) 
 
 
 def _whole(client: Client, kind: DeclaredKind) -> Iterator[Mapping[str, Any]]:
-    """Yield all resources of a kind. Those that a list shows in part are read one by one."""
+    """Yield all resources of a kind with all their fields. Read each seed set by itself, since lists omit its seeds."""
     for body in existing(client, kind):
         if not kind.of_crawl:
             yield body

@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The labels that were asked for, and the names of the crawls that have them all."""
+    """The labels that the user selects by, and the names of the crawls that have all of them."""
 
     labels: Labels
     crawls: frozenset[str] = frozenset()
@@ -32,20 +32,23 @@ class Labelled:
 class DeclaredKind:
     """A kind of resource that files declare.
 
+    - `name`: the value of `kind` in a document, such as `host-policy`.
     - `at`: the API path of the list, or of the only resource of the kind.
     - `key`: the field that names a resource, empty if a cluster has only one.
     - `signs`: a document without `kind` that has one of these fields is of this kind.
     - `shown_only`: fields that a master adds in answers. In a file they are ignored.
-    - `named`: returns the canonical name, or what is wrong with it.
+    - `document(body, now_s)`: returns what a file declares of the resource in `body`. It leaves out what has ended by
+      the Unix time `now_s`, since that cannot be applied again. None: nothing is left to declare.
+    - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: a resource is created by POST to the list, not by PUT to its own path.
-    - `numbered`: the path of a resource has its `id`, which a list finds by `key`.
-    - `carries`: returns True if a resource has labels. None: the kind has no labels.
-    - `loses`: says what a deletion ends, for people.
-    - `document`: returns what a file declares of a resource at a Unix time. What has ended then is left out, since it
-      cannot be applied again. None: nothing is left.
+    - `numbered`: the path of a resource contains its `id`, which a request to the list with `key` finds.
+    - `query`: parameters of a request for the list.
+    - `carries`: returns True if a resource has the labels. None: the kind has no labels.
+    - `loses`: returns a text on what a deletion of the resource removes or ends.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
-    - `of_crawl`: each crawl has a list of its own, and the name of a resource is CRAWL/NAME. Lists show it in part.
-    - `lacks`: returns why a PUT will be refused, by the plan's warnings and the crawl in the files that it refers to.
+    - `of_crawl`: each crawl has its own list, and the name of a resource is CRAWL/NAME. Lists omit some fields.
+    - `lacks(body, plan, crawl)`: returns why a PUT would be refused, None if it would not. `plan` is the master's plan.
+      `crawl` is the body of the crawl that the resource refers to, None if the files do not declare it.
     """
 
     name: str
@@ -65,32 +68,32 @@ class DeclaredKind:
     lacks: Callable[[Json, Json, Json | None], WrongField | None] = lambda body, plan, crawl: None
 
     def path(self, name: str) -> str:
-        """Return the API path of a resource. `name`: its number if the kind is numbered."""
+        """Return the API path of a resource. `name` is its name, or its `id` if the kind is `numbered`."""
         if self.of_crawl:
             crawl, _, name = name.partition("/")
             return f"{self.list_path(crawl)}/{segment(name, self.name)}"
         return f"{self.at}/{segment(name, self.name)}" if self.key else self.at
 
     def list_path(self, crawl: str) -> str:
-        """Return the API path of the list of a crawl."""
+        """Return the API path of the list of this kind that belongs to the crawl."""
         return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
-        """Return the API path of its plan."""
+        """Return the API path that returns the plan for the resource `name`."""
         return f"{self.at}/plan" if self.numbered else f"{self.path(name)}/plan"
 
     def title(self, name: str) -> str:
-        """Return the resource as messages name it."""
+        """Return a resource's kind and name, as in messages: `crawl/docs`."""
         return f"{self.name}/{name}" if self.key else self.name
 
     def naming(self, name: str) -> dict[str, str]:
-        """Return the fields that name a resource."""
+        """Return the fields of a document that name the resource, such as `{"name": "docs"}`."""
         if self.of_crawl:
             return dict(zip((self.crawl, self.key), name.split("/"), strict=True))
         return {self.key: name} if self.key else {}
 
     def name_of(self, body: Json) -> str:
-        """Return the name of a resource that a master shows."""
+        """Return the name of the resource in a master's answer, CRAWL/NAME for a kind that belongs to a crawl."""
         return f"{body[self.crawl]}/{body[self.key]}" if self.of_crawl else str(body.get(self.key, ""))
 
     def crawl_of(self, name: str, body: Json) -> str:
@@ -100,7 +103,7 @@ class DeclaredKind:
         return str(body.get(self.crawl) or "") if self.crawl else ""
 
     def declared(self, body: Json) -> dict[str, Any]:
-        """Return what can be declared of a resource that a master shows."""
+        """Return the fields of a master's answer that a file can declare."""
         return {name: value for name, value in body.items() if name not in self.shown_only}
 
 
@@ -147,12 +150,12 @@ def _crawl_carries(crawl: Json, asked: Labelled) -> bool:
 
 
 def _schedule_carries(schedule: Json, asked: Labelled) -> bool:
-    """Return True if the schedule's selector has the labels, or its crawl."""
+    """Return True if the schedule's selector has all the labels, or if the schedule names a crawl that has them."""
     return schedule.get("crawl") in asked.crawls or _has(schedule.get("selector"), asked.labels)
 
 
 def _seed_set_carries(seed_set: Json, asked: Labelled) -> bool:
-    """Return True if the set's crawl has the labels."""
+    """Return True if the crawl of the seed set has all the labels."""
     return seed_set["crawl"] in asked.crawls
 
 
@@ -180,7 +183,11 @@ def _missing(plan: Json) -> WrongField | None:
 
 
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why the crawl of a set takes none, or not these seeds. A crawl in the files counts as applied."""
+    """Return why a PUT of the seed set would be refused, None if it would not.
+
+    If the files declare its crawl (`crawl`), its seeds must fit that crawl's scope. Else the first warning of the plan
+    is the reason.
+    """
     if crawl is None:
         return _missing(plan)
     try:
@@ -192,7 +199,11 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 
 
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why the crawl of a schedule lets no firing apply its verb. A crawl in the files counts as applied."""
+    """Return why no firing of the schedule could apply its verb, None if one could.
+
+    If the files declare its crawl (`crawl`), a `desired` of that crawl forbids some verbs. Else the first warning of
+    the plan is the reason.
+    """
     if crawl is None:
         return _missing(plan)
     verb, desired = schedule.get("verb"), crawl.get("desired")
@@ -206,7 +217,7 @@ def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongFiel
 
 
 def pruned(body: Json) -> dict[str, Any]:
-    """Return what a file writes of a resource: nothing that is null, and no field that is empty."""
+    """Return a resource's fields without nulls, also in nested objects, and without empty objects at the top level."""
     return {name: value for name, value in _without_nulls(body).items() if value != {}}
 
 
@@ -222,7 +233,11 @@ def _ended(until: object, now_s: float) -> bool:
 
 
 def _crawl_document(crawl: Json, now_s: float) -> Json:
-    """Leave out whether to start it if it runs, so that it also runs where the file creates it."""
+    """Return what a file declares of the crawl: labels, `desired`, `start` and the spec.
+
+    `start: false` is written only for a crawl that neither runs nor has `desired`. So a file creates the crawl in a
+    like state.
+    """
     given = {"labels": crawl["labels"] or None, "desired": crawl["desired"]}
     waits = crawl["desired"] is None and crawl["state"] not in ("seeding", "running")
     return pruned(given) | ({"start": False} if waits else {}) | {"spec": crawl["spec"]}
@@ -243,7 +258,10 @@ def _schedule_document(schedule: Json, now_s: float) -> Json:
 
 
 def _policy_document(policy: Json, now_s: float) -> Json | None:
-    """Leave out a block that has ended. A policy that had nothing else declares nothing any more."""
+    """Return what a file declares of the host policy, without a block that has ended.
+
+    Return None if nothing else is left.
+    """
     block = policy["block"]
     if block is None or not _ended(block["until"], now_s):
         return pruned(HOST_POLICY.declared(policy))

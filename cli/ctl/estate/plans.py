@@ -1,4 +1,4 @@
-"""Compares declared resources with the cluster: what is there, what would change, and what is in no file."""
+"""Compares declared resources with the cluster: what exists, what would change, and what no file declares."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A resource as a master shows it. `at` is its API path."""
+    """A resource of the cluster as a master shows it. `at` is its API path."""
 
     at: str
     body: Mapping[str, Any]
@@ -32,7 +32,11 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a file declares, and the master's plan for it. `present`: what there is, None if nothing or not read."""
+    """A declared resource, and the master's plan for it.
+
+    `present`: the resource as the cluster has it. None if it does not exist, or was not read because nothing will be
+    applied.
+    """
 
     declared: Declared
     present: Present | None
@@ -40,11 +44,11 @@ class Planned:
 
     @property
     def action(self) -> str:
-        """`create`, `update` or `none`."""
+        """What the plan does with the resource: `create`, `update` or `none`."""
         return str(self.plan["action"])
 
     def same_as(self, other: "Planned") -> bool:
-        """Return True if nothing that can be declared differs between what both found."""
+        """Return True if both plans found the resource with equal declarable fields, or both found none."""
         kind = self.declared.kind
         mine, others = (None if each is None else kind.declared(each.body) for each in (self.present, other.present))
         return mine == others
@@ -52,7 +56,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class OnlyThere:
-    """A resource that exists and that no file declares."""
+    """A resource that the cluster has and that no file declares."""
 
     kind: DeclaredKind
     name: str
@@ -60,12 +64,15 @@ class OnlyThere:
 
     @property
     def title(self) -> str:
-        """The resource as messages name it."""
+        """The resource's kind and name, as in messages: `crawl/docs`."""
         return self.kind.title(self.name)
 
 
 class Sourced:
-    """Adds the file and the resource to what a master refuses about it."""
+    """A context manager that adds the file and the resource's name to each Refusal raised in its `with` block.
+
+    It leaves a Refusal unchanged that is not about the resource: a 401, 403, 429 or 5xx.
+    """
 
     def __init__(self, declared: Declared) -> None:
         self._declared = declared
@@ -80,7 +87,7 @@ class Sourced:
 
 
 def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
-    """Return the resource with this name, None if there is none."""
+    """Return the resource of this kind and name as the cluster has it. Return None if it does not exist."""
     if kind.numbered:
         known = client.get(kind.at, {kind.key: name}).body["items"]
         if not known:
@@ -97,7 +104,10 @@ def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
 
 
 def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = None) -> Iterator[Mapping[str, Any]]:
-    """Yield all resources of a kind as lists show them. `crawls`: whose, if each crawl has its own; None: all."""
+    """Yield all resources of a kind, with the fields that lists show.
+
+    `crawls` matters for kinds whose lists belong to crawls. It names the crawls whose lists are read; None means all.
+    """
     if not kind.key:
         yield client.get(kind.at).body
     elif not kind.of_crawl:
@@ -114,14 +124,18 @@ def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = 
 
 
 def _named(kind: DeclaredKind, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a master shows of a resource, with the crawl that only its path names."""
+    """Return a master's answer for a resource.
+
+    Add the name of its crawl, which is only in the path, if the kind has one.
+    """
     return {kind.crawl: kind.crawl_of(name, body), **body} if kind.of_crawl else body
 
 
 def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
-    """Return the plan for a resource, which the master validates. Raise Refusal with the file's name.
+    """Send the resource to a master for validation, and return the plan.
 
-    With `to_apply` also read what is there, and before the plan: a change that comes between has another ETag then.
+    Raise Refusal, with the file's name, if it is invalid. With `to_apply`, first read what the cluster has. If another
+    client changes it between the read and the plan, the later update fails by the old ETag.
     """
     kind = declared.kind
     with Sourced(declared):
@@ -133,7 +147,7 @@ def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
 
 
 def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool) -> list[Planned]:
-    """Return the plans for all resources. Raise Usage with the errors of all documents that are not valid."""
+    """Return the plans for all resources, in order. Raise Usage with the errors of all invalid ones. See `planned`."""
     plans: list[Planned] = []
     wrong: list[str] = []
     for declared in resources:
@@ -149,7 +163,7 @@ def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool
 
 
 def only_there(client: Client, labels: Labels, resources: Sequence[Declared]) -> list[OnlyThere]:
-    """Return what exists, carries the labels and is not in the files, in the order of deletion."""
+    """Return the resources that have all the labels and that no file declares, in the order in which to delete them."""
     declared = {each.title for each in resources}
     texts = [f"{name}={value}" for name, value in labels.items()]
     crawls = {str(each["name"]): each for each in client.items(path("crawls"), {"label": texts})}
@@ -165,9 +179,10 @@ def only_there(client: Client, labels: Labels, resources: Sequence[Declared]) ->
 
 
 def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[Refusal]:
-    """Yield why valid resources cannot be applied: the crawl that they name is not there, or refuses them.
+    """Yield an error for each valid resource that cannot be applied because of its crawl.
 
-    A crawl in the files counts as applied, and one in `gone` as deleted.
+    The crawl does not exist, rejects the resource, or is deleted because it is in `gone`. A crawl in `plans` counts as
+    applied.
     """
     crawls = {each.declared.name: each.declared.body for each in plans if each.declared.kind is CRAWL}
     deleted = {each.name for each in gone if each.kind is CRAWL}
@@ -188,7 +203,7 @@ def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[
 
 
 def show_changes(output: CtlOutput, changes: Iterable[Mapping[str, Any]]) -> None:
-    """Print the fields that change. Of lists, print the entries that come and go."""
+    """Print each changed field with its old and new value. For a list, print only the removed and added entries."""
     for change in changes:
         before, after = change.get("before"), change.get("after")
         if isinstance(before, list) and isinstance(after, list) and any(moved := _moved(before, after)):
@@ -199,13 +214,17 @@ def show_changes(output: CtlOutput, changes: Iterable[Mapping[str, Any]]) -> Non
 
 
 def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the entries that only the first list has, and those that only the second has."""
+    """Return the entries that only the list `before` has, and the entries that only `after` has."""
     old, new = (Counter(map(json.dumps, entries)) for entries in (before, after))
     return [json.loads(each) for each in (old - new).elements()], [json.loads(each) for each in (new - old).elements()]
 
 
 def _brief(value: Any, before: Any, after: Any) -> str:
-    """Return a value of a resource on one line. Seeds are shown by their URLs, if these differ."""
+    """Return a field's value on one line. A long list is cut.
+
+    Seeds are shown as URLs if both sides have different URLs. `value` is one of `before` and `after`, the field's two
+    values.
+    """
     if not isinstance(value, list):
         return shown(value)
     sides = [side if isinstance(side, list) else [] for side in (before, after)]

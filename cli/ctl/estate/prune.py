@@ -1,4 +1,4 @@
-"""Deletes what exists, carries the labels that were given, and is in no file: shows it, asks, and deletes it."""
+"""Deletes resources that have the given labels and that no file declares: shows them, asks, and deletes them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,13 +15,16 @@ _ATTEMPTS: Final = 5
 
 
 def show_deletions(say: Callable[[str, str], None], gone: Sequence[OnlyThere]) -> None:
-    """Print what would be deleted, and what ends with it."""
+    """Print each resource that would be deleted, and what is lost with it. `say` prints a line in a style."""
     for each in gone:
         say(f"{each.title} would be deleted: {each.kind.loses(each.body)}", "red")
 
 
 def ask_to_delete(desk: VerbContext, gone: Sequence[OnlyThere], *, yes: bool) -> None:
-    """Show what will be deleted, and ask. Raise Failed if the answer is no, Usage if there is no terminal to ask at."""
+    """Show what will be deleted, and ask for confirmation. With `yes` or an empty `gone`, do not ask.
+
+    Raise Failed if the answer is no, Usage if there is no terminal.
+    """
     if not gone:
         return
     show_deletions(lambda line, style: desk.note(line), gone)
@@ -35,7 +38,11 @@ def ask_to_delete(desk: VerbContext, gone: Sequence[OnlyThere], *, yes: bool) ->
 
 
 def delete(client: Client, each: OnlyThere, labels: Labels) -> str:
-    """Delete a resource while it carries the labels. Return what was done."""
+    """Delete a resource, unless it has lost the labels.
+
+    Return what was done: `deleted`, `not found` or why it was kept. Raise Failed if other clients change the resource
+    again and again.
+    """
     unsure = False
     for _ in range(_ATTEMPTS):
         there = present(client, each.kind, each.name)
@@ -56,7 +63,7 @@ def delete(client: Client, each: OnlyThere, labels: Labels) -> str:
 
 
 def _labelled_crawl(client: Client, name: str, labels: Labels) -> frozenset[str]:
-    """Return the name if the crawl carries the labels, else nothing."""
+    """Return a set with the crawl's name if the crawl has all the labels, else an empty set."""
     there = present(client, CRAWL, name)
     carries = CRAWL.carries is not None and there is not None and CRAWL.carries(there.body, Labelled(labels))
     return frozenset((name,)) if carries else frozenset()
