@@ -1,4 +1,4 @@
-"""Verbs events and logs of `orb ctl`: the cluster's events as they happen. A lost connection loses no event."""
+"""Verbs events and logs of `orb ctl`: print the stored events of the cluster or of a crawl, and follow new ones."""
 
 import argparse
 from collections.abc import Iterator
@@ -86,12 +86,12 @@ def line_of(event: SseEvent, body: Any) -> str:
 
 
 def _values(data: Any) -> str:
-    """Return the values, without those meant for programs only."""
+    """Return all values of an event's data as `name=value ...`. Leave out nulls and fields that end in `_ms`."""
     return " ".join(f"{name}={shown(value)}" for name, value in leaves(data) if not name.endswith("_ms"))
 
 
 def _progress(data: Any) -> str:
-    """Return the changing counters, and the rates."""
+    """Return the main counters of a progress event, and its rates: `pages=1,204 queued=87 12.5/s over 10s`."""
     parts = [f"{name}={data[name]:,}" for name in _COUNTERS if isinstance(data.get(name), int)]
     rates = data.get("rates", [])
     parts += [f"{shown(rate.get('pages_per_s'))}/s over {shown(rate.get('window_s'))}s" for rate in rates]

@@ -1,7 +1,7 @@
-"""Parses Server-Sent Events as the HTML standard does, and follows a stream of them across lost connections.
+"""Parses Server-Sent Events as the HTML standard defines them, and follows a stream of them across lost connections.
 
-After a lost connection the stream is resumed, at the next master if necessary, with the id of the last event received.
-So every event that the server stores is seen once, without a gap.
+After a lost connection the client connects again, to another master if necessary, and sends the id of the last event
+that it received. So every event that the server stores is received once, without a gap.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ ENDED: Final = "end"
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One Server-Sent Event. `id` is the last event id in the stream up to it, empty if there was none."""
+    """One Server-Sent Event. `id` is its id, else that of the last event before it that had one, else empty."""
 
     kind: str
     data: str
@@ -39,9 +39,10 @@ class SseEvent:
 
 
 class EventParser:
-    """Parses the bytes of an event stream, in pieces of any size. Raises Environment if they are no event stream.
+    """Parses an event stream from the bytes that `feed` gets, in pieces of any size.
 
-    `last_id` is the id of the last complete event, also of one without data, such as a heartbeat.
+    `last_id` is the id to resume from: that of the last complete event. A heartbeat, which is an event without data,
+    also sets it. `retry_s` is the wait before a new connection that the server requested, None for none.
     """
 
     def __init__(self, last_id: str = "") -> None:
@@ -56,7 +57,10 @@ class EventParser:
         self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[SseEvent]:
-        """Yield the events that are complete with this further piece of the stream."""
+        """Add a piece of the stream, and yield the events that it completes.
+
+        Raise Environment if an event is too large, as when the bytes are no event stream.
+        """
         data = self._rest + piece
         if not self._begun and len(data) >= 3:
             self._begun = True
@@ -97,10 +101,13 @@ class EventParser:
 
 
 def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent | str]:
-    """Yield events of the stream at `at` until no more can follow. A text between events says that the connection was
-    lost and is made anew.
+    """Yield the events of the stream at the API path `at`, and reconnect after each lost connection.
 
-    Raise Refusal if the first attempt is refused. After that only errors that cannot pass by themselves are raised.
+    A text in place of an event is a message that the connection was lost and will be made again. `last_id`: yield only
+    events after this one, None for new events. End when the server reports that the crawl was deleted.
+
+    Raise Refusal or Environment if the first attempt fails. Later raise Refusal only for a status that no retry
+    changes, such as 403 or 404.
     """
     seen, wait, begun = last_id or "", _FIRST_WAIT_S, False
     while True:
@@ -132,9 +139,10 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
 
 
 def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent]:
-    """Yield the events that the server has stored, from the oldest or after `last_id`, and then end.
+    """Yield the events that the server has stored, and end after the last one. Do not wait for new events.
 
-    Raise Environment if the stream ends before all of them were received.
+    `last_id`: yield only events after this one, None for all. Raise Environment if the stream ends before all stored
+    events were received.
     """
     parser = EventParser()
     with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:

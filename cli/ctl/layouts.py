@@ -1,4 +1,4 @@
-"""Shows crawls, their counters, and the reasons of URLs as sections of text for people. Pure."""
+"""Lays out crawls, their counters, the cluster and the reasons of URLs as sections of text for people. Without I/O."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,7 +25,7 @@ def sections_of(title: str, body: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def cluster_sections(title: str, body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return sections that show the cluster: its state, its masters, and the partitions of each owner."""
+    """Return sections that show the cluster: its state, its masters, and which partitions each owner has."""
     owners: dict[str, list[int]] = {}
     for partition, owner in body["partitions"].items():
         owners.setdefault(shown(owner) if owner is not None else "none", []).append(int(partition))
@@ -36,7 +36,7 @@ def cluster_sections(title: str, body: Mapping[str, Any], now: Now) -> list[Sect
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as `0-3, 7`."""
+    """Return ascending numbers as ranges: `0-3, 7`."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][-1] + 1:
@@ -50,7 +50,10 @@ DRIFTED: Final = ", but a verb changed that: apply the declaration again"
 
 
 def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return sections that show a crawl: its state and progress, its counters and its spec."""
+    """Return sections that show a crawl: its state and progress, its counters and its spec.
+
+    `whole` has the API's answers under `crawl`, `progress` and `stats`.
+    """
     crawl, progress = whole["crawl"], whole["progress"]
     rows = [
         ("state", crawl_state(crawl, now)),
@@ -72,7 +75,10 @@ def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def _waits(waits: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return why a crawl or some of its hosts wait."""
+    """Return labelled lines on which hosts of a crawl wait and why. Return an empty list if no host waits.
+
+    `waits` is the field of this name in the API's progress of a crawl.
+    """
     if not waits["number"]:
         return []
     hosts = "1 host waits" if waits["number"] == 1 else f"{count(waits['number'])} hosts wait"
@@ -90,9 +96,9 @@ _MOMENTS: Final = (("created", "created_at"), ("started", "started_at"), ("finis
 
 
 def stats_sections(stats: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return sections that show a crawl's counters: results of URLs, answers and reasons, and the largest hosts.
+    """Return sections that show a crawl's counters: results of URLs, rates, statuses and reasons, and largest hosts.
 
-    They also show whether the counters that must agree do so.
+    They also show any difference between counters that must agree.
     """
     counters = [(shown(name), count(number)) for name, number in stats["counters"].items()]
     identity = stats["identity"]
@@ -111,7 +117,7 @@ def stats_sections(stats: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def lag_sections(body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return a section that shows how much work waits at each stage, and for how long the oldest has."""
+    """Return a section that shows, for each stage of work, how many things wait and how long the oldest has waited."""
     rows = []
     for name, queue in body.items():
         if not isinstance(queue, dict):
@@ -125,12 +131,12 @@ def lag_sections(body: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def table(resource: ResourceKind, things: Sequence[Mapping[str, Any]], now: Now) -> list[str]:
-    """Return the lines of a table of the objects, as `orb ctl get` lists them."""
+    """Return the lines of a table of these resources, with the columns of `orb ctl get`, at full width."""
     return _table(offered(resource.columns, wide=False), things, now)
 
 
 def _columns_of(things: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return a column for every field that an object has."""
+    """Return a column for each field that at least one of the objects has."""
     names = dict.fromkeys(name for thing in things for name in thing)
     return [Column(name.replace("_", " ").upper(), picked(name)) for name in names]
 
@@ -142,7 +148,10 @@ def _table(columns: Sequence[Column], things: Sequence[Mapping[str, Any]], now: 
 
 
 def explanation(body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return sections that show why a URL is in its state, and the verdict of every rule."""
+    """Return sections that show why a URL is in its state, and what each rule decides.
+
+    `body`: the API's explanation.
+    """
     state = shown(body.get("state")) if body.get("known") else "unknown: the crawl does not know this URL"
     why = [str(each) for each in body.get("why", [])]
     rows = [("state", state), *(("why" if place == 0 else "", text) for place, text in enumerate(why))]
@@ -165,7 +174,7 @@ def _rate(lately: Mapping[str, Any]) -> str:
 
 
 def _ranked(counts: Mapping[str, int]) -> str:
-    """Return the counts, the greatest first."""
+    """Return the counts as `404 1,204, 500 87`, from the greatest to the least. Show at most `_MAX_REASONS`."""
     ranked = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     rest = f", and {len(ranked) - _MAX_REASONS} more" if len(ranked) > _MAX_REASONS else ""
     return ", ".join(f"{shown(name)} {count(number)}" for name, number in ranked[:_MAX_REASONS]) + rest

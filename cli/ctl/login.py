@@ -1,4 +1,4 @@
-"""Verbs login, logout, contexts and use of `orb ctl`: the clusters and keys that this user has stored."""
+"""Verbs login, logout, contexts and use of `orb ctl`. They change and list the file of contexts (see `contexts`)."""
 
 import argparse
 import getpass
@@ -69,7 +69,7 @@ def _use(arguments: argparse.Namespace) -> int:
 
 
 def _asked() -> str:
-    """Return the key, typed without echo, or read from a pipe."""
+    """Return the API key that the user types without echo, or that is piped in. Raise Usage if it is empty."""
     key = (getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not key:
         raise Usage(f"no key given: type it, pipe it in, or set {KEY}.")

@@ -1,6 +1,6 @@
 """The standard output of `orb ctl`: tables and sentences for people; JSON, YAML or names for programs.
 
-Messages that are no result go to stderr instead.
+Messages that are not part of the result go to stderr.
 """
 
 import json
@@ -27,8 +27,9 @@ _YAML_LIST: Final = "items:\n"
 
 
 class CtlOutput:
-    """Writes results to `out` in one format. A terminal gets colours and fitted widths; for a file or a pipe no text is
-    cut.
+    """Writes the results of a command in the format of `-o`: `table`, `wide`, `json`, `yaml` or `name`.
+
+    On a terminal, tables have colours and fit its width. In a file or pipe no text is cut.
     """
 
     def __init__(
@@ -42,16 +43,16 @@ class CtlOutput:
 
     @property
     def for_people(self) -> bool:
-        """True if the format is for people: sentences and tables."""
+        """True if the format is for people: sentences and tables, not JSON, YAML or names."""
         return self._form in ("table", "wide")
 
     @property
     def names_only(self) -> bool:
-        """True if the format has nothing but names."""
+        """True if the format prints only the names of resources (`-o name`)."""
         return self._form == "name"
 
     def items(self, resource: ResourceKind, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Print a list of resources in the chosen format. Return the number of its entries."""
+        """Print a list of resources in the chosen format. Return how many there were."""
         match self._form:
             case "name":
                 return self._each(rows, lambda row: f"{resource.one}/{row[resource.key]}\n")
@@ -72,9 +73,7 @@ class CtlOutput:
             self.document(row)
 
     def sections(self, body: object, sections: Callable[[Now], Sequence[Section]]) -> None:
-        """Print `sections`, which describe an object, for people. In a format for programs, print the JSON value
-        `body`.
-        """
+        """Print an object: as `sections(now)` for people, as the JSON value `body` in a format for programs."""
         if self.for_people:
             for line in lines_of(sections(self._now), self._width):
                 self._line([line])
@@ -82,7 +81,7 @@ class CtlOutput:
             self.document(body)
 
     def document(self, body: object) -> None:
-        """Print a JSON value as a whole, as JSON or YAML."""
+        """Print one JSON value: as YAML if that is the format, else as JSON."""
         self._out.write(as_yaml(body) if self._form == "yaml" else as_json(body) + "\n")
 
     def event(self, body: object) -> None:
@@ -94,8 +93,10 @@ class CtlOutput:
         self._out.flush()
 
     def done(self, name: str, what: str, body: object = None) -> None:
-        """Print what was done to a resource, as `crawl/docs paused`. In a format for programs, print its name or
-        `body`.
+        """Print what was done to a resource, as `crawl/docs paused`.
+
+        With `-o name` print only its name. As JSON or YAML print `body`, the resource, or the name and `what` if it is
+        None.
         """
         if self.for_people:
             self._out.write(f"{name} {what}\n")
@@ -106,7 +107,7 @@ class CtlOutput:
         self._out.flush()
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Print a line for people, and flush it at once."""
+        """Print a line of text in a rich style, such as `red`, and flush it. It is for formats for people."""
         self._line([(text, style)])
         self._out.flush()
 
@@ -135,7 +136,10 @@ class CtlOutput:
         return count
 
     def _list_json(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Print `{"items": [...]}`, each item as it arrives. Print nothing before the first: the request may fail."""
+        """Print `{"items": [...]}`, each item as soon as it arrives. Return the number of items.
+
+        Print nothing before the first item arrives, because the request for it may fail.
+        """
         count = 0
         for row in rows:
             self._out.write(f"{',' if count else _JSON_LIST}\n{as_json(row)}")
@@ -144,7 +148,7 @@ class CtlOutput:
         return count
 
     def _list_yaml(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Print `items:` in the same way."""
+        """Print `items:` and a YAML list, each item as soon as it arrives. Return the number of items."""
         count = 0
         for row in rows:
             self._out.write(f"{'' if count else _YAML_LIST}{as_yaml([row])}")
@@ -161,7 +165,7 @@ class CtlOutput:
 
 
 def as_json(body: object) -> str:
-    """Return a JSON value as indented text. Fields keep the order of the answer."""
+    """Return a JSON value as indented text. Fields keep their order."""
     return json.dumps(body, indent=2, ensure_ascii=False)
 
 
@@ -174,7 +178,7 @@ def as_yaml(body: object) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes each value where it is used, and escapes line breaks that a reader would take for spaces."""
+    """Writes YAML without anchors and aliases. It escapes line breaks that a YAML reader would replace by spaces."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,7 @@
-"""Parses the error answers of a master (problem+json, RFC 9457), leniently, and words each in one sentence."""
+"""Parses the error answers of a master (problem+json, RFC 9457) and words each as a message for the user.
+
+An answer of another server, or with missing fields, is parsed as far as possible.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +31,10 @@ _NO_API: Final = (404, 405, 501)
 
 @dataclass(frozen=True, slots=True)
 class WrongField:
-    """One wrong field of a request. `path` names the field, and `hint` says how to correct it (empty: unknown)."""
+    """An error in one field of a request.
+
+    `path` names the field, and `hint` says how to correct it (empty: no hint).
+    """
 
     path: str
     message: str
@@ -37,9 +43,13 @@ class WrongField:
 
 @dataclass(frozen=True, slots=True)
 class ProblemAnswer:
-    """An error answer. `kind` is the last part of its problem type, empty if the sender is not a master.
+    """An error answer to a request.
 
-    `accepted` and `durable_lines` belong to an upload that was cut short. `retry_after_s` is the server's Retry-After.
+    - `kind`: the last part of the problem type's URN, empty if the sender is not a master.
+    - `errors`: the fields of the request that are wrong.
+    - `durable_lines`, `accepted`: for an upload that was cut short, the lines that are stored durably, and how many
+      seeds of them were accepted.
+    - `retry_after_s`: the seconds of the header Retry-After, None without one.
     """
 
     status: int
@@ -54,9 +64,9 @@ class ProblemAnswer:
 
 
 class Refusal(Exception):
-    """Raised if a request was answered with an error that a retry cannot help.
+    """A server answered a request with an error, and no retry is left or can help.
 
-    `unsure`: an earlier attempt had no answer, and may have been applied.
+    `unsure`: this or an earlier attempt may have been applied, because it had no definite answer.
     """
 
     def __init__(self, problem: ProblemAnswer, *, unsure: bool = False) -> None:
@@ -65,8 +75,9 @@ class Refusal(Exception):
         self.unsure = unsure
 
     def ending(self) -> Exception:
-        """Return the exception that ends the command: Usage for a bad request, Environment for a failure of the
-        cluster, else Failed.
+        """Return the exception that ends the command with this message and the right exit code.
+
+        It is Usage for an invalid request (400, 413, 415, 422), Environment for a status from 500 on, else Failed.
         """
         match self.problem.status:
             case 400 | 413 | 415 | 422:
@@ -78,7 +89,10 @@ class Refusal(Exception):
 
 
 def problem_of(status: int, headers: Mapping[str, str], content: bytes, now_s: float) -> ProblemAnswer:
-    """Return the error that an answer of any server states. `now_s` is the Unix time, for a date in Retry-After."""
+    """Return the error in an answer with status 400 or above. The sender may be any server, not only a master.
+
+    `now_s` is the Unix time, from which a date in Retry-After is counted.
+    """
     retry = _retry_after(headers.get("retry-after"), now_s)
     try:
         body: Any = msgspec.json.decode(content)
@@ -150,7 +164,10 @@ def _phrase(status: int) -> str:
 
 
 def _retry_after(text: str | None, now_s: float) -> float | None:
-    """Return the seconds of either form of the header, None if it is absent or invalid."""
+    """Return the wait in seconds that the header Retry-After states as a number or a date.
+
+    Return None if it is absent or invalid. `now_s` is the Unix time.
+    """
     if text is None:
         return None
     if text.strip().isascii() and text.strip().isdigit():

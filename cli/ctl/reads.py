@@ -110,7 +110,7 @@ def _get(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _gap(desk: VerbContext, page: Mapping[str, Any]) -> None:
-    """Print what a list says of entries at its beginning that are deleted."""
+    """Print a note if the page of a list says that the oldest changes have been deleted."""
     if gap := page.get("gap"):
         desk.note(f"the changes up to {gap['deleted_until']} are deleted (retention.changes_days)")
 
@@ -138,7 +138,10 @@ def _describe(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _described(client: Client, resource: ResourceKind, at: str, name: str) -> Mapping[str, Any]:
-    """Return all details of one object."""
+    """Return all details of the resource `name`, from several requests where needed.
+
+    `at` is the API path of its list.
+    """
     if resource is CRAWLS:
         return {
             "crawl": client.get(path("crawls", name)).body,
@@ -180,7 +183,10 @@ def _stats(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def one(client: Client, resource: ResourceKind, at: str, name: str) -> Mapping[str, Any]:
-    """Return the object with this name, in the form of a list's entry. Raise Refusal if it does not exist."""
+    """Return the resource with this name, with the fields that a list shows. Raise Refusal if it does not exist.
+
+    `at` is the API path of its list.
+    """
     body = _single(client, resource, at, name)
     row: Mapping[str, Any] = body[resource.within] if resource.within else body
     return row

@@ -30,7 +30,7 @@ from shared.domain.suggestions import nearest
 
 
 class Belongs(Enum):
-    """Whether the API lists a kind of resource for the whole cluster or for one crawl."""
+    """Whether the API has one list of a kind of resource for the whole cluster, or one list for each crawl."""
 
     TO_CLUSTER = auto()
     TO_CLUSTER_OR_CRAWL = auto()
@@ -41,11 +41,14 @@ class Belongs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of resource that `orb ctl` shows, such as crawls or hosts.
+    """A kind of resource that `orb ctl get` and `describe` show, such as crawls or hosts.
 
-    `key`: the field that names a resource, empty if there is only one. `single`: the path of one resource, if not the
-    list's path and the name. Empty: it is only in the list. `within`: the field in the answer for one resource that has
-    the fields of the list.
+    - `name`, `one`: the word for several resources and for one.
+    - `path`: the API path of the list. `columns`: those of the table.
+    - `key`: the field that names a resource, empty if there is only one resource.
+    - `filters`: the options of `get` that filter the list.
+    - `single`: the API path of one resource. None: the list's path and the name. Empty: only the list has the resource.
+    - `within`: in the answer for one resource, the field with what the list shows of it. Empty: the whole answer.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Verbs of `orb ctl` for schedules."""
+"""Verbs of `orb ctl` for schedules (`get schedules` lists them)."""
 
 import argparse
 from typing import Final

@@ -1,4 +1,4 @@
-"""Sections of text that describe an object: labelled lines, wrapped to the width of the terminal."""
+"""Sections of text that describe an object. Each has a title and labelled lines, wrapped to the terminal's width."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,10 @@ _NARROWEST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title, and labelled lines below it; a label may be empty. `verbatim` lines follow unchanged."""
+    """A title, and rows of a label and a text below it. A row without a label continues the one above.
+
+    The lines of `verbatim` follow the rows and are not wrapped.
+    """
 
     title: str
     rows: Sequence[tuple[str, str]] = ()
@@ -20,7 +23,10 @@ class Section:
 
 
 def lines_of(sections: Sequence[Section], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the sections, each with its style, no wider than `width` if the words fit."""
+    """Yield the lines of the sections, each with its rich style.
+
+    Lines are wrapped to `width` characters (None: not wrapped). A longer word and `verbatim` lines may exceed it.
+    """
     for place, section in enumerate(sections):
         if place and section.title:
             yield "", ""
@@ -36,7 +42,10 @@ def lines_of(sections: Sequence[Section], width: int | None) -> Iterator[tuple[s
 
 
 def flat(body: Mapping[str, Any], now: Now, *, below: str = "") -> list[tuple[str, str]]:
-    """Return a labelled line for every value inside a JSON object, such as `fetch.status`; skip empty values."""
+    """Return a label and a text for each value in a JSON object, also in nested ones, such as `fetch.status`.
+
+    Leave out nulls and empty values. `below` is put before each label.
+    """
     rows: list[tuple[str, str]] = []
     for name, value in body.items():
         if value in (None, "", [], {}):
@@ -55,7 +64,7 @@ def flat(body: Mapping[str, Any], now: Now, *, below: str = "") -> list[tuple[st
 
 
 def value_text(value: Any, now: Now) -> str:
-    """Return a value as text for people; a time is also shown relative to now."""
+    """Return a value as text for people. For a time, add how long it is from now: `(in 3h20m)` or `(12m ago)`."""
     at = moment(value) if isinstance(value, str) and "T" in value else None
     if at is None:
         return shown(value)
@@ -64,7 +73,10 @@ def value_text(value: Any, now: Now) -> str:
 
 
 def _wrapped(text: str, width: int | None) -> Iterator[str]:
-    """Yield the text wrapped at word boundaries; a longer word exceeds its line."""
+    """Yield the lines of the text, wrapped between words to `width` characters. A longer word exceeds its line.
+
+    None means that the text is not wrapped.
+    """
     line = ""
     for word in printable(text).split(" "):
         if line and width is not None and len(line) + 1 + len(word) > width:

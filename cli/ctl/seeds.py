@@ -1,4 +1,4 @@
-"""Verbs seeds add, delete and set of `orb ctl`: any number of seeds, from files of any size, and sets of seeds."""
+"""Verbs seeds add, seeds delete and seeds set of `orb ctl`. Seeds come from arguments or from files of any size."""
 
 import argparse
 import json
@@ -108,13 +108,16 @@ def _add(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _context(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the fields that --label and --source give each seed."""
+    """Return the JSON fields `labels` and `source` that the options --label and --source add to each seed."""
     fields: dict[str, object] = {"labels": labels_given(arguments.label, "--label")} if arguments.label else {}
     return fields | ({"source": arguments.source} if arguments.source else {})
 
 
 def _with_context(line: bytes, context: dict[str, object]) -> bytes:
-    """Return a line with a URL as a JSON object with the fields of `context`. Leave a line that is JSON as it is."""
+    """Return a line with a URL as a JSON object that also has the fields of `context`.
+
+    Return a line that is JSON already unchanged. Return an empty line for a comment or an empty line.
+    """
     text = line.strip()
     if text[:1] in (b'"', b"{"):
         return line

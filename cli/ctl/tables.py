@@ -1,6 +1,6 @@
-"""Tables of text that fit the terminal: on a narrow one, columns are shortened or left out.
+"""Tables of text that fit the terminal. On a narrow one, columns are cut or left out.
 
-Pure functions of the rows. A width is the number of terminal cells of a text, not its number of characters.
+A width is a number of terminal cells, not of characters: some characters use two cells.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,14 @@ Cell = Callable[[Any, Now], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `cell` returns its text for a row.
+    """A column of a table.
 
-    On a narrow terminal the column with the highest `rank` is left out first. Rank 0 is always shown. Before that,
-    texts may be shortened to the width `cut`, but not if it is 0. A `wide` column is shown only in the wide format. The
-    function `style` returns the style of a text.
+    - `cell(row, now)`: returns the text of the column for a row.
+    - `rank`: if the table is too wide, the column with the highest rank is left out first. Rank 0 is always shown.
+    - `cut`: the least width to which texts may be cut, 0 if they may not. Cutting comes before leaving out.
+    - `right`: texts are aligned to the right.
+    - `wide`: the column is shown only with `-o wide`.
+    - `style(text)`: returns the rich style of a text.
     """
 
     title: str
@@ -35,14 +38,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns that fit the terminal, and the width of each."""
+    """The columns that are shown, and the width of each in terminal cells."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
 
     def line(self, texts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the texts of a row with their styles, padded or cut to the widths of the columns. Together they form a
-        line.
+        """Return the texts of a row, each with its style, padded or cut to the width of its column.
+
+        `texts` has one text for each shown column. The results, joined, are the line.
         """
         line = []
         for place, (column, width, text) in enumerate(zip(self.columns, self.widths, texts, strict=True)):
@@ -64,10 +68,10 @@ def offered(columns: Iterable[Column], *, wide: bool) -> tuple[Column, ...]:
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Layout:
-    """Choose which columns to show and how wide, so that the rows (one text per column) fit `width`; None means
-    unlimited.
+    """Choose the columns to show, and their widths, so that the table fits `width` cells (None: no limit).
 
-    To save space, columns are first cut as far as allowed, then left out by rank.
+    `rows` has one text for each column. To save space, columns are first cut as far as `cut` allows, then left out by
+    rank.
     """
     natural = [
         max([cell_len(column.title), *(cell_len(row[place]) for row in rows)]) for place, column in enumerate(columns)
@@ -92,5 +96,5 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
 
 
 def _fitted(text: str, width: int) -> str:
-    """Return the text in at most `width` cells; a longer one is cut at its end."""
+    """Return the text unchanged if it fits `width` cells. Otherwise cut it at its end and add an ellipsis."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"

@@ -1,8 +1,8 @@
 """Uploads seeds in several requests (pieces), each answered before the next one is sent.
 
-Each piece has an idempotency key of its own, so it can be sent again whenever its answer is lost. If the owners have a
-backlog, the upload waits as long as the server asks, and continues after the last durable line. A file is always cut
-into the same pieces. So an upload that is repeated under its id changes nothing.
+Each piece has its own idempotency key, so it can be sent again if its answer is lost. If the owners have a backlog, the
+upload waits as long as the server asks, and continues after the last durable line. A file is always divided into the
+same pieces, so the same file can be uploaded twice under the same id without effect.
 """
 
 import gzip
@@ -33,7 +33,10 @@ _FIRST_REASONS: Final = 10
 
 @dataclass(slots=True)
 class Total:
-    """The results of an upload, summed over all its pieces. Line numbers count from 1 over the whole upload."""
+    """The results of an upload so far, summed over its pieces. Line numbers count from 1 over the whole upload.
+
+    `first_rejected` has the line number, URL and reason of the first rejected lines.
+    """
 
     pieces: int = 0
     lines: int = 0
@@ -43,7 +46,7 @@ class Total:
     first_rejected: list[tuple[int, str, str]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the totals with the same fields as the answer to one request."""
+        """Return the totals as a JSON object with the same fields as the API's answer to one upload."""
         return {
             "lines": self.lines,
             "accepted": self.accepted,
@@ -57,7 +60,7 @@ class Total:
 
 
 class Upload:
-    """Sends the pieces of an upload one after another. `total` counts the lines that are durable."""
+    """Sends the pieces of one upload, one after another. `total` has the results of what was sent so far."""
 
     def __init__(self, client: Client, at: str, name: str) -> None:
         self.total = Total()
@@ -66,9 +69,10 @@ class Upload:
         self._name = name
 
     def send(self, lines: list[bytes]) -> None:
-        """Send the lines of a piece. Return after each was checked and the accepted ones are durable.
+        """Send the lines of one piece.
 
-        Raise Refusal if no further line becomes durable within the client's patience.
+        Return when the server has checked every line and stored the accepted seeds durably. Raise Refusal if no further
+        line becomes durable within the client's patience.
         """
         self.total.pieces += 1
         part, until = 1, self._client.now() + self._client.patience_s
@@ -111,7 +115,7 @@ class Upload:
 
 
 def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[list[bytes]]:
-    """Yield the lines in pieces of at most `max_count` bytes. A single longer line is a piece of its own."""
+    """Yield the lines in lists (pieces) of at most `max_count` bytes. A longer line is a piece by itself."""
     piece: list[bytes] = []
     size = 0
     for line in lines:
@@ -125,7 +129,11 @@ def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[
 
 
 def lines_of(file: IO[bytes], name: str) -> Iterator[bytes]:
-    """Yield the lines of a file, plain or gzip, at constant memory. Raise Usage if gzip data is invalid or short."""
+    """Yield the lines of a plain or gzip file without their line ends.
+
+    Raise Usage if gzip data is invalid or truncated. `name` names the file in messages. The file is read in blocks, so
+    it may have any size.
+    """
     begin = file.read(len(_GZIP))
     pieces = _plain(file, begin)
     if begin == _GZIP:
@@ -164,6 +172,6 @@ def _unpacked(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _kind(lines: list[bytes]) -> str:
-    """Return NDJSON if the first line with content is JSON, else plain text with one URL per line."""
+    """Return the media type of the lines. It is `application/jsonl` if the first seed is JSON, else `text/plain`."""
     first = next((text for line in lines if (text := line.strip()) and not text.startswith(b"#")), b"")
     return "application/jsonl" if first[:1] in (b'"', b"{") else "text/plain"

@@ -1,4 +1,4 @@
-"""What a verb of `orb ctl` works with, and the declaration of verbs."""
+"""The context that each verb of `orb ctl` gets, and the class with which modules declare their verbs."""
 
 import argparse
 import sys
@@ -14,28 +14,34 @@ from cli.terminal.exits import Usage
 
 @dataclass(frozen=True, slots=True)
 class VerbContext:
-    """What a verb of `orb ctl` works with: the client of the cluster, and the output of the command."""
+    """The objects that a verb of `orb ctl` uses: the client of the cluster, and the output of the command."""
 
     client: Client
     output: CtlOutput
 
     def note(self, line: str) -> None:
-        """Print a message to stderr. Programs that read stdout do not see it."""
+        """Print a message to stderr, so that it is not part of the result."""
         note(line)
 
     def asked(self, answer: Mapping[str, Any]) -> None:
-        """Print to stderr how to wait for the command that the answer names. Print nothing for programs."""
+        """Print how to wait for the command that `answer` names, to stderr.
+
+        Print nothing if it names none, or if the output format is for programs.
+        """
         if answer.get("command") is not None and self.output.for_people:
             self.note(f"the owners apply it: `orb ctl wait command {answer['command']}` waits until all have")
 
     def issued(self, made: Mapping[str, Any]) -> None:
-        """Print the secret of a new key, which no other answer has. Print nothing for programs: `made` has it."""
+        """Print the secret of a new API key. `made` is the answer that created it, the only one with the secret.
+
+        Print nothing if the output format is for programs, since the answer itself is printed then.
+        """
         if made.get("key") is not None and self.output.for_people:
             self.output.say(made["key"])
             self.note(f"key {made['name']} ({made['effective']['role']}), id {made['id']}; it is not shown again")
 
     def check_shows_secrets(self) -> None:
-        """Raise Usage if the output has no place for the secret of a new key."""
+        """Raise Usage if the output format (`-o name`) would not show the secret of a new API key."""
         if self.output.names_only:
             raise Usage("-o name would lose the secret of the new key, which is shown only once: choose another form.")
 
@@ -45,22 +51,29 @@ LocalVerb = Callable[[argparse.Namespace], int]
 
 
 class Verbs:
-    """Declares verbs of `orb ctl`. Each has its own parser, which also accepts the options of `orb ctl`."""
+    """Declares verbs of `orb ctl`. Each verb gets a parser, which also accepts the common options of `orb ctl`."""
 
     def __init__(self, verbs: Any, options: argparse.ArgumentParser) -> None:
         self._verbs = verbs
         self._options = options
 
     def add(self, name: str, summary: str, verb: Verb, **more: object) -> argparse.ArgumentParser:
-        """Declare a verb that sends requests to the cluster. `more` are fixed arguments for it. Return its parser."""
+        """Declare a verb that sends requests to the cluster, and return its parser.
+
+        `verb` is called with the parsed arguments, and `more` are arguments with fixed values. `summary` is the help
+        text.
+        """
         return self._parser(name, summary, [self._options], carry_out=verb, **more)
 
     def add_local(self, name: str, summary: str, verb: LocalVerb) -> argparse.ArgumentParser:
-        """Declare a verb that finds its cluster by itself, or needs none. Return its parser."""
+        """Declare a verb that gets no client, such as login, and return its parser. `summary` is the help text."""
         return self._parser(name, summary, [self._options], local=verb)
 
     def family(self, name: str, summary: str) -> "Verbs":
-        """Declare a word with verbs below it, such as `seeds add`. Declare these on the returned object."""
+        """Declare a word that precedes verbs, such as `seeds` in `seeds add`.
+
+        Return an object on which to declare these verbs.
+        """
         parser = self._parser(name, summary, [])
         members = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(parser))
         return Verbs(members, self._options)

@@ -1,6 +1,6 @@
 """The verbs of `orb ctl` for a crawl, such as start and pause, and the verbs drain, undrain and wait.
 
-A verb is sent with the version of the crawl it is meant for, so a retry after a lost answer cannot apply it twice.
+A verb for a crawl is sent with the crawl's ETag. So a retry after a lost answer cannot apply it twice.
 """
 
 import argparse
@@ -73,7 +73,10 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _left_for(name: str, reason: str | None) -> str | None:
-    """Return a note if a crawl that finished for `reason` may have no work when it is started again."""
+    """Return a note for a crawl that is started again and may finish at once, since it finished for `reason`.
+
+    Return None if nothing needs to be noted.
+    """
     match reason:
         case "complete":
             return (
@@ -88,10 +91,10 @@ def _left_for(name: str, reason: str | None) -> str | None:
 
 
 def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Apply `verb` to the crawl. Return the crawl before it, and the API's answer. Raise Refusal if it cannot be
-    applied.
+    """Apply the verb to the crawl. Return the crawl as it was before, and the body of the API's answer.
 
-    If the answer was lost but the verb was applied, an equal answer is made up from the crawl's present state.
+    If the verb was applied but its answer was lost, build the answer from the crawl's present state. Raise Refusal if
+    the verb cannot be applied.
     """
     at = path("crawls", name)
     for attempt in range(_AGAIN):
@@ -111,7 +114,10 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 
 
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the crawl is now as the verb would make it, and was not so before."""
+    """Return True if the crawl changed from `before` to `now` as the verb changes a crawl.
+
+    The test is whether its state is a new one that the verb leads to; for `reset`, whether its id is new.
+    """
     if verb == "reset":
         return bool(now["id"] != before["id"])
     return now["state"] in _STATES.get(verb, ()) and now["state"] != before["state"]
@@ -168,7 +174,10 @@ def _judge(kind: str, condition: str) -> None:
 
 
 def _status(client: Client, kind: str, name: str, condition: str) -> str | None:
-    """Return None if the condition holds, else the present status, for people."""
+    """Return None if the condition holds.
+
+    Otherwise return the present status as a phrase for people, such as `is running`.
+    """
     plural = {"crawl": "crawls", "command": "commands"}.get(kind, f"{kind}s")
     try:
         body = client.get(path(plural, name)).body

@@ -193,7 +193,7 @@ def _sent(client: Client, plan: Planned) -> Any:
 def create(client: Client, declared: Declared) -> Any:
     """Create a resource, and return the answer's body. Raise Refusal if it exists.
 
-    Retries of the same call create it only once.
+    Retries never create it twice. If the answer to a PUT is lost, its retry raises Refusal with `unsure`.
     """
     kind = declared.kind
     if kind.posted:
