@@ -1,4 +1,7 @@
-"""Starts the provider. The executable `terraform-provider-orb` runs this file in the provider's environment."""
+"""The entry point of the provider.
+
+The executable `terraform-provider-orb` runs this file in the provider's environment.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The provider's configuration: where the masters are, the key, and TLS."""
+"""The provider's configuration: the addresses of the masters, the API key, TLS and time limits."""
 
 import re
 import ssl
@@ -49,8 +49,11 @@ PROVIDER: Final = Shape(
 
 
 def access_of(config: Values, environ: Mapping[str, str]) -> Access | None:
-    """Return how to reach the cluster, None while a part of the configuration is unknown. Raise Rejected if a value
-    cannot be used. No message has the token."""
+    """Return how to reach the cluster, from the provider's configuration or else from variables of `environ`.
+
+    Return None while a value of the configuration is unknown. Raise Rejected if a value cannot be used. No message
+    contains the token.
+    """
     if not all(map(is_known, config.values())):
         return None
 
@@ -89,7 +92,11 @@ def _addresses(given: list[str]) -> tuple[str, ...]:
 
 
 def _context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS settings, None for those of the system."""
+    """Return the TLS context of the given CA, certificate and key files.
+
+    Return None if neither CA nor certificate is set. Raise Rejected if a file cannot be used, or if only one of `cert`
+    and `key` is set.
+    """
     if (cert is None) != (key is None):
         missing = "tls_key" if key is None else "tls_cert"
         raise _rejected("`tls_cert` and `tls_key` belong together.", f"Set `{missing}` too.", (missing,))
@@ -108,7 +115,7 @@ def _context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContex
 
 
 def _end(cert: str) -> datetime:
-    """Return when a certificate that TLS has loaded ends."""
+    """Return the time at which the certificate in the PEM file `cert` expires."""
     from cryptography.x509 import load_pem_x509_certificate  # load the library only for a certificate
 
     end: datetime = load_pem_x509_certificate(Path(cert).read_bytes()).not_valid_after_utc

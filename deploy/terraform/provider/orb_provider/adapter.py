@@ -1,6 +1,6 @@
-"""The provider as the framework `tf` wants it: classes of resources and data sources, schemas, diagnostics.
+"""Adapts resources and data sources to the classes, schemas and diagnostics of the framework `tf`.
 
-Each operation that fails becomes diagnostics, on the attribute that is wrong. Nothing else leaves an operation.
+An operation raises nothing of its own: an error becomes a diagnostic, on the wrong attribute where there is one.
 """
 
 import json
@@ -38,7 +38,10 @@ _TYPES: Final = {
 
 
 def schema_of(shape: Shape) -> schema.Schema:
-    """Return the schema of a shape. An attribute with a default is also computed, so that a plan may fill it in."""
+    """Return the framework's schema for the attributes of a shape.
+
+    An optional attribute with a default is also marked as computed, because the plan may then set it to the default.
+    """
     return schema.Schema(
         attributes=[_attribute(field) for field in shape.fields], version=SCHEMA_VERSION, description=shape.text
     )
@@ -59,7 +62,7 @@ def _attribute(field: Field) -> schema.Attribute:
 
 
 def _description(field: Field) -> str:
-    """Return the text of an attribute with its default."""
+    """Return the description of an attribute, with its default if it has one."""
     if field.default in (None, {}, ""):
         return field.text
     shown = field.default if field.type is FieldType.TEXT else json.dumps(field.default)
@@ -67,12 +70,12 @@ def _description(field: Field) -> str:
 
 
 def ours(value: Any) -> Any:
-    """Return a value of the framework with our UNKNOWN."""
+    """Return a value of the framework with each of its Unknown replaced by our UNKNOWN."""
     return _swapped(value, types.Unknown, UNKNOWN)
 
 
 def theirs(value: Any) -> Any:
-    """Return a value with the framework's Unknown."""
+    """Return a value with each UNKNOWN replaced by the framework's Unknown. It is the inverse of `ours`."""
     return _swapped(value, UNKNOWN, types.Unknown)
 
 
@@ -89,7 +92,7 @@ def _swapped(value: Any, old: object, new: object) -> Any:
 
 
 def report(diags: Diagnostics, findings: Iterable[Finding]) -> None:
-    """Add findings to the diagnostics."""
+    """Add each finding to the diagnostics, as an error or a warning on its attribute."""
     for each in findings:
         add = diags.add_warning if each.warning else diags.add_error
         add(each.summary, each.detail, path=list(each.path) or None)
@@ -98,7 +101,11 @@ def report(diags: Diagnostics, findings: Iterable[Finding]) -> None:
 def attempted(
     diags: Diagnostics, shape: Shape, operation: Callable[[], _Done], failed: _Failed, whole: str = ""
 ) -> _Done | _Failed:
-    """Return the result of an operation. If it fails, add why to the diagnostics and return `failed`."""
+    """Return the result of `operation()`. If it fails, add the reason to the diagnostics and return `failed`.
+
+    `shape` has the attributes that an error may be on. `whole` is the attribute for errors in fields that are no
+    attributes.
+    """
     try:
         return operation()
     except Rejected as rejected:
@@ -119,7 +126,10 @@ def _has(shape: Shape, finding: Finding) -> bool:
 
 
 class OrbProvider(iface.Provider):
-    """The provider. `client` is None until it is configured, and while its configuration is unknown."""
+    """The provider as the framework calls it: its schema, its configuration, and its resources and data sources.
+
+    `client` is None until the provider is configured, and as long as its configuration is unknown or wrong.
+    """
 
     def __init__(self) -> None:
         self.client: Client | None = None
@@ -147,13 +157,16 @@ class OrbProvider(iface.Provider):
         return [type(f"Orb{kind.__name__}", (SourceAdapter,), {"kind": kind}) for kind in SOURCES]
 
     def stop(self) -> None:
-        """End waits for a master."""
+        """End all waits for a retry or for a command, because Terraform is stopping."""
         if self.client is not None:
             self.client.stop()
 
 
 class ResourceAdapter(iface.Resource):
-    """A resource of one kind."""
+    """One kind of resource as the framework calls it. Each call runs an operation of `kind`, a Lifecycle.
+
+    A subclass sets `kind`. An error becomes a diagnostic.
+    """
 
     kind: type[Lifecycle]
 
@@ -173,14 +186,17 @@ class ResourceAdapter(iface.Resource):
         report(diags, checked(self.kind.SHAPE, ours(config)))
 
     def planned(self, diags: Diagnostics, config: Values, prior: Values | None) -> Plan | None:
-        """Return the plan for a configuration, None if there are errors."""
+        """Return the plan for a configuration. Return None, with errors in `diags`, if there is no plan.
+
+        `prior` has the values of the state, None if the resource is to be created.
+        """
         plan = self._attempt(diags, lambda: self._life.plan(ours(config), prior), None)
         if plan is not None:
             report(diags, plan.findings)
         return plan
 
     def planned_destroy(self, diags: Diagnostics, prior: Values) -> None:
-        """Add an error if the resource must not be deleted."""
+        """Add an error to `diags` if the resource must not be deleted. `prior` has the values of the state."""
         self._attempt(diags, lambda: self._life.plan_destroy(prior), None)
 
     def create(self, ctx: iface.CreateContext, planned: Values) -> Values | None:
@@ -205,7 +221,7 @@ class ResourceAdapter(iface.Resource):
 
 
 class SourceAdapter(iface.DataSource):
-    """A data source of one kind."""
+    """One kind of data source as the framework calls it. A subclass sets `kind`. An error becomes a diagnostic."""
 
     kind: type[DataSource]
 

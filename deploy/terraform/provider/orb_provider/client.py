@@ -1,7 +1,7 @@
-"""A client of the REST API for several threads. It sends each request to a master that answers.
+"""A client of the REST API that several threads can share. It sends each request to a master that answers.
 
-A request is repeated until it is answered or `retry_s` is over. After 429 and 503 that is at the time that the server
-set, and after a lost connection at the next master. All requests may be repeated: a create has an Idempotency-Key or
+A request is repeated until it is answered or `retry_s` seconds have passed. After 429 and 503 it waits as long as the
+server asks. A retry goes to the next master. Every request can be repeated safely: a create has an Idempotency-Key or
 If-None-Match, and a change has If-Match.
 """
 
@@ -35,9 +35,11 @@ _LATER: Final = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster: its masters, a key, TLS, the seconds that an answer may take, and those of retries.
+    """How to reach a cluster: the base URLs of its masters, the API key (`token`) and the TLS context.
 
-    `certificate_ends`: the end of the client certificate, None without one.
+    - `request_timeout_s`: the seconds to wait for an answer.
+    - `retry_s`: the seconds during which a request is repeated.
+    - `certificate_ends`: when the client certificate expires, None without a certificate.
     """
 
     servers: tuple[str, ...]
@@ -53,7 +55,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a master. `unsure`: an earlier attempt had no answer, and may have been applied."""
+    """A master's answer with a status below 400, and its body decoded from JSON (None if it is empty).
+
+    `unsure`: an earlier attempt had no definite answer, and may have been applied.
+    """
 
     status: int
     body: Any
@@ -62,7 +67,11 @@ class Answer:
 
 
 class Client:
-    """Sends requests. Raises Refusal if a master refuses, Rejected if none answers as the API does."""
+    """Sends requests to the masters of a cluster, with retries.
+
+    Methods raise Refusal if a master refuses a request. They raise Rejected if no master answers, or if the server is
+    no Orbweaver API.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -80,11 +89,11 @@ class Client:
         return f"<Client of {', '.join(self._access.servers)}>"
 
     def stop(self) -> None:
-        """End all waits before a retry. Requests that were sent are still answered."""
+        """End all waits for a retry or a command, now and later. A request in progress is still answered."""
         self._stopped.set()
 
     def get(self, *parts: str, query: Mapping[str, Any] | None = None) -> Answer:
-        """Send a GET and return the answer."""
+        """Send a GET for the path `/v1/PART/PART`, each part quoted, and return the answer."""
         return self.send("GET", *parts, query=query)
 
     def send(
@@ -95,7 +104,10 @@ class Client:
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request for the path `/v1/` with these parts, until it is answered. Return the answer below 400."""
+        """Send a request for the path `/v1/PART/PART`, each part quoted, and repeat it until it is answered.
+
+        Return the answer. `body` is sent as JSON.
+        """
         at = "/v1/" + "/".join(quote(part, safe="") for part in parts)
         if query:
             at += "?" + urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
@@ -107,7 +119,7 @@ class Client:
         return self._answered(method, at, content, sent)
 
     def items(self, *parts: str, query: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list, page by page."""
+        """Yield all entries of the list at the path `/v1/PART/PART`. Request the list page by page."""
         cursor = None
         while True:
             page = self.get(*parts, query={**(query or {}), "limit": PAGE, "cursor": cursor}).body
@@ -117,7 +129,10 @@ class Client:
                 return
 
     def until_applied(self, command: str, seconds: float) -> bool:
-        """Wait until a command is applied by all partitions. Return False if that takes longer than `seconds`."""
+        """Wait until all partitions have applied the command with the id `command`. Return True then.
+
+        Return False if this takes longer than `seconds`, or if `stop` is called.
+        """
         until, wait = time.monotonic() + seconds, _FIRST_WAIT_S
         while True:
             body = self.get("commands", command).body
@@ -178,7 +193,10 @@ class Client:
                 self._give_up(unreached, unsure)
 
     def _give_up(self, unreached: Mapping[str, str], unsure: bool) -> NoReturn:
-        """Raise Rejected: no master answered."""
+        """Raise Rejected, with a message that no master answers or that Terraform was interrupted.
+
+        `unreached` has the reason for each server. `unsure`: an attempt may have been applied.
+        """
         servers = "; ".join(f"{server} ({why})" for server, why in unreached.items())
         summary = "Terraform was interrupted." if self._stopped.is_set() else f"No master answers at {servers}."
         detail = "Check `url` of the provider and that the cluster runs."
@@ -190,7 +208,10 @@ class Client:
 
 
 def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, unsure: bool) -> Answer:
-    """Return the answer. Raise Refusal for a problem, Rejected if it is none of the API."""
+    """Return the Answer for a response. Raise Refusal for an error of the API.
+
+    Raise Rejected for a redirect, a body that is too large, or an answer that is not the API's.
+    """
     if 300 <= status < 400 and status != 304:
         where = headers.get("Location", "elsewhere")
         raise Rejected(Finding(f"{server} redirects to {where}.", "Set that as `url` of the provider.", ("url",)))
@@ -205,7 +226,10 @@ def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, 
 
 
 def _problem(status: int, headers: Mapping[str, str], data: bytes, server: str) -> Exception:
-    """Return the exception for an error of the API, or for one of something before it."""
+    """Return the exception for an error response: Refusal for an error of the API, Rejected for any other one.
+
+    An error of another form may come from a proxy.
+    """
     try:
         body = _json(data, headers, server)
         kind = str(body["type"]).removeprefix(TYPE)
@@ -247,7 +271,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _reason(error: HTTPError) -> str:
-    """Return why there was no answer, without the object that urllib3 names first."""
+    """Return the reason why there was no answer: the text of a urllib3 error without the object that it begins with."""
     if isinstance(error, ProtocolError):
         return str(error.args[-1]) or "the connection was closed"
     return str(error).rpartition(">: ")[2].removeprefix("Failed to establish a new connection: ") or "no answer"

@@ -1,4 +1,4 @@
-"""The attributes of resources and data sources, declared as data."""
+"""The types that describe the attributes of the provider, its resources and its data sources."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Values = dict[str, Any]
 
 
 class _Unknown:
-    """The type of UNKNOWN, which is equal to itself only."""
+    """The class of the single object UNKNOWN. Copies of it are the same object, so `is` works after a deep copy."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -27,7 +27,10 @@ UNKNOWN: Final = _Unknown()
 
 
 class FieldType(Enum):
-    """The types of attributes. A structure is JSON in a text, because the framework has no object types."""
+    """The type of an attribute.
+
+    A nested structure has the type JSON, a text, because the framework has no object types.
+    """
 
     TEXT = auto()
     WHOLE = auto()
@@ -41,7 +44,7 @@ class FieldType(Enum):
 
 
 class Source(Enum):
-    """Where the value of an attribute comes from."""
+    """Where the value of an attribute comes from: the configuration or the API."""
 
     REQUIRED = auto()
     """The configuration, which must have it."""
@@ -53,11 +56,14 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An attribute.
+    """An attribute of a resource, a data source or the provider. `text` is its description.
 
-    `replaces`: another value needs another resource. `once`: it is used only when the resource is created. `local`: the
-    API does not have it. `stable`: a computed value that no update changes. `api`: its name in the API, if that is
-    another one.
+    - `replaces`: a new value makes Terraform replace the resource by a new one.
+    - `once`: the value is used only when the resource is created. Later changes have no effect.
+    - `local`: the API does not have the attribute; only the state does.
+    - `stable`: no update changes the value, which the API computes.
+    - `sensitive`: Terraform hides the value in its output.
+    - `api`: the name of the field in the API, empty if it is `name`.
     """
 
     name: str
@@ -74,7 +80,7 @@ class Field:
 
     @property
     def settable(self) -> bool:
-        """True if the configuration may set it."""
+        """True if the configuration may set the attribute, False if the API computes it."""
         return self.source is not Source.COMPUTED
 
     @property
@@ -84,18 +90,21 @@ class Field:
 
 
 def required(name: str, type: FieldType, text: str, **more: Any) -> Field:
-    """Return an attribute that the configuration must have."""
+    """Return an attribute that the configuration must set. `more` are further arguments of Field."""
     return Field(name, type, text, Source.REQUIRED, **more)
 
 
 def computed(name: str, type: FieldType, text: str, **more: Any) -> Field:
-    """Return an attribute whose value comes from the API."""
+    """Return an attribute whose value comes from the API. `more` are further arguments of Field."""
     return Field(name, type, text, Source.COMPUTED, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A name, a description and attributes: a resource, a data source, or the provider."""
+    """The name, description (`text`) and attributes of a resource, a data source or the provider.
+
+    `by_name` has the attributes by their names.
+    """
 
     name: str
     text: str
@@ -111,7 +120,7 @@ class Shape:
 
 
 def is_known(value: object) -> bool:
-    """Return True if neither the value nor a part of it is unknown."""
+    """Return True if the value is not UNKNOWN and, if it is a map or list, contains no UNKNOWN."""
     match value:
         case _Unknown():
             return False

@@ -1,4 +1,4 @@
-"""What is wrong, and where: the sentences that Terraform prints under an attribute."""
+"""Errors and warnings for the user, and the attribute under which Terraform prints each of them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _STEP: Final = re.compile(r"^([A-Za-z0-9_]+)[.\[]?(.*)$", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error or a warning, with the attribute that it is about. An empty path means the whole resource."""
+    """An error or a warning. `path` is the attribute that it is about; empty means the whole resource."""
 
     summary: str
     detail: str = ""
@@ -24,7 +24,10 @@ class Finding:
 
 
 class Rejected(Exception):
-    """An operation cannot be done. The findings say why, and what to do."""
+    """The provider cannot do an operation, for a reason other than a refusal by the API.
+
+    The findings state the reason, and what the user can do.
+    """
 
     def __init__(self, *findings: Finding) -> None:
         super().__init__("; ".join(each.summary for each in findings))
@@ -32,9 +35,9 @@ class Rejected(Exception):
 
 
 class Refusal(Exception):
-    """The API refused a request. `errors` has the path, the message and the hint of each wrong field.
+    """The API refused a request, with the problem type `kind`. `errors` has (path, message, hint) of each wrong field.
 
-    `unsure`: an earlier attempt of the request had no answer, and may have been applied.
+    `unsure`: an earlier attempt of the request had no definite answer, and may have been applied.
     """
 
     def __init__(self, status: int, kind: str, detail: str, hint: str, errors: Iterable[tuple[str, str, str]]) -> None:
@@ -44,7 +47,10 @@ class Refusal(Exception):
         self.unsure = False
 
     def renamed(self, parts: Mapping[str, str]) -> "Refusal":
-        """Return the refusal with other names for some paths, such as an attribute's for a part of the request's."""
+        """Return a copy in which the paths of wrong fields are renamed.
+
+        `parts` has the new name of each path to rename.
+        """
         errors = [(parts.get(path, path), message, hint) for path, message, hint in self.errors]
         renamed = Refusal(self.status, self.kind, self.detail, self.hint, errors)
         renamed.unsure = self.unsure
@@ -52,10 +58,11 @@ class Refusal(Exception):
 
 
 def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
-    """Return the attribute that a field of the API belongs to.
+    """Return the path of the attribute that an error in the API's field `field` is about.
 
-    `spec.scope.mode` is in `spec`, `labels.team` the key `team` of `labels`. `path.name` is a part of the request's
-    path. `whole` is the attribute that holds all other fields; without it their path is empty.
+    `spec.scope.mode` belongs to the attribute `spec`. `labels.team` belongs to the key `team` of `labels`. `path.name`,
+    a part of the request's path, belongs to `name`. A field of no attribute belongs to the attribute `whole`. If that
+    is empty, return the empty path, which means the whole resource.
     """
     found = _STEP.match(field.removeprefix("path."))
     if found is None:
@@ -70,7 +77,10 @@ def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
 
 
 def refusal_findings(refusal: Refusal, shape: Shape, whole: str = "") -> list[Finding]:
-    """Return the findings for a refused request: one for each wrong field, on its attribute."""
+    """Return an error for each wrong field of a refused request, on its attribute.
+
+    If no field is wrong, return one error about the whole resource. `whole`: see `attribute_path`.
+    """
     if not refusal.errors:
         return [Finding(_sentence(refusal.detail), _sentence(_remedy(refusal)))]
     return [

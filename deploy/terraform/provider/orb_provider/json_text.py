@@ -1,6 +1,6 @@
 """JSON in an attribute, written byte for byte as Terraform's `jsonencode` writes it.
 
-Otherwise an imported resource would differ from its configuration in nothing but spaces and escapes.
+With other spaces or escapes, an imported resource would differ from its configuration although both mean the same.
 """
 
 import json
@@ -11,7 +11,7 @@ _ESCAPED: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029
 
 
 def encode(value: Any) -> str:
-    """Return the JSON text of a value: keys in order, no spaces, numbers without exponents, `<>&` escaped."""
+    """Return a value as JSON: sorted keys, no spaces, numbers without exponents, and `<`, `>` and `&` escaped."""
     match value:
         case dict():
             return "{" + ",".join(f"{_quoted(key)}:{encode(value[key])}" for key in sorted(value)) + "}"
@@ -26,7 +26,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return the value of a JSON text. Raise ValueError with the place of the error."""
+    """Return the value of a JSON text. Raise ValueError, with line and column, if it is not JSON."""
     try:
         return json.loads(text, parse_constant=_refused)
     except json.JSONDecodeError as error:
@@ -36,7 +36,7 @@ def decode(text: str) -> Any:
 
 
 def same(one: str, other: str) -> bool:
-    """Return True if both texts are JSON of equal values."""
+    """Return True if the texts are equal, or are JSON of equal values."""
     try:
         return one == other or encode(decode(one)) == encode(decode(other))
     except ValueError:

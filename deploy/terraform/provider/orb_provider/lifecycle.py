@@ -1,8 +1,8 @@
-"""What Terraform does with a resource: plan, create, read, update, delete, import.
+"""The operations of Terraform on a resource: plan, create, read, update, delete and import.
 
 A kind of resource is a subclass with its attributes (`SHAPE`) and its place in the API (`COLLECTION`). It overrides
-only what differs. An update reads the resource first, compares it with the state, and sends If-Match. So a change that
-another client made since the plan is not overwritten.
+only what differs. An update reads the resource first, compares it with the state, and sends If-Match. So it does not
+overwrite a change that another client made since the plan.
 """
 
 import uuid
@@ -25,7 +25,10 @@ ONLY_NEW: Final = {"If-None-Match": "*"}
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the API says of a planned resource. `same`: attributes whose new text means what the present one means."""
+    """The errors and warnings of the API's `/plan` for a resource.
+
+    `same`: the attributes whose new text means the same as the present text.
+    """
 
     findings: tuple[Finding, ...] = ()
     same: frozenset[str] = frozenset()
@@ -33,7 +36,10 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The planned values, the attributes that need another resource, and warnings."""
+    """The plan for a resource: its values after the apply, and warnings (`findings`).
+
+    `replaced`: the changed attributes that make Terraform replace the resource by a new one.
+    """
 
     values: Values
     replaced: tuple[str, ...] = ()
@@ -41,7 +47,10 @@ class Plan:
 
 
 class Lifecycle:
-    """The operations on resources of one kind. All raise Refusal or Rejected."""
+    """The operations on resources of one kind, such as crawls. A subclass is a kind.
+
+    Operations raise Refusal if the API refuses a request, and Rejected for any other reason.
+    """
 
     SHAPE: ClassVar[Shape]
     COLLECTION: ClassVar[str]
@@ -59,7 +68,7 @@ class Lifecycle:
 
     @property
     def client(self) -> Client:
-        """The client. Raise Rejected while the provider's configuration is not known."""
+        """The client of the cluster. Raise Rejected while the provider's configuration is unknown."""
         if self._client is None:
             raise Rejected(Finding("The provider's configuration is not known yet.", "Apply what it depends on first."))
         return self._client
@@ -67,15 +76,25 @@ class Lifecycle:
     # --- what a kind may override ---
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if the API's value `remote` means what `known` means, of a resource with these values."""
+        """Return True if the API's value `remote` of an attribute means the same as the state's value `known`.
+
+        `values` has all values of the resource that `known` is from. They are those of the state, or those that are
+        planned.
+        """
         return means_same(field, known, remote)
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the value that the state gets for a remote one that differs from `known`."""
+        """Return the value that the state gets for the API's value `remote`, which does not mean the same as `known`.
+
+        An empty value becomes the attribute's default. `values` are the resource's values in the state.
+        """
         return field.default if remote in _EMPTY else remote
 
     def review(self, values: Values) -> Review:
-        """Return what `/plan` says of a resource of which all is known: attributes may be valid together only."""
+        """Return the errors and warnings of the API's `/plan` for these values.
+
+        Return an empty Review while any value is unknown, because values may be valid only in combination.
+        """
         if not is_known({field.name: values[field.name] for field in self._remote()}):
             return Review()
         try:
@@ -90,17 +109,17 @@ class Lifecycle:
         return Review(tuple(warnings))
 
     def planned(self, values: Values) -> dict[str, Any]:
-        """Return the answer of `/plan` for these values."""
+        """Return the body of the API's answer to `/plan` for these values."""
         body = self.body(values, creating=False)
         plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, str(values[self.KEY]), "plan", body=body).body
         return plan
 
     def find(self, text: str) -> Answer | None:
-        """Return the resource to import, None if there is none. `text` is what the user gave."""
+        """Return the resource to import, None if there is none. `text` is the id that the user gave."""
         return self._get(text)
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        """Return the body of a POST or PUT."""
+        """Return the body of a POST (`creating`) or PUT: all values that are not None. A PUT has no `KEY`."""
         left_out = () if creating else (self.KEY,)
         return {
             field.api_name: sent(field, value)
@@ -111,7 +130,10 @@ class Lifecycle:
     # --- operations ---
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Return the plan for a configuration. Raise Rejected if the API would refuse it."""
+        """Return the plan for a configuration. Raise Rejected if the API would refuse it.
+
+        `prior` has the values of the state, None if the resource is to be created.
+        """
         values: Values = {}
         for field in self.SHAPE.fields:
             value = config.get(field.name) if field.settable else None if prior is None else prior[field.name]
@@ -136,11 +158,11 @@ class Lifecycle:
         return Plan(values, (), review.findings)
 
     def plan_destroy(self, prior: Values) -> None:
-        """Raise Rejected if the resource is protected against deletion."""
+        """Raise Rejected if the resource is protected against deletion. `prior` has the values of the state."""
         self._check_protection(prior, "The resource is protected against deletion.")
 
     def create(self, planned: Values) -> Values:
-        """Create the resource once, even if the request is repeated. Return its values."""
+        """Create the resource, and return its values. Retries create it only once. Raise Rejected if it exists."""
         try:
             answer = self.client.send(
                 "POST",
@@ -157,13 +179,18 @@ class Lifecycle:
         return self._applied(planned, answer)
 
     def read(self, state: Values) -> Values | None:
-        """Return the values that the API has now, None if the resource is gone. A value that means what the state has
-        keeps the text of the state."""
+        """Return the values that the API has now. Return None if the resource no longer exists.
+
+        A value that means the same as that of the state keeps the text of the state.
+        """
         answer = self._get(str(state[self.KEY]))
         return None if answer is None else self._read(state, answer)
 
     def update(self, prior: Values, planned: Values) -> Values:
-        """Change the resource from `prior` to `planned`. Raise Rejected if it is not as `prior` says any more."""
+        """Change the resource from `prior` to `planned`, and return its values.
+
+        Raise Rejected if another client changed or deleted it since `prior` was read.
+        """
         if not self._sent(self._changed(prior, planned)):
             return planned
         for _ in range(_ATTEMPTS):
@@ -184,7 +211,7 @@ class Lifecycle:
         raise Rejected(Finding("It is changed by other clients all the time.", "Apply again later."))
 
     def delete(self, prior: Values) -> None:
-        """Delete the resource. It is no error if it is gone."""
+        """Delete the resource. Do nothing if it does not exist. Raise Rejected if it is protected."""
         self.plan_destroy(prior)
         try:
             self.client.send("DELETE", self.COLLECTION, str(prior[self.KEY]))
@@ -193,7 +220,7 @@ class Lifecycle:
                 raise
 
     def import_(self, text: str) -> Values:
-        """Return the values of a resource that exists. Raise Rejected if there is none."""
+        """Return the values of the existing resource that `text` identifies. Raise Rejected if there is none."""
         answer = self.find(text)
         if answer is None:
             kind = self.SHAPE.name
@@ -209,11 +236,14 @@ class Lifecycle:
         return {field.name for field in self.SHAPE.settable() if values[field.name] != prior[field.name]}
 
     def _sent(self, changed: Iterable[str]) -> bool:
-        """Return True if the API has one of these attributes."""
+        """Return True if at least one of these attributes is sent to the API, and not only kept in the state."""
         return any(not self.SHAPE.by_name[name].local for name in changed)
 
     def _unsettled(self, values: Values, *, stable: bool = False) -> Values:
-        """Return the values with all computed ones unknown that an update may change; with `stable` all of them."""
+        """Return the values, with UNKNOWN for each computed value that an update may change.
+
+        With `stable`, for all computed ones.
+        """
         unsettled = {f.name for f in self.SHAPE.fields if not f.settable and (stable or not f.stable)}
         return values | dict.fromkeys(unsettled, UNKNOWN)
 
@@ -229,7 +259,10 @@ class Lifecycle:
             raise Rejected(Finding(why, remedy, (PROTECTION,)))
 
     def _get(self, key: str) -> Answer | None:
-        """Return the resource, None if there is none. A master without the whole collection is of another release."""
+        """Return the resource with this key, None if it does not exist.
+
+        Raise Rejected if the API does not have the whole collection, since the master is then of an older release.
+        """
         try:
             return self.client.get(self.COLLECTION, key)
         except Refusal as refusal:
@@ -270,18 +303,24 @@ class Lifecycle:
         return values
 
     def _applied(self, planned: Values, answer: Answer) -> Values:
-        """Return what was planned, with the computed values that the API answered."""
+        """Return the planned values, with the computed values of the API's answer."""
         computed = {f.name: received(f, answer.body) for f in self.SHAPE.fields if not f.settable and not f.local}
         return planned | computed
 
 
 def seen(answer: Answer) -> Mapping[str, str]:
-    """Return the headers of a PUT that must change the version of this answer."""
+    """Return the header If-Match for a PUT that must change this version of the resource.
+
+    It is empty without an ETag.
+    """
     return {} if answer.etag is None else {"If-Match": answer.etag}
 
 
 def means_same(field: Field, known: Any, other: Any) -> bool:
-    """Return True if two values of an attribute mean the same: equal, both empty, one JSON, or one moment."""
+    """Return True if two values of an attribute mean the same.
+
+    They do if they are equal, both empty, JSON of equal values, or the same point in time.
+    """
     if known in _EMPTY or other in _EMPTY:
         return known in _EMPTY and other in _EMPTY
     if not is_known(known) or not is_known(other):
@@ -298,7 +337,7 @@ def means_same(field: Field, known: Any, other: Any) -> bool:
 
 
 def sent(field: Field, value: Any) -> Any:
-    """Return the value of an attribute as a request has it."""
+    """Return the value of an attribute as it is sent to the API: JSON text is decoded, a decimal becomes a float."""
     match field.type:
         case FieldType.JSON:
             return json_text.decode(value)
@@ -309,7 +348,10 @@ def sent(field: Field, value: Any) -> Any:
 
 
 def decimal(value: Any) -> int | str | None:
-    """Return a number as Terraform reads it without loss: 0.1 as text, a whole number as it is. None if it is none."""
+    """Return a number in the form that Terraform reads without loss: an int, or a text such as `0.1`.
+
+    Return None if the value is no number.
+    """
     try:
         number = float(value)
         return int(number) if number.is_integer() else repr(number)
@@ -318,7 +360,10 @@ def decimal(value: Any) -> int | str | None:
 
 
 def received(field: Field, body: dict[str, Any]) -> Any:
-    """Return the value of an attribute in an answer. Raise Rejected if the API does not have the field."""
+    """Return the value of an attribute from the body of an answer, in the form of the state: JSON becomes text.
+
+    Raise Rejected if the body does not have the field.
+    """
     try:
         value = body[field.api_name]
     except KeyError:
@@ -337,12 +382,15 @@ def received(field: Field, body: dict[str, Any]) -> Any:
 
 
 def older(what: str) -> Rejected:
-    """Return the error for something that the API does not have."""
+    """Return an error that the API does not have `what`, because its masters are of an older release."""
     return Rejected(Finding(f"The API does not have {what}.", "Its masters are of an older release: upgrade them."))
 
 
 def checked(shape: Shape, config: Values) -> list[Finding]:
-    """Return what is wrong with a configuration as such. Unknown values are not wrong."""
+    """Return an error for each attribute whose value has a wrong form, such as invalid JSON. Send no request.
+
+    Unknown values are not checked.
+    """
     findings = []
     for field in shape.settable():
         value = config.get(field.name)

@@ -1,10 +1,10 @@
 """Terraform's plugin protocol, where the framework's servicer is not enough (decision 0051).
 
-- A create is planned with the API's answer, and a deletion is planned at all, so that both can be refused.
-- A plan starts from the configuration. So an attribute that is removed from it gets its default again.
-- Refined unknown values, such as `"${x}-suffix"`, are unknown values.
-- A state that was edited by hand, or that a later version wrote, is brought into the form of the schema.
-- A stop ends waits. Requests under way are finished, so that what they create is in the state.
+- Plans of creations and deletions call the resource as well, so that they can be refused during the plan.
+- A plan starts from the configuration. So an attribute that was removed from it gets its default again.
+- Refined unknown values, such as `"${x}-suffix"`, are read as unknown values.
+- A state that was edited by hand, or that a later version wrote, is converted to the schema.
+- A stop ends waits. Requests in progress are finished, so that the state contains what they create.
 """
 
 import json
@@ -40,7 +40,10 @@ def _extension(code: int, data: bytes) -> Any:
 
 
 def read_value(value: pb.DynamicValue) -> Any:
-    """Return the value of a message, with Unknown for every unknown part."""
+    """Decode a value of a Terraform message. Each unknown part becomes the framework's Unknown.
+
+    Return None if it is empty.
+    """
     if value.json:
         return json.loads(value.json)
     if value.msgpack:
@@ -52,7 +55,7 @@ framework.read_dynamic_value = read_value  # every message is read by this funct
 
 
 class OrbServicer(framework.ProviderServicer):
-    """Answers Terraform's calls."""
+    """The gRPC service that Terraform calls. It overrides the framework's methods that the module describes."""
 
     def __init__(self, app: OrbProvider) -> None:
         super().__init__(app)
@@ -92,7 +95,10 @@ class OrbServicer(framework.ProviderServicer):
 
 
 def _fitting(field: Field, value: Any) -> Any:
-    """Return a value of a state file, None if it is not of the attribute's type. A read then brings the API's value."""
+    """Return a value of a state file if it has the attribute's type, else None.
+
+    The next read then sets the API's value.
+    """
     if not isinstance(value, _PYTHON[field.type]):
         return None
     return decimal(value) if field.type is FieldType.NUMBER else value

@@ -1,8 +1,8 @@
 """Serves the provider to Terraform: the handshake of go-plugin on standard output, then gRPC on a socket.
 
-The framework's own runner keeps a key in the home directory, which it must be able to write, and cuts calls off when it
-is stopped. This one makes a key for each process and finishes its calls. Only the user can reach the socket, since its
-folder has mode 0700. Terraform's own certificate is of a curve (P-521) that gRPC's TLS does not verify.
+The framework's own runner stores a key in the home directory, which must be writable, and aborts calls when it is
+stopped. This server makes a new key for each process and finishes its calls. Only the user can reach the socket, since
+its folder has mode 0700. It does not verify Terraform's certificate, whose curve (P-521) gRPC's TLS does not support.
 """
 
 import base64
@@ -38,7 +38,10 @@ _LOOK_S: Final = 1.0
 
 
 def main() -> int:
-    """Serve until Terraform ends the plugin, or was killed. Return the exit code."""
+    """Serve the provider until Terraform requests a shutdown or has died.
+
+    Return the exit code, 1 if Terraform did not start it.
+    """
     parent = os.getppid()
     if os.environ.get(COOKIE[0]) != COOKIE[1]:
         print("orb: this is a plugin that Terraform starts: see docs/terraform.md.", file=sys.stderr)
@@ -65,7 +68,7 @@ def main() -> int:
 
 
 class _Controller(controller_rpc.GRPCControllerServicer):
-    """Ends the process when Terraform asks for it."""
+    """The gRPC service by which Terraform requests a shutdown. It sets `ended`, for which `main` waits."""
 
     def __init__(self, ended: threading.Event) -> None:
         self._ended = ended
@@ -76,14 +79,20 @@ class _Controller(controller_rpc.GRPCControllerServicer):
 
 
 class _Stdio(stdio_rpc.GRPCStdioServicer):
-    """Streams no output: Terraform reads that of the process."""
+    """A gRPC service of go-plugin for output.
+
+    It sends nothing, since Terraform reads the output of the process directly.
+    """
 
     def StreamStdio(self, request: Any, context: Any) -> Any:
         return iter(())
 
 
 def _identity() -> tuple[bytes, grpc.ServerCredentials]:
-    """Return a new certificate (DER), by which Terraform knows this process, and the server's credentials with it."""
+    """Return a new certificate (DER), and the gRPC server's credentials with it.
+
+    The handshake sends the certificate to Terraform, which accepts no other.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)

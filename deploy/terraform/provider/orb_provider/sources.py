@@ -1,4 +1,4 @@
-"""What Terraform reads without managing it."""
+"""The base class of data sources: resources that Terraform reads but does not manage."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from orb_provider.lifecycle import received
 
 
 class DataSource:
-    """A data source of one kind."""
+    """A data source of one kind. A subclass has its attributes (`SHAPE`), and implements `read`."""
 
     SHAPE: ClassVar[Shape]
 
@@ -16,10 +16,10 @@ class DataSource:
         self.client = client
 
     def read(self, config: Values) -> Values:
-        """Return the values for a configuration. Raise Refusal or Rejected."""
+        """Return all values of the data source for a configuration. Raise Refusal or Rejected as the client does."""
         raise NotImplementedError
 
     def filled(self, config: Values, body: Values) -> Values:
-        """Return the configuration with the computed values from the API's answer."""
+        """Return the values of the configuration and the computed values in `body`, an answer of the API."""
         computed = {f.name: received(f, body) for f in self.SHAPE.fields if not f.settable}
         return {f.name: config.get(f.name) for f in self.SHAPE.settable()} | computed

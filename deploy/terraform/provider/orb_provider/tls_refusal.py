@@ -1,4 +1,4 @@
-"""Why TLS failed, in a sentence: the master's certificate, or the client's."""
+"""Explains why a TLS connection failed, in a sentence: the master's certificate, or the client's."""
 
 import re
 from datetime import UTC, datetime
@@ -23,10 +23,10 @@ _OF_CLIENT: Final = ("certificate", "unknown ca")
 
 
 def refused_tls(server: str, error: HTTPError, certificate_ends: datetime | None, *, reached: bool) -> Finding | None:
-    """Return why a connection over TLS failed, None if it is not known, or if the error is another.
+    """Return the reason why a TLS connection to `server` failed. Return None if `error` has no known reason in TLS.
 
-    A master closes a connection whose certificate it refuses without an alert. So an end of the certificate that has
-    come is taken for the reason, unless a master was `reached` before.
+    A master that refuses a certificate may close the connection without an alert. So if the client certificate has
+    expired (`certificate_ends`), a closed connection counts as refused. It does not if a master was `reached` before.
     """
     why = str(error)
     if isinstance(error, SSLError) and (found := _UNVERIFIED.search(why)):

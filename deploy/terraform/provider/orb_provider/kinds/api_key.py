@@ -1,4 +1,4 @@
-"""`orb_api_key`: an API key, or a client certificate that needs none."""
+"""`orb_api_key`: an API key, or an identity that a client certificate alone proves."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -17,9 +17,10 @@ _ID: Final = "key_id"
 
 
 class ApiKey(Lifecycle):
-    """An API key. Its secret is in the answer that creates it, so only the state has it.
+    """An API key. Only the answer that creates it contains its secret, which is then kept in the state.
 
-    A key of the same name with another id is another key: the secret in the state does not open it.
+    A key with the same name but another id is another key, for which the secret in the state is not valid. It is
+    treated as if the key of the state were gone.
     """
 
     COLLECTION = "api-keys"
@@ -77,7 +78,7 @@ class ApiKey(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Compare networks and certificates by what they mean."""
+        """Return True if both values mean the same. Networks and certificates are compared in canonical form."""
         if super().same(field, known, remote, values):
             return True
         if not known or not remote or not is_known(known):
@@ -91,14 +92,20 @@ class ApiKey(Lifecycle):
                 return False
 
     def review(self, values: Values) -> Review:
-        """Return what `/plan` says. A certificate of the name that becomes a key is replaced, which is no mistake."""
+        """Return what `/plan` reports, without an error about `kind` if the kind is to become `key`.
+
+        The API refuses such a change, but Terraform replaces the key by a new one.
+        """
         review = super().review(values)
         if values["kind"] != "key":
             return review
         return replace(review, findings=tuple(each for each in review.findings if each.path != ("kind",)))
 
     def create(self, planned: Values) -> Values:
-        """Create the key once. Say what becomes of the secret if the key exists already."""
+        """Create the key, and return its values with the secret.
+
+        Raise Rejected if the key exists, with advice about its secret.
+        """
         try:
             return super().create(planned)
         except Rejected as rejected:
@@ -109,12 +116,15 @@ class ApiKey(Lifecycle):
             raise Rejected(*(replace(each, detail=each.detail + lost) for each in rejected.findings)) from rejected
 
     def read(self, state: Values) -> Values | None:
-        """Return the values that the API has now, None if the key was revoked."""
+        """Return the values that the API has now.
+
+        Return None if the key was revoked, or if its name has another key.
+        """
         values = super().read(state)
         return values if values is None or state[_ID] in (None, values[_ID]) else None
 
     def delete(self, prior: Values) -> None:
-        """Revoke the key. It is no error if it is gone, also if another key has its name."""
+        """Revoke the key. Do nothing if it is revoked already, also if another key has its name."""
         name = str(prior[self.KEY])
         for _ in range(_ATTEMPTS):
             present = self._get(name)
@@ -148,12 +158,12 @@ class ApiKey(Lifecycle):
 
 
 def _shown(answer: Answer) -> Answer:
-    """Return the answer with the declaration among its fields."""
+    """Return the answer with the fields of its `spec`, or their defaults, at the top level."""
     return Answer(answer.status, answer.body | _DEFAULTS | answer.body["spec"], answer.etag, answer.unsure)
 
 
 def _networks(texts: Iterable[str]) -> list[str]:
-    """Return networks in canonical form, each once. A text that is none stays."""
+    """Return networks in canonical form, without duplicates. A text that is no network is kept as it is."""
     return list(dict.fromkeys(map(_network, texts)))
 
 
@@ -165,7 +175,7 @@ def _network(text: str) -> str:
 
 
 def _certificate(text: str) -> str:
-    """Return the name of a certificate in canonical form."""
+    """Return the name of a certificate, such as `dns:host.example`, in canonical form, for comparison."""
     kind, _, name = text.partition(":")
     if kind == "sha256":
         name = name.replace(":", "")

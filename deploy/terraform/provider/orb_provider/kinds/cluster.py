@@ -1,11 +1,11 @@
-"""The data source `orb_cluster`."""
+"""`orb_cluster`: a data source with the members of the cluster."""
 
 from orb_provider.fields import FieldType, Shape, Values, computed
 from orb_provider.sources import DataSource
 
 
 class ClusterSource(DataSource):
-    """The cluster as a master sees it."""
+    """A data source with the masters, workers and configuration revision of the cluster, as one master sees them."""
 
     SHAPE = Shape(
         "cluster",

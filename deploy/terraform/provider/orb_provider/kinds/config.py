@@ -17,9 +17,10 @@ _Named = dict[tuple[str, ...], Any]
 
 
 class Config(Lifecycle):
-    """The values of the hot configuration that the resource names. All others are left as they are.
+    """Values of the hot configuration: those that the resource names. It does not change any other value.
 
-    The configuration exists always: to create the resource sets its values, to delete it gives them their defaults.
+    A cluster always has a hot configuration. So a create sets the values, and a delete unsets them, which restores the
+    defaults.
     """
 
     COLLECTION = "config"
@@ -42,33 +43,46 @@ class Config(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Compare the values that `known` names, without settings that are null or empty."""
+        """Return True if both values mean the same.
+
+        Only the settings that `known` names are compared, without empty ones.
+        """
         return super().same(field, known, remote, values) or (
             field.name == "config" and known is not None and _named(known) == _owned(remote, known)
         )
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the values that `known` names as they are now. After an import, all that are imported."""
+        """Return the present values of the settings that `known` names.
+
+        After an import (`known` is None), return `remote`.
+        """
         if field.name != "config" or known is None:
             return super().drifted(field, known, remote, values)
         return _text(_owned(remote, known))
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Keep the text of the state if the new text sets the same."""
+        """Return the plan for a configuration.
+
+        If its JSON sets the same values as the state, keep the text of the state.
+        """
         text = config.get("config")
         if prior is not None and is_known(text) and prior["config"] and _named(str(text)) == _named(prior["config"]):
             config = config | {"config": prior["config"]}
         return super().plan(config, prior)
 
     def planned(self, values: Values) -> dict[str, Any]:
-        """Return the answer of `/plan` for these values beside those that the cluster has."""
+        """Return the API's plan for a configuration with these values and all others that the cluster has."""
         present = _named(received_config(self._get(_ID)))
         body = json_text.decode(_text(present | _named(values["config"])))
         plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, "plan", body=body).body
         return plan
 
     def find(self, text: str) -> Answer | None:
-        """Return the configuration: all that is set by the id `config`, or the values with these names."""
+        """Return the hot configuration to import, or None if a named setting is not set.
+
+        The id `config` means all values that are set. Otherwise `text` has the names of settings, separated by commas,
+        and only these are imported.
+        """
         answer = self._get(_ID)
         if text == _ID:
             return answer
@@ -80,24 +94,27 @@ class Config(Lifecycle):
         return Answer(answer.status, answer.body | {"config": some}, answer.etag, answer.unsure)
 
     def create(self, planned: Values) -> Values:
-        """Set the values, unless another client has set one of them to something else."""
+        """Set the values. Raise Rejected if another client has already set one of them to another value."""
         remedy = "Import it with `terraform import orb_config.NAME {0}`, or run `orb ctl config unset {0}`."
         return self._applied(planned, self._set({}, _named(planned["config"]), remedy))
 
     def update(self, prior: Values, planned: Values) -> Values:
-        """Change the values from `prior` to `planned`. Raise Rejected if one of them was changed since the plan."""
+        """Change the values from `prior` to `planned`.
+
+        Raise Rejected if another client changed one of them since the plan.
+        """
         remedy = "Plan and apply again. A value that is new here: run `orb ctl config unset {0}` before."
         return self._applied(planned, self._set(_named(prior["config"]), _named(planned["config"]), remedy))
 
     def delete(self, prior: Values) -> None:
-        """Give the values back, whatever they are now."""
+        """Unset the values that the resource names, even if another client has changed them."""
         self._set(_named(prior["config"]), {}, None)
 
     def _set(self, before: _Named, after: _Named, remedy: str | None) -> Answer:
-        """Change the values that `before` or `after` names, in one request. Return the answer.
+        """Set the values of `after`, and unset those that only `before` names, in one request. Return the answer.
 
-        Raise Rejected with the remedy if a value is neither as before nor as wanted. Without one, change it all the
-        same.
+        Raise Rejected, with `remedy` as its advice, if a value is neither that of `before` nor that of `after`. If
+        `remedy` is None, change the value anyway.
         """
         wanted = {name: after.get(name) for name in (*before, *after)}
         for _ in range(_ATTEMPTS):
@@ -128,19 +145,25 @@ class Config(Lifecycle):
 
 
 def received_config(answer: Answer) -> str:
-    """Return the configuration of an answer as JSON."""
+    """Return the hot configuration of an answer as JSON text."""
     return json_text.encode(answer.body["config"])
 
 
 def _foreign(name: tuple[str, ...], value: Any, remedy: str) -> Finding:
-    """Return the error for a value that another client has set or unset."""
+    """Return the error for a setting that another client has changed.
+
+    `value` is its present value, None if it is unset.
+    """
     now = "is not set any more" if value is None else f"is {json_text.encode(value)} in the cluster already"
     dotted = ".".join(name)
     return Finding(f"`{dotted}` {now}: another client changed it.", remedy.format(dotted), ("config",))
 
 
 def _named(text: str) -> Any:
-    """Return the values that a configuration sets, by their places. Return a text that is no JSON as it is."""
+    """Return the values that are set in a configuration in JSON, each by its path, such as `("worker", "max_visits")`.
+
+    Return the text itself if it is not JSON.
+    """
     try:
         return _leaves(_without_nulls(json_text.decode(text)))
     except ValueError:
@@ -148,13 +171,16 @@ def _named(text: str) -> Any:
 
 
 def _owned(remote: str, known: str) -> Any:
-    """Return the values of `remote` that `known` names."""
+    """Return the values in the configuration `remote` of the settings that the configuration `known` names.
+
+    Each is stored by its path. A setting that `remote` does not set is left out. Return None if `known` is not JSON.
+    """
     named, present = _named(known), _named(remote)
     return {name: present[name] for name in named if name in present} if isinstance(named, dict) else None
 
 
 def _text(values: _Named) -> str:
-    """Return the JSON of a configuration with these values. A value that is None is not set."""
+    """Return a configuration with these values as JSON text. Leave out a value that is None."""
     whole: dict[str, Any] = {}
     for name, value in values.items():
         part = whole

@@ -1,4 +1,4 @@
-"""`orb_crawl`, and the data sources `orb_crawl` and `orb_crawls`."""
+"""`orb_crawl` as a resource and as a data source, and the data source `orb_crawls`."""
 
 from hashlib import sha256
 from typing import Any, Final
@@ -16,7 +16,7 @@ _NAME: Final = "The crawl's name: lower-case letters, digits and inner hyphens, 
 
 
 class Crawl(Lifecycle):
-    """A crawl. Its running state is left to verbs and schedules, unless `desired` declares it."""
+    """A crawl. Only verbs and schedules change whether it runs, unless the attribute `desired` is set."""
 
     COLLECTION = "crawls"
     SHAPE = Shape(
@@ -76,17 +76,26 @@ class Crawl(Lifecycle):
         return super()._applied(planned, answer) | {"spec_digest": _digest(planned["spec"], answer.body["spec"])}
 
     def _changed(self, prior: Values, values: Values) -> set[str]:
-        """Count `desired` as changed where the crawl has drifted from it: an apply sends it again."""
+        """Return the names of the changed attributes. Include `desired` if it is set and the crawl has drifted from it.
+
+        So an apply sends `desired` again, which ends the drift.
+        """
         drifted = bool(prior["drifted"]) and values["desired"] is not None
         return super()._changed(prior, values) | ({"desired"} if drifted else set())
 
     def _equal(self, values: Values, answer: Answer) -> bool:
-        """Return True if the values also say whether the crawl has drifted."""
+        """Return True if the crawl is as `values` state.
+
+        A crawl that has drifted is so only if `drifted` of `values` is True.
+        """
         drifted = bool(received(self.SHAPE.by_name["drifted"], answer.body))
         return super()._equal(values, answer) and (not drifted or values["drifted"] is True)
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Compare two specs by what they mean: `/plan` finds no change if only defaults are written out."""
+        """Return True if both values mean the same. Two specs do so if they differ only in written-out defaults.
+
+        The API's `/plan` decides about specs, unless the digest in the state proves that nothing changed.
+        """
         if super().same(field, known, remote, values) or field.name != "spec" or known is None:
             return super().same(field, known, remote, values)
         if values.get("spec_digest") == _digest(known, json_text.decode(remote)):
@@ -94,8 +103,11 @@ class Crawl(Lifecycle):
         return self._differences(values) == []
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the spec of the state with the fields that differ, so that a plan shows them and no defaults. Return
-        the whole remote spec if that is not enough."""
+        """Return the value that the state gets. For a spec, it is the spec of the state with the changed fields only.
+
+        So a plan shows these fields without all defaults. If the result would not mean the same as the remote spec,
+        return the whole remote spec.
+        """
         if field.name != "spec" or known is None:
             return super().drifted(field, known, remote, values)
         differences = self._differences(values)
@@ -105,7 +117,10 @@ class Crawl(Lifecycle):
         return patched if self._differences(values | {"spec": patched}) == [] else remote
 
     def review(self, values: Values) -> Review:
-        """Return what `/plan` says of a crawl whose name and spec are known."""
+        """Return the errors and warnings of `/plan` for a crawl.
+
+        Return no findings while its name or spec is unknown.
+        """
         if not (is_known(values["name"]) and is_known(values["spec"])):
             return Review()
         known = {name: values[name] if is_known(values[name]) else None for name in ("labels", "desired")}
@@ -120,7 +135,10 @@ class Crawl(Lifecycle):
         return Review(tuple(warnings), frozenset() if created or _spec_changes(plan) else frozenset({"spec"}))
 
     def _differences(self, values: Values) -> list[dict[str, Any]] | None:
-        """Return the fields of the spec in which the API differs from these values, None if the spec is not valid."""
+        """Return the fields of the spec that differ between the API (`before`) and these values (`after`).
+
+        Return None if the spec is not valid, or if the crawl does not exist.
+        """
         try:
             plan = self._planned(values)
         except (Refusal, ValueError):
@@ -135,17 +153,20 @@ class Crawl(Lifecycle):
 
 
 def _spec_changes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the changes of the spec in a plan."""
+    """Return those changes of a plan that are in the spec."""
     return [each for each in plan["changes"] if each["path"].startswith("spec")]
 
 
 def _digest(text: str, remote: Any) -> str:
-    """Return a digest of a spec's text and of what the API made of it."""
+    """Return a digest of two forms of a spec: the text of the configuration, and the spec that the API returns."""
     return sha256(f"{text}\n{json_text.encode(remote)}".encode()).hexdigest()[:32]
 
 
 def _patched(known: str, changes: list[dict[str, Any]]) -> str:
-    """Return the spec with the value that the API has for each changed field of an object."""
+    """Return the spec `known` with the API's value for each changed field.
+
+    A change inside a list cannot be made, and is skipped.
+    """
     spec = json_text.decode(known)
     for change in changes:
         _, *parents, last = change["path"].split(".")
@@ -158,7 +179,7 @@ def _patched(known: str, changes: list[dict[str, Any]]) -> str:
 
 
 class CrawlSource(DataSource):
-    """A crawl with its state."""
+    """A data source with the declaration and the state of one crawl."""
 
     SHAPE = Shape(
         "crawl",
@@ -184,7 +205,7 @@ class CrawlSource(DataSource):
 
 
 class CrawlsSource(DataSource):
-    """The crawls of a cluster."""
+    """A data source with the names and states of the crawls that match a prefix, a state and labels."""
 
     SHAPE = Shape(
         "crawls",

@@ -9,7 +9,7 @@ from orb_provider.lifecycle import Lifecycle, Plan
 
 
 class Exclusion(Lifecycle):
-    """An exclusion. The API shows its target in canonical form; the state keeps the text of the configuration."""
+    """An exclusion. The API shows its target in canonical form, but the state keeps the text of the configuration."""
 
     COLLECTION = "exclusions"
     KEY = "id"
@@ -44,13 +44,19 @@ class Exclusion(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Compare targets by the exclusion that the API finds for them."""
+        """Return True if both values mean the same.
+
+        Two targets do so if the API finds this exclusion by the text `known`.
+        """
         if super().same(field, known, remote, values) or field.name != "target" or known is None:
             return super().same(field, known, remote, values)
         return bool(self._id_of(known) == values["id"])
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Keep the text of the target if another text means the same exclusion."""
+        """Return the plan for a configuration.
+
+        If its target means the same exclusion, keep the target's text of the state.
+        """
         target = config.get("target")
         moved = prior is not None and is_known(target) and target != prior["target"]
         if prior is not None and moved and self._client is not None and self._id_of(str(target)) == prior["id"]:
@@ -58,23 +64,29 @@ class Exclusion(Lifecycle):
         return super().plan(config, prior)
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        """Leave out the target of a change: it stays."""
+        """Return the body of a POST, or of a PUT without the target, which cannot change."""
         body = super().body(values, creating=creating)
         return body if creating else {name: value for name, value in body.items() if name != "target"}
 
     def planned(self, values: Values) -> dict[str, Any]:
-        """Return the answer of `/plan` for these values. The target says which exclusion it is."""
+        """Return the API's plan for these values.
+
+        The request has no id: the target in its body identifies the exclusion.
+        """
         body = self.body(values, creating=True)
         plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, "plan", body=body).body
         return plan
 
     def find(self, text: str) -> Answer | None:
-        """Return the exclusion by its number or its target."""
+        """Return the exclusion to import, None if there is none. `text` is its number or its target."""
         key = text if text.isdigit() else self._id_of(text)
         return None if key is None else super().find(key)
 
     def _id_of(self, target: str) -> str | None:
-        """Return the number of the exclusion with this target, None if there is none."""
+        """Return the id of the exclusion with this target.
+
+        Return None if there is none, or if the target is not valid.
+        """
         try:
             found = self.client.get(self.COLLECTION, query={"target": target}).body["items"]
         except Refusal as refusal:

@@ -13,7 +13,7 @@ _NO_PART: Final = ("", ".", "..")
 
 
 class HostPolicy(Lifecycle):
-    """The policy of a host. The API shows the host as in URLs; the state keeps the text of the configuration."""
+    """The policy of a host. The API shows the host as in URLs, but the state keeps the text of the configuration."""
 
     COLLECTION = "host-policies"
     KEY = "host"
@@ -50,11 +50,14 @@ class HostPolicy(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Accept any text of the host by which the API found the policy."""
+        """Return True if both values mean the same.
+
+        Any text of the host does so, because the API found the policy by it.
+        """
         return super().same(field, known, remote, values) or (field.name == self.KEY and known is not None)
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Keep the text of the host if another text means the same host."""
+        """Return the plan for a configuration. If its host means the same host, keep the host's text of the state."""
         host = config.get(self.KEY)
         moved = prior is not None and is_known(host) and host != prior[self.KEY]
         if prior is not None and moved and self._client is not None:
@@ -64,7 +67,10 @@ class HostPolicy(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return also that a host is no part of a path."""
+        """Return what `/plan` reports.
+
+        Return an error instead if the host cannot be part of a path, such as one with a slash.
+        """
         host = values[self.KEY]
         if is_known(host) and (host in _NO_PART or "/" in host):
             text = self.SHAPE.by_name[self.KEY].text
@@ -72,11 +78,11 @@ class HostPolicy(Lifecycle):
         return super().review(values)
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        """Leave out the host: it is in the path."""
+        """Return the body of a PUT. It lacks the host, which is in the path."""
         return super().body(values, creating=False)
 
     def create(self, planned: Values) -> Values:
-        """Put the policy of a host that has none."""
+        """Create the policy, and return its values. Raise Rejected if the host has a policy already."""
         try:
             return self._applied(planned, self._put(planned, ONLY_NEW))
         except Refusal as refusal:
@@ -98,7 +104,7 @@ class HostPolicy(Lifecycle):
 
 
 def _shown(answer: Answer) -> Answer:
-    """Return the answer with a block that has no `until` if none is set."""
+    """Return the answer without the null fields of the block, such as `until`."""
     block = answer.body["block"]
     if block is None:
         return answer

@@ -8,7 +8,7 @@ from orb_provider.lifecycle import Lifecycle
 
 
 class Schedule(Lifecycle):
-    """A schedule. What became of its due times is in its history, which is not declared."""
+    """A schedule. Its firings and their results are not attributes of the resource."""
 
     COLLECTION = "schedules"
     LACKS = "The schedule cannot fire as things are."

@@ -15,7 +15,7 @@ _NO_PART: Final = ("", ".", "..")
 
 
 class SeedSet(Lifecycle):
-    """A set of seeds. Its id is the crawl and the name, as `crawl/name`."""
+    """A seed set of a crawl. Its id is `crawl/name`: the names of the crawl and of the set."""
 
     COLLECTION = "seed-sets"
     KEY = "id"
@@ -54,19 +54,22 @@ class SeedSet(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Compare seeds by what they mean: the text of one that is JSON does not matter."""
+        """Return True if both values mean the same. Seeds that are JSON are compared as values, not as texts."""
         if field.name != "seeds" or not isinstance(known, list) or not is_known(known):
             return super().same(field, known, remote, values)
         return bool([_seed(each) for each in known] == remote)
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return seeds as the state has them."""
+        """Return the value that the state gets for a remote value. A seed with fields becomes JSON text."""
         if field.name != "seeds":
             return super().drifted(field, known, remote, values)
         return [each if isinstance(each, str) else json_text.encode(each) for each in remote]
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Keep the texts of the seeds if they mean the same."""
+        """Return the plan for a configuration.
+
+        If its seeds mean the same as those of the state, keep the texts of the state.
+        """
         seeds = config.get("seeds")
         if prior is not None and isinstance(seeds, list) and is_known(seeds) and isinstance(prior["seeds"], list):
             try:
@@ -77,7 +80,10 @@ class SeedSet(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return also which seeds are no JSON, and which names are no part of a path."""
+        """Return what `/plan` reports.
+
+        Return errors instead if seeds are not JSON, or if a name cannot be part of a path.
+        """
         seeds = values["seeds"]
         findings: list[Finding] = []
         for number, seed in enumerate(seeds if isinstance(seeds, list) else ()):
@@ -94,24 +100,31 @@ class SeedSet(Lifecycle):
         return Review(tuple(findings)) if findings else super().review(values)
 
     def planned(self, values: Values) -> dict[str, Any]:
-        """Return the answer of `/plan` for these values."""
+        """Return the API's plan for these values."""
         place = _place(f"{values['crawl']}/{values['name']}")
         body = self.body(values, creating=False)
         plan: dict[str, Any] = self.client.send("POST", *place, "plan", body=body).body
         return plan
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        """Return the seeds. Crawl and name are in the path."""
+        """Return the body of a PUT: the seeds. The crawl and the name are in the path."""
         return {"seeds": [_seed(each) for each in values["seeds"]]}
 
     def find(self, text: str) -> Answer | None:
-        """Return the set of this id."""
+        """Return the seed set to import, None if there is none.
+
+        Raise Rejected if `text` is not of the form `crawl/name`.
+        """
         if text.count("/") != 1:
             raise Rejected(Finding(f"{text!r} is no id of a seed set.", "Write it as CRAWL/SET."))
         return self._get(text)
 
     def create(self, planned: Values) -> Values:
-        """Put a set that does not exist. One with the same seeds counts as put by an apply that was interrupted."""
+        """Create the set, wait until it is applied, and return its values.
+
+        Raise Rejected if it exists with other seeds. An existing set with the same seeds is accepted, since an
+        interrupted apply may have created it.
+        """
         planned = planned | {"id": f"{planned['crawl']}/{planned['name']}"}
         try:
             return self._applied(planned, self._put(planned, ONLY_NEW))
@@ -127,7 +140,7 @@ class SeedSet(Lifecycle):
             raise Rejected(finding) from refusal
 
     def delete(self, prior: Values) -> None:
-        """Delete the set, and wait until its seeds are withdrawn. It is no error if it is gone."""
+        """Delete the set, and wait until its seeds are withdrawn. Do nothing if it does not exist."""
         try:
             answer = self.client.send("DELETE", *_place(prior["id"]))
         except Refusal as refusal:
@@ -137,7 +150,10 @@ class SeedSet(Lifecycle):
             self._wait(answer, prior)
 
     def _get(self, key: str) -> Answer | None:
-        """Return the set, None if there is none. A master that has the crawl and no sets is of another release."""
+        """Return the set with the id `key`, None if it does not exist.
+
+        Raise Rejected if the crawl exists but the API has no seed sets, since the master is then of an older release.
+        """
         place = _place(key)
         try:
             return _shown(self.client.get(*place), key)
@@ -166,7 +182,10 @@ class SeedSet(Lifecycle):
         return _shown(answer, planned["id"])
 
     def _wait(self, answer: Answer, values: Values) -> None:
-        """Wait until the command of a change is applied. Raise Rejected after `wait_s`; the change itself is stored."""
+        """Wait until all partitions have applied the command that `answer` names. With `wait_s` 0, do not wait.
+
+        Raise Rejected after `wait_s` seconds. The change is stored then, and is applied later.
+        """
         command, seconds = str(answer.body["command"]), int(values["wait_s"] or 0)
         if seconds and not self.client.until_applied(command, seconds):
             remedy = "It is stored, and goes on. Apply again, or set a longer `wait_s`."
@@ -179,11 +198,14 @@ def _place(key: str) -> tuple[str, str, str, str]:
 
 
 def _shown(answer: Answer, key: str) -> Answer:
-    """Return the answer with what the path says: the crawl and the id."""
+    """Return the answer with the fields `crawl` and `id` added, which only the path of the request has."""
     body = answer.body | {"crawl": key.partition("/")[0], "id": key}
     return Answer(answer.status, body, answer.etag, answer.unsure)
 
 
 def _seed(text: str) -> Any:
-    """Return a seed as the API has it. Raise ValueError if it is neither a URL nor JSON."""
+    """Return a seed as the API has it: a URL, or the decoded JSON of a text that begins with `{`.
+
+    Raise ValueError if such a text is not JSON.
+    """
     return json_text.decode(text) if text.lstrip()[:1] == "{" else text
