@@ -1,7 +1,7 @@
-"""The wheel's build hook: on Linux with a C compiler the wheel gets the compiled tag scanner, elsewhere it is pure
-Python.
+"""The build hook of the wheel. It adds the compiled tag scanner on Linux with a C compiler.
 
-The scanner uses only Python's limited API, so one wheel serves Python 3.11 and every later one of its platform.
+Elsewhere the wheel is pure Python. The scanner uses only Python's limited API, so one wheel serves Python 3.11 and
+every later version on its platform.
 """
 
 import sys
@@ -14,7 +14,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompiledScanner(BuildHookInterface[Any]):
-    """Adds the compiled tag scanner to the wheel, beside its source, and the platform to the wheel's name."""
+    """A Hatch build hook that compiles the tag scanner into the wheel and names the wheel after the platform.
+
+    If the scanner cannot be compiled, it prints a warning, and the wheel is pure Python.
+    """
 
     PLUGIN_NAME = "custom"
 

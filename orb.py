@@ -1,4 +1,4 @@
-"""Starts the `orb` command. Only this module and the package `cli` import both master and worker code."""
+"""The entry point of the command `orb`. Only this module and the package `cli` import both master and worker code."""
 
 import sys
 

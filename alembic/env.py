@@ -1,4 +1,4 @@
-"""Alembic's entry point: runs migrations on the connection that shared.adapters.sql.engine.migrate passes."""
+"""Alembic's entry point. It runs migrations on the connection that shared.adapters.sql.engine.migrate provides."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""Recrawl: what is known of a page's changes, its earlier versions, and the log of changes.
+"""Adds recrawl: the change history of each page, its earlier versions, and the log of changes.
 
 `fetches.recrawl` is NULL for a page of a crawl that fetches each page once.
 """

@@ -1,4 +1,4 @@
-"""Adds exclusions: what no crawl may request."""
+"""Adds exclusions: the hosts, URL prefixes and address ranges that no crawl may request."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Requisites: how many of a crawl's queued URLs are what its pages need to be replayed."""
+"""Adds the counter of a crawl's queued URLs that are requisites: what pages need to be replayed."""
 
 from alembic import op
 

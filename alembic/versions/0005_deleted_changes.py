@@ -1,4 +1,7 @@
-"""The log of changes: up to when retention has deleted it, by crawl. Reads that begin earlier have a gap."""
+"""Adds, for each crawl, the time up to which retention has deleted its log of changes.
+
+A read that begins before this time has a gap.
+"""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Adds to queues how far the signs of change of a host are right, and when its sitemaps listed something new."""
+"""Adds to each queue how reliable its host's signs of change are, and when a sitemap last listed a new URL."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Adds the labels and sources of seeds, and which URLs were found from them."""
+"""Adds seed contexts (the labels and source of a seed), and the context of each URL that was found from such a seed."""
 
 from alembic import op
 

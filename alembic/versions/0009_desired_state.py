@@ -1,4 +1,4 @@
-"""Adds what crawls declare to do (running or paused), and host policies with what they set for the owners of hosts."""
+"""Adds the desired state of crawls (running or paused), and host policies with the commands that apply them."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Adds ends, networks and certificates of API keys, and the secret that masters share."""
+"""Adds expiry times, networks and certificates to API keys, and a table of secrets that masters share."""
 
 from alembic import op
 

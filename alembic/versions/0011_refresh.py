@@ -1,4 +1,4 @@
-"""Adds when the refresh that a crawl runs began."""
+"""Adds, for each crawl, the time at which its present refresh began."""
 
 from alembic import op
 

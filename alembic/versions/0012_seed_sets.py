@@ -1,4 +1,4 @@
-"""Adds named sets of seeds, the commands that apply their changes, and the links that lead to seeds of sets."""
+"""Adds seed sets, the commands that apply their changes, and the links from pages to URLs of seed sets."""
 
 from alembic import op
 

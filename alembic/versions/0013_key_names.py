@@ -1,6 +1,7 @@
-"""Makes the names of API keys that are not revoked unique parts of a path, and indexes names and certificates.
+"""Makes the name of each API key that is not revoked unique and valid in a path.
 
-Before this version a key could have any name, and several keys the same. Such a key gets the nearest name that is free.
+Adds indexes of names and certificates. Before this version a key could have any name, and several keys the same name.
+Such a key gets the nearest free name.
 """
 
 from alembic import op
@@ -36,6 +37,6 @@ def upgrade() -> None:
 
 
 def _plain(name: str) -> str:
-    """Return a name as a part of a path: lower-case letters, digits and inner hyphens, at most 63. It may be empty."""
+    """Return a name reduced to lower-case letters, digits and inner hyphens, at most 63 characters. It may be empty."""
     letters = "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower())
     return "-".join(filter(None, letters.split("-")))[:_CHARS].rstrip("-")

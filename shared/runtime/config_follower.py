@@ -1,4 +1,4 @@
-"""Apply the published hot configuration and drains to this member without a restart."""
+"""Applies the published hot configuration and drain requests to this member, without a restart."""
 
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
@@ -56,20 +56,20 @@ class ConfigFollower(Generic[T]):
 
     @property
     def revision(self) -> int:
-        """The revision of the hot configuration that this member runs."""
+        """The revision of the hot configuration that this member uses, 0 before it has read one."""
         return self.wanted.config.revision
 
     async def run(self) -> None:
-        """Apply each published change until cancelled."""
+        """Apply the present state of the view and each published change, until cancelled."""
         snapshot = self._view.snapshot
         while True:
             self.follow(snapshot)
             snapshot = await self._view.changed(snapshot, _RESYNC_S)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Apply the hot configuration and drain in the snapshot.
+        """Apply the hot configuration and the drain requests in the snapshot, if they differ from the present ones.
 
-        Log a part that is unreadable. It stays as it was, as does a missing one.
+        If a record is missing or unreadable, the present values stay. Log an unreadable record.
         """
         before = self.wanted
         self.wanted, complaints = desired_state_after(before, snapshot, self._keys)

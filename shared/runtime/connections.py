@@ -1,8 +1,8 @@
-"""Accept and count the connections of a listening port, and bound their number.
+"""Accepts and counts the connections of a listening port, and limits their number.
 
-Up to `max_count` connections may stay. Beyond them `spare` are accepted for one request each, so that a flood does not
-shut out health checks. If those are taken too, the one that is silent for longest is closed for the next. So a client
-that sends its request at once is served, and a silent one holds nothing. Connections in a TLS handshake count as well.
+Up to `max_count` connections may stay open. Beyond them `spare` more are accepted for one request each, so that a flood
+does not block health checks. If all spare places are taken, a new connection replaces the oldest one there that has
+sent no request yet. So a client that sends its request at once is served. Connections in a TLS handshake count as well.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Shut = Callable[[], object]
 
 
 class AcceptedConnection:
-    """An open connection that `ConnectionLimit` counts, until its protocol calls `left`."""
+    """An open connection that a ConnectionLimit counts, from `enter` until its protocol calls `left`."""
 
     __slots__ = ("_all", "beyond", "shut")
 
@@ -43,11 +43,14 @@ class AcceptedConnection:
         """Ends it at once, in any state."""
 
     def requested(self) -> None:
-        """Record that the client sent its request: the connection is no longer closed in favour of another one."""
+        """Record that the client has sent its request.
+
+        From now on the connection is not closed to make room for another one.
+        """
         self._all.silent.pop(self, None)
 
     def left(self) -> None:
-        """Record that the connection is closed, so that it no longer counts. A repeat is harmless."""
+        """Record that the connection is closed, so that it no longer counts. Calling this twice is harmless."""
         self._all.silent.pop(self, None)
         (self._all.beyond if self.beyond else self._all.within).discard(self)
 
@@ -56,7 +59,10 @@ class AcceptedConnection:
 
 
 class ConnectionLimit:
-    """Counts the open connections of a port: at most `max_count` that may stay, and `spare` for one request each."""
+    """Counts the open connections of a port, and decides whether a new one is accepted.
+
+    At most `max_count` connections may stay open. At most `spare` more are accepted for one request each.
+    """
 
     def __init__(self, max_count: int, spare: int) -> None:
         if spare < 1:
@@ -70,14 +76,14 @@ class ConnectionLimit:
         """The number refused, closed for another, or accepted for one request although others may stay."""
 
     def __len__(self) -> int:
-        """Return how many are open."""
+        """Return the number of open connections, including the spare ones."""
         return len(self.within) + len(self.beyond)
 
     def enter(self, shut: Shut) -> AcceptedConnection | None:
-        """Count one more connection, which `shut` can close. Return None if there is no room for it.
+        """Count a new connection. Return None if there is no room for it. `shut` is a function that closes it at once.
 
-        Above `limit` it takes one of the `spare` places. If none is free, the oldest connection there that has sent no
-        request yet is closed to make room. If all have sent one, there is no room.
+        Beyond `limit` connections it takes one of the `spare` places. If none is free, close the oldest connection
+        there that has sent no request yet, and use its place. If each has sent a request, there is no room.
         """
         if len(self.within) < self.limit:
             connection = AcceptedConnection(self, beyond=False, shut=shut)
@@ -107,9 +113,9 @@ class ConnectionLimit:
 
 
 def within_files(max_count: int, aside: int) -> int:
-    """Return how many of `max_count` connections the process may open, if it needs `aside` files besides them.
+    """Return how many of `max_count` connections fit the process's limit of open files, besides `aside` other files.
 
-    Raise the process's limit of open files first, as far as the system allows.
+    First raise the limit as far as needed, and as the system allows. Return at least 1.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)
@@ -128,9 +134,10 @@ async def accepting(
     protocol: Callable[[AcceptedConnection], asyncio.Protocol],
     tls: ssl.SSLContext | None = None,
 ) -> NoReturn:
-    """Accept connections of the port until cancelled. Those open then stay open.
+    """Accept the connections of `listener` until cancelled. Connections that are open then stay open.
 
-    The protocol calls `requested` when the request of its connection came, and `left` when it is closed.
+    `connections` limits them. `protocol` creates the protocol of a connection. The protocol must call `requested` when
+    a request arrives, and `left` when the connection is closed.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
@@ -177,7 +184,10 @@ async def _begin(
     protocol: Callable[[AcceptedConnection], asyncio.Protocol],
     tls: ssl.SSLContext | None,
 ) -> None:
-    """Hand the connection to its protocol after the TLS handshake. A failed handshake is only logged at debug level."""
+    """Do the TLS handshake, if `tls` is given, and then connect the socket to its protocol.
+
+    After a failed handshake the connection is closed, no longer counts, and is logged at debug level.
+    """
     loop = asyncio.get_running_loop()
     patience = None if tls is None else HANDSHAKE_S
     try:

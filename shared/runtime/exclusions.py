@@ -1,4 +1,4 @@
-"""Follows the exclusions that the leader publishes, so that a member applies each change at once."""
+"""Follows the exclusions that the leader publishes, so that a member applies each change immediately."""
 
 from collections.abc import Callable
 
@@ -16,10 +16,10 @@ _RESYNC_S = 5.0
 
 
 class ExclusionsFollower:
-    """Has the exclusions in force, as last published in `view`.
+    """Keeps in `current` the exclusions that were last published in `view`.
 
-    `changed` is called after each change. If the record is absent or unreadable, the earlier exclusions stay: a
-    coordinator that lost everything reverts nothing.
+    `changed` is called with them after each change. If the record is missing or unreadable, the earlier exclusions
+    stay. So a coordinator that lost all data does not lift any exclusion.
     """
 
     def __init__(self, view: View, keys: Keys, *, changed: Callable[[Exclusions], None] = lambda current: None) -> None:
@@ -33,14 +33,17 @@ class ExclusionsFollower:
         return f"<ExclusionsFollower {self.current!r}>"
 
     async def run(self) -> None:
-        """Apply every change until cancelled."""
+        """Apply the present exclusions of the view and each published change, until cancelled."""
         snapshot = self._view.snapshot
         while True:
             self.follow(snapshot)
             snapshot = await self._view.changed(snapshot, _RESYNC_S)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Apply the record in a snapshot of the view. Log it if it cannot be read."""
+        """Apply the exclusions in a snapshot of the view, if the record has changed.
+
+        Log a record that cannot be read.
+        """
         entry = snapshot.entries.get(self._key)
         if entry is None or entry == self._entry:
             return

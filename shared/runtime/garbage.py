@@ -1,6 +1,6 @@
-"""Run full garbage collections at moments when the event loop is idle.
+"""Runs full garbage collections at moments when the event loop is idle.
 
-A full collection looks at every container object and takes up to 150 ms in a busy worker. Python starts one by itself
+A full collection examines every container object and takes up to 150 ms in a busy worker. Python starts one by itself
 in the middle of the work, up to once a second. With this module, Python collects only the youngest generation by
 itself. A full collection runs when the event loop is idle, or after a minute.
 """
@@ -31,18 +31,19 @@ _NEVER: Final = 1 << 30
 def is_due(aged: int, since_s: float, share: float) -> bool:
     """Return True if a full garbage collection should run now.
 
-    `aged` is the number of collections of the youngest generation since the last full one. `since_s` are the seconds
-    since then. `share` is the part of a core that the thread used since the last check.
+    - `aged`: the number of collections of the youngest generation since the last full one.
+    - `since_s`: the seconds since the last full one.
+    - `share`: the share of a CPU core that the thread used since the last check, from 0 to 1.
     """
     return aged >= AGED and since_s >= (RESTED_S if share < IDLE else FORCED_S)
 
 
 @contextmanager
 def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
-    """During the `with` block, run full garbage collections only as `is_due` decides. Enter it on the running event
-    loop.
+    """Within the `with` block, run full garbage collections only when `is_due` allows it.
 
-    Objects that exist at the beginning are never examined: most of them live as long as the process.
+    Check every `every_s` seconds. Enter it in the thread of the running event loop. Objects that exist at the beginning
+    are never examined, because most of them live as long as the process.
     """
     loop = asyncio.get_running_loop()
     thresholds = gc.get_threshold()
@@ -59,7 +60,7 @@ def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
 
 
 class _Checks:
-    """Compares the CPU time of the thread with elapsed time at every check."""
+    """A timer that measures the CPU share of the thread, and runs a full collection if `is_due` returns True."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Hold the newest snapshot of a watched prefix of coordinator keys, and wait for a newer one."""
+"""Stores the newest snapshot of a watched prefix of coordinator keys, and waits for a newer one."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from shared.ports.coordinator import Snapshot
 
 
 class Latest:
-    """Holds the newest snapshot of a watched prefix: an adapter calls `publish`, readers wait with `changed`."""
+    """Stores the newest snapshot of a watched prefix. An adapter calls `publish`, and readers wait in `changed`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -24,7 +24,10 @@ class Latest:
         moved.set()
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
-        """Wait until a snapshot is newer than `after`, at most `wait_s` seconds. Return the newest (`View.changed`)."""
+        """Wait until a snapshot is newer than `after`, at most `wait_s` seconds (None: without limit).
+
+        Return the newest one. After the time limit, this may be `after` itself.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while not self._snapshot.changed_since(after):

@@ -1,7 +1,7 @@
-"""Check every resource that may fill up, and report when a member must take on no new work (resource pressure).
+"""Checks every resource that may fill up, and reports when a member must take on no new work (resource pressure).
 
-Each member decides for itself by its own gauges. Under pressure a master dispatches nothing from its partitions, and a
-worker takes no further visit. A member that cannot read a gauge keeps its last result.
+Each member decides for itself by its own gauges. Under pressure a master dispatches no URL shards from its partitions,
+and a worker takes no further visit. If a gauge cannot be read, the last result stays.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ NO_GAUGES: Final[Mapping[Resource, Gauge]] = MappingProxyType({})
 
 
 def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
-    """Return a gauge that reads `gauge`, and marks the resource as refusing writes while `refused` returns True."""
+    """Return a gauge that reads `gauge`, and marks the resource as refusing writes if `refused()` is True."""
 
     async def read() -> FillLevel | None:
         level = await gauge()
@@ -39,10 +39,12 @@ def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
 
 
 class PressureMonitor:
-    """Reads the gauges of a member's resources, keeps the result in `shortages`, and logs when pressure starts or ends.
+    """Reads the gauges of a member's resources, stores the results in `shortages`, and logs changes of pressure.
 
-    `marks` returns the present watermarks; memory has its own. `on_change` is called with the state and the resource
-    whose pressure started or ended. It must neither wait nor raise.
+    - `marks` returns the present watermarks for every resource except memory, whose watermarks are fixed.
+    - `on_change` is called with the new state, and with the resource whose pressure started or ended. It must not block
+      or raise.
+    - `every_s`: the seconds between two checks.
     """
 
     def __init__(
@@ -64,16 +66,16 @@ class PressureMonitor:
 
     @property
     def reason(self) -> str | None:
-        """A sentence on why the member should take on no new work now; None without pressure."""
+        """A sentence on why the member must take on no new work now. None if there is no pressure."""
         return self.shortages.reason
 
     @property
     def pressure(self) -> tuple[Pressure, ...]:
-        """The resources that are nearly full now, each with a sentence on it."""
+        """The resources that are nearly full now, each with a sentence about it. Empty without pressure."""
         return self.shortages.pressure
 
     async def run(self) -> None:
-        """Check every gauge each `every_s` seconds until cancelled."""
+        """Check all gauges every `every_s` seconds, until cancelled."""
         while True:
             await self.once()
             await asyncio.sleep(self._every_s)

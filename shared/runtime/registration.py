@@ -1,4 +1,4 @@
-"""Keep a member registered at the coordinator: its key exists under a session, and under a new one if that is lost."""
+"""Keeps a member registered at the coordinator: its key exists under a session, which is replaced if it is lost."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,10 @@ _AGAIN_S = 0.2
 
 
 class Registration:
-    """Keeps a member's key registered at the coordinator for as long as its process lives.
+    """Keeps a member's key in the coordinator, under a session with a time to live of `ttl_s` seconds.
 
-    `on_error` is called with a sentence for each session that is lost or cannot be opened. `lost` counts the lost ones.
+    It does so while `run` runs. `on_error` is called with a sentence each time a session is lost or cannot be opened.
+    `lost` counts the lost sessions.
     """
 
     def __init__(
@@ -29,20 +30,24 @@ class Registration:
         self._changed = asyncio.Event()
 
     def change(self, value: bytes) -> None:
-        """Set the key's value, in the present session and later ones."""
+        """Set the value of the key, in the present session and in later ones. Return at once; `run` writes it."""
         self._value = value
         self._changed.set()
 
     def left_s(self, now: float) -> float:
-        """Return for how many seconds others will regard this member as alive without a renewal, 0 if not now."""
+        """Return how many seconds other members still regard this one as alive if its session is not renewed.
+
+        Return 0 if it has no live session. `now` is a time of `Clock.elapsed`.
+        """
         session = self._session
         return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0
 
     async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
-        """Keep a session open and the key registered, until cancelled. Raise Unusable as the coordinator does.
+        """Keep a session open and the key registered, until cancelled.
 
-        `attached` runs once on each session, after the key is registered. When the session is lost it is cancelled, and
-        has ended before the next session is opened.
+        Raise Unusable if the coordinator's session does. `attached` runs once for each session, after the key is
+        registered. When the session is lost, `attached` is cancelled. The next session is opened only after it has
+        ended.
         """
         while True:
             try:
@@ -71,7 +76,7 @@ class Registration:
                 task.cancel()
 
     async def _follow(self, session: Session) -> None:
-        """Register each new value until cancelled."""
+        """Write each new value of the key, until cancelled or until the session is lost."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -86,6 +91,6 @@ class Registration:
 
 
 async def _attach(session: Session, attached: Callable[[Session], Awaitable[None]]) -> None:
-    """Run `attached`. If it ends because the session did, that is no failure."""
+    """Run `attached`, and ignore OwnershipLost, which means that the session was lost meanwhile."""
     with contextlib.suppress(OwnershipLost):
         await attached(session)

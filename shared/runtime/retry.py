@@ -1,4 +1,4 @@
-"""Repeat a call until the server it needs (such as the database) answers, or has space."""
+"""Repeats a call until the server that it needs (such as the database) answers or has space."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 async def until_answered(call: Callable[[], Awaitable[T]], waits: Callable[[Transient], None] | None = None) -> T:
-    """Return the call's result. Repeat the call after every Transient, without limit (cancel to stop).
+    """Return the result of `call`. Repeat it after every Transient, without limit, until the task is cancelled.
 
-    `waits` is called with the first Transient.
+    `waits` is called once, with the first Transient.
     """
     while True:
         try:
@@ -25,9 +25,9 @@ async def until_answered(call: Callable[[], Awaitable[T]], waits: Callable[[Tran
 
 
 async def until_resource_available(call: Callable[[], Awaitable[T]]) -> T:
-    """Return the call's result. Repeat the call after every ResourceFull, without limit (cancel to stop).
+    """Return the result of `call`. Repeat it after every ResourceFull, without limit, until the task is cancelled.
 
-    Nothing is logged here: the store's adapter logs a full resource.
+    This function logs nothing, because the store's adapter logs a full resource.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Watch the event loop from outside of it: a thread checks whether the loop still runs callbacks.
+"""Watches the event loop from another thread, which checks whether the loop still runs callbacks.
 
 The thread needs the interpreter's lock. A C call that holds the lock and never returns stops the thread as well. So
 kernel timers watch the thread itself (`Watchdog`).
@@ -46,7 +46,10 @@ def _kill() -> None:
 
 
 def _aside(say: Callable[[], None]) -> None:
-    """Call `say` in a thread, and wait at most `_SAYING_S`: the loop may be blocked by a log that is not read."""
+    """Call `say`, which logs, in a new thread. Wait for it at most `_SAYING_S` seconds.
+
+    The log may block, because its reader may have stopped reading. That may also be what blocks the loop.
+    """
     saying = threading.Thread(target=say, name="stall-log", daemon=True)
     with suppress(RuntimeError):  # no thread can be started: continuing the watch matters more than the log line
         saying.start()
@@ -54,7 +57,7 @@ def _aside(say: Callable[[], None]) -> None:
 
 
 class _Event(ctypes.Structure):
-    """struct sigevent of Linux, for a timer that signals one thread."""
+    """The structure `struct sigevent` of Linux, for a timer that sends a signal to one thread."""
 
     _fields_ = (
         ("value", ctypes.c_void_p),
@@ -66,7 +69,7 @@ class _Event(ctypes.Structure):
 
 
 class _Times(ctypes.Structure):
-    """struct itimerspec."""
+    """The structure `struct itimerspec` of Linux: the first expiry of a timer, and its interval."""
 
     _fields_ = tuple((name, ctypes.c_long) for name in ("again_s", "again_ns", "first_s", "first_ns"))
 
@@ -78,13 +81,13 @@ _THREAD_ID: Final = 4
 class Watchdog:
     """Ends its own process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
 
-    No Python code runs for that. After `first_s` without re-arming, a kernel timer signals the thread, and the handler
-    is alarm() of the C library. `_LAST` seconds later SIGALRM comes, and its handler is _exit(). The process ends with
-    status 14. This also works for the first process of a container, which ignores signals without a handler. Before
-    that, faulthandler writes the stack of each thread to stderr.
+    No Python code runs to end the process. If the watchdog is not re-armed for `first_s` seconds, a kernel timer
+    signals the thread. The handler of the signal is alarm() of the C library. `_LAST` seconds later SIGALRM arrives,
+    whose handler is _exit(), so the process ends with status 14. Before that, faulthandler writes the stack of each
+    thread to stderr. This also works for the first process of a container, which ignores signals without a handler.
 
-    The first timer also fires when the process continues after a stop (SIGSTOP, a frozen container) of any length. The
-    thread then has `_LAST` seconds to re-arm both, so a process that was only stopped lives on.
+    The first timer also expires when the process continues after a stop (SIGSTOP, a frozen container). The thread then
+    has `_LAST` seconds to re-arm both timers, so a process that was only stopped is not ended.
     """
 
     def __init__(self, first_s: float) -> None:
@@ -94,7 +97,11 @@ class Watchdog:
 
     @contextmanager
     def armed(self) -> Iterator[Callable[[], None]]:
-        """Arm the watchdog for the `with` block, in the thread that runs it. Yield the function that re-arms it."""
+        """Arm the watchdog for the `with` block. Yield the function that re-arms it, to be called regularly.
+
+        The thread that enters the block is the one that is watched. If no timer can be created, log that and do
+        nothing.
+        """
         libc = self._libc
         event = _Event(None, _LAST, _THREAD_ID, threading.get_native_id())
         if libc.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
@@ -125,10 +132,10 @@ class Watchdog:
 
 @contextmanager
 def _dumping_at(number: int) -> Iterator[None]:
-    """Write the stacks of all threads to stderr at that signal, before its handler runs.
+    """Within the `with` block, let the signal `number` first write the stacks of all threads to stderr.
 
-    The file is opened again without blocking, so that a full pipe does not delay the handler. If that is impossible (a
-    socket), nothing is written.
+    Its handler runs after that. Stderr is opened a second time in non-blocking mode, so that a full pipe does not delay
+    the handler. If it cannot be opened, as for a socket, nothing is written.
     """
     try:
         file = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -144,10 +151,10 @@ def _dumping_at(number: int) -> Iterator[None]:
 
 
 class StallWatch:
-    """Logs where a stalled event loop is blocked, during the stall. Then calls `on_stall` on the loop with the stall's
-    seconds.
+    """Watches an event loop from a thread, and reports each stall of at least `least_s` seconds.
 
-    A delay below `least_s` is no stall. A process that was stopped as a whole stalled, too.
+    During the stall it logs where the loop is blocked. After the stall it calls `on_stall` on the loop with the stall's
+    seconds. If the whole process was stopped, that counts as a stall as well.
     """
 
     def __init__(
@@ -162,11 +169,14 @@ class StallWatch:
         dead: Callable[[], None] = _kill,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """Prepare the watch.
+        """Prepare the watch. `watching` starts it.
 
-        `stuck` is called with the loop's stack, on the thread and during the stall; by default it logs. After `dead_s`
-        more seconds in which the process ran and its loop did not, the thread calls `dead`, which by default kills the
-        process. With None it never does. `watchdog` watches the thread.
+        - `every_s`: the seconds between two checks.
+        - `stuck`: is called in the watching thread during a stall, with the loop's stack. By default it logs.
+        - `dead_s`: if the stall lasts this many seconds more, `dead` is called. Time in which the whole process was
+          stopped does not count. None: never.
+        - `dead`: by default kills the process.
+        - `watchdog`: watches the watching thread, None for no watchdog.
         """
         self._clock = clock
         self._on_stall = on_stall
@@ -217,7 +227,10 @@ class StallWatch:
                 loop.call_soon_threadsafe(self._on_stall, stood_s)
 
     def _await(self, sign: threading.Event, rearm: Callable[[], None]) -> None:
-        """Wait for the sign. Count the checks instead of seconds, since a process that was stopped is not dead."""
+        """Wait until the loop has set `sign`, which ends the stall. Call `dead` if that takes `dead_s` seconds.
+
+        The time is counted in checks, not by a clock. So the time in which the process was stopped does not count.
+        """
         if self._dead_s is not None:
             for _ in range(_LOOKS):
                 rearm()
@@ -230,9 +243,9 @@ class StallWatch:
 
 @contextmanager
 def ending_where_it_stands(clock: Clock) -> Iterator[None]:
-    """Kill this process if its event loop stalls for STALLED_S + DEAD_S during the `with` block.
+    """Kill this process if its event loop stalls for STALLED_S + DEAD_S seconds within the `with` block.
 
-    This also holds if the interpreter's lock is held all that time.
+    This works even if a C call holds the interpreter's lock during the whole stall.
     """
     watchdog = Watchdog(max(STALLED_S + DEAD_S - _LAST, 2 * STALLED_S))
     with StallWatch(clock, _stood, least_s=STALLED_S, dead_s=DEAD_S, watchdog=watchdog).watching():
@@ -244,7 +257,10 @@ def _stood(seconds: float) -> None:
 
 
 def unsaid(_: str) -> None:
-    """Do nothing with the stack of a stalled event loop: for a watch beside another one, which logs it."""
+    """Do nothing.
+
+    As `stuck` of a StallWatch it prevents a log line, because another watch of the loop logs the stall.
+    """
 
 
 def _where(thread: int) -> str:

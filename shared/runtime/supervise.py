@@ -1,7 +1,7 @@
 """Named background tasks, child processes and failpoints.
 
-Tasks end with their `with` block and cannot fail unseen. Child processes, such as the bundled NATS and etcd servers, do
-not outlive this process. Failpoints are for crash tests.
+Tasks end with their `with` block, and their failures cannot go unnoticed. Child processes, such as the bundled NATS and
+etcd servers, do not outlive this process. Failpoints are for crash tests.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ between fork and exec could do the same, but is not safe in a process with threa
 class Tasks:
     """Background tasks that end with their block: `async with Tasks() as tasks: tasks.start("name", coroutine)`.
 
-    When the `with` block ends, the tasks still running are cancelled and awaited. The first task that fails cancels the
-    block and the other tasks, and its exception is raised from the block. Several failures are raised as one group. A
-    cancellation of the task that runs the block prevails over any failure. Otherwise a caller that retries after a
-    failure would never end.
+    At the end of the block, the tasks that still run are cancelled and awaited. The first task that fails cancels the
+    block and the other tasks, and the block raises its exception. Several failures are raised as one exception group.
+    If the task that runs the block was cancelled, the block raises CancelledError instead of any failure. Otherwise a
+    caller that retries after a failure could not be cancelled.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,10 @@ class Tasks:
             raise failed
 
     def start(self, name: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Start `work` as a task of that name. It runs until it ends, or is cancelled when the `with` block ends."""
+        """Start `work` as a task with this name, and return the task.
+
+        It is cancelled if it still runs at the end of the block. Raise RuntimeError if the block has ended.
+        """
         try:
             task = self._group.create_task(work, name=name)
         except RuntimeError:  # the block is over
@@ -95,12 +98,12 @@ class Tasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel every running task. The end of the `with` block waits for them."""
+        """Cancel every running task, and return at once. The end of the `with` block waits for them."""
         for task in self._running:
             task.cancel()
 
     async def ended(self) -> None:
-        """Wait until none of the tasks runs any more."""
+        """Wait until no task runs, including tasks that are started meanwhile."""
         while self._running:
             await asyncio.wait(set(self._running))
 
@@ -112,15 +115,19 @@ class Tasks:
 
 
 def _cancels() -> int:
-    """Return the pending cancellations of the current task. TaskGroup and timeout undo their own."""
+    """Return the number of pending cancellations of the current task (`Task.cancelling`), 0 outside of a task.
+
+    TaskGroup and timeout undo their own cancellations, so these no longer count afterwards.
+    """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up: asyncio.Event) -> None:
-    """Run `work` until it ends. Once it has set `up`, it must itself end when `stop` is set.
+    """Run `work` until it ends. If `stop` is set before `up`, cancel `work`.
 
-    If `stop` is set earlier, cancel `work`: it may be waiting for a server that never answers.
+    `work` sets `up` when it has started. From then on it must itself end when `stop` is set. Before that it may wait
+    for a server that never answers.
     """
     async with Tasks() as tasks:
         working, stopping = tasks.start("work", work), tasks.start("stop", stop.wait())
@@ -131,10 +138,10 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up
 
 
 def dying_with(parent: int) -> list[str]:
-    """Return the start of a command line that makes the kernel kill the command when the process `parent` dies.
+    """Return a command prefix. A command that begins with it is killed by the kernel when the process `parent` dies.
 
-    It is empty on other systems than Linux. The kernel watches the *thread* that starts the command. Start it from one
-    that lives as long as the process.
+    The kernel watches the *thread* that starts the command, so start it from a thread that lives as long as the
+    process. The prefix is empty on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return []
@@ -144,7 +151,7 @@ def dying_with(parent: int) -> list[str]:
 def close_on_exec() -> None:
     """Mark inherited file descriptors (such as a lock's) so that child processes get them only if passed explicitly.
 
-    Standard input, output and error stay inheritable. Python marks descriptors opened later by itself.
+    Standard input, output and error stay inheritable. Python itself marks the descriptors that it opens later.
     """
     with suppress(FileNotFoundError):  # a system without /dev/fd
         for name in os.listdir("/dev/fd"):
@@ -154,7 +161,7 @@ def close_on_exec() -> None:
 
 
 class Process(Protocol):
-    """A child process of this one, such as a `subprocess.Popen`."""
+    """A child process of this process, with the methods of `subprocess.Popen` that are used here."""
 
     @property
     def pid(self) -> int: ...
@@ -190,14 +197,20 @@ async def process_end(process: Process) -> int:
 
 
 class BundledServer:
-    """The process of a bundled server (NATS or etcd), with a folder of its own. It dies with this process.
+    """A bundled server (NATS or etcd) that runs as a child process with its own folder. It dies with this process.
 
-    The kernel's parent-death signal is bound to the *thread* that started it, so start it from the main thread. It is
-    not bound to an event loop. It has its own session, so that Ctrl-C at the terminal does not reach it.
+    Start it from the main thread, because the kernel kills it when the *thread* that started it ends. It is not bound
+    to an event loop. It has its own session, so Ctrl-C at the terminal does not reach it. A subclass implements the
+    start.
     """
 
     def __init__(self, name: str, folder: Path, *, stop_s: float, inherit: tuple[int, ...]) -> None:
-        """Prepare the server. `inherit`: descriptors that it holds open while it lives, such as a lock's."""
+        """Prepare the server, without starting it.
+
+        - `name`: the server's name, for messages and the name of its output file.
+        - `stop_s`: the seconds that `stop` waits before it kills the server.
+        - `inherit`: file descriptors that the server inherits and keeps open while it runs, such as a lock's.
+        """
         self.name: Final = name
         self._folder = folder.absolute()
         self._stop_s = stop_s
@@ -209,14 +222,15 @@ class BundledServer:
 
     @property
     def folder(self) -> Path:
-        """The folder in which the server keeps all its files. Mode 0700."""
+        """The folder with all files of the server. Its mode is 0700."""
         return self._folder
 
     @property
     def output(self) -> Path:
-        """The file of the server's standard output. The server appends, so the file may be truncated while it runs.
+        """The file with the server's standard output and error.
 
-        The server's own log is another file, which it bounds by itself.
+        It may be truncated while the server runs, which appends to it. The server's own log is another file, whose size
+        the server limits.
         """
         return self._folder / f"{self.name}.out"
 
@@ -226,7 +240,10 @@ class BundledServer:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     async def stop(self) -> None:
-        """Ask the server to end (SIGTERM), and kill it if it has not ended after `stop_s` seconds."""
+        """Send SIGTERM to the server, and kill it if it has not ended after `stop_s` seconds.
+
+        Return when it has ended.
+        """
         process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -238,7 +255,7 @@ class BundledServer:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the server by SIGKILL, if it runs, and reap it."""
+        """Kill the server with SIGKILL if it runs, and reap it."""
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
@@ -246,14 +263,21 @@ class BundledServer:
             process.wait()
 
     async def exited(self) -> int:
-        """Wait until the server has ended. Return its exit status, negative for a signal."""
+        """Wait until the server has ended. Return its exit status, negative for a signal.
+
+        Raise Unusable if it was not started.
+        """
         if self._process is None:
             raise Unusable(f"{self.name} was not started")
         return await process_end(self._process)
 
     @contextmanager
     def _starting(self, executable: Path) -> Iterator[None]:
-        """Kill the process if the start fails. Raise Unusable for an OSError."""
+        """Create the folder.
+
+        Within the `with` block, in which the caller starts the server, kill the process after any error. Raise Unusable
+        for an OSError, or if the server runs already. `executable` is named in the message.
+        """
         if self.pid is not None:
             raise Unusable(f"the {self.name} in {self._folder} is already running as process {self.pid}")
         try:
@@ -281,7 +305,10 @@ class BundledServer:
             )
 
     def _ended(self) -> bool:
-        """Return True if the process has exited by itself. Raise Transient if a signal ended it."""
+        """Return True if the process has exited by itself, False if it runs or was not started.
+
+        Raise Transient if a signal ended it.
+        """
         status = None if self._process is None else self._process.poll()
         if status is not None and status < 0:
             raise Transient(f"{self.name} was killed by {signal.Signals(-status).name} while it started")
@@ -289,7 +316,10 @@ class BundledServer:
 
 
 def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
-    """Return the last `lines` lines of a log file, read from its last `within` bytes; none if there is no such file."""
+    """Return the last `lines` lines of a log file. Read only its last `within` bytes.
+
+    Return no lines if it does not exist.
+    """
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - within))
@@ -299,13 +329,17 @@ def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
 
 
 def no_failpoint(name: str) -> None:
-    """Do nothing at the step `name`. This is the failpoint of every process that is not in a crash test."""
+    """Do nothing. This is the failpoint of every process that is not in a crash test.
+
+    `name` is the step just finished.
+    """
 
 
 def failpoint_of(environment: Mapping[str, str]) -> Failpoint:
-    """Return the failpoint that the variable `ORB_FAILPOINT="name:count"` sets, or `no_failpoint` if it is not set.
+    """Return the failpoint that the variable `ORB_FAILPOINT="step:count"` sets, or `no_failpoint` without it.
 
-    It kills this process by SIGKILL at the count-th pass of the step `name`. Raise ValueError for any other text.
+    The failpoint kills this process with SIGKILL when it is called for the count-th time with the name `step`. Without
+    a count, this is the first time. Raise ValueError if the variable has another form.
     """
     setting = environment.get(FAILPOINT)
     if not setting:

@@ -1,12 +1,13 @@
-"""Wake waiting tasks: a revision number that grows, and the wait for a greater one."""
+"""Wakes waiting tasks by a revision number that grows with each notification."""
 
 import asyncio
 
 
 class WakeUp:
-    """A revision number that grows with each `notify`, and the wait for that.
+    """A revision number that grows with each `notify`, and a wait for its growth.
 
-    A task reads `revision`, examines what it works on, and waits for a greater one. So it misses no notification.
+    A task first reads `revision`, then examines what it works on, and then waits until the revision has grown. So it
+    misses no notification.
     """
 
     def __init__(self) -> None:
@@ -14,13 +15,16 @@ class WakeUp:
         self._grown = asyncio.Event()
 
     def notify(self) -> None:
-        """Raise the revision, and wake all tasks that wait for that."""
+        """Increment the revision, and wake all tasks that wait in `changed`."""
         self.revision += 1
         self._grown.set()
         self._grown.clear()
 
     async def changed(self, after: int, wait_s: float | None = None) -> bool:
-        """Wait until the revision differs from `after`. Return False if it does not within `wait_s` seconds."""
+        """Wait until the revision differs from `after`. Return True then, and False if `wait_s` seconds pass before.
+
+        None for `wait_s` means no limit.
+        """
         try:
             async with asyncio.timeout(wait_s):
                 while self.revision == after:
