@@ -1,8 +1,8 @@
 """The first migration: creates all tables of the first release.
 
 The statements are plain SQL, so that later changes of the program cannot change this migration. Never edit it after the
-release. A later migration may only add tables and columns (docs/decisions/0018). A migration's revision is the name of
-its file.
+release. A later migration may only add to the schema (docs/decisions/0018). A migration's revision is the name of its
+file.
 """
 
 from alembic import op

@@ -1,5 +1,5 @@
 """The versioned messages between processes, with their subjects, and the records that members share.
 
-A peer may be older or newer. Unknown fields are ignored, an undecodable message becomes a dead letter, and no message
-carries a wall-clock deadline.
+A peer may run an older or newer release. Unknown fields are ignored. A message that cannot be decoded becomes a dead
+letter. No message carries a wall-clock deadline.
 """

@@ -1,4 +1,4 @@
-"""The members' desired state as the leader publishes it through the coordinator, to and from the published records."""
+"""Encodes and decodes the records by which the leader publishes the members' desired state through the coordinator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from shared.wire.messages import Malformed
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """The hot configuration with its revision, and the members that are to drain."""
+    """The hot configuration with its revision, and the members that must drain."""
 
     config: StoredConfig
     drains: Drains
@@ -26,11 +26,10 @@ NOTHING_SAID: Final = DesiredState(StoredConfig(0, AS_STARTED), Drains())
 
 
 def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) -> tuple[DesiredState, list[str]]:
-    """Return the desired state (hot configuration and drains) that the records in `snapshot` publish. Return also a
-    message for each record that cannot be read.
+    """Return the desired state that the records in `snapshot` publish, and a message for each unreadable record.
 
-    If a record is absent or unreadable, its part keeps its value from `before`. So a coordinator that lost
-    everything, or a record of an unsupported version, reverts nothing.
+    If a record is missing or unreadable, keep its part of `before` (the hot configuration or the drains). So nothing is
+    reverted by a coordinator that lost all data, or by a record of an unsupported version.
     """
     state, complaints = before, []
     try:
@@ -47,19 +46,19 @@ def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) ->
 
 
 def config_record(stored: StoredConfig) -> bytes:
-    """Return the hot configuration as the bytes published under the key `SETTINGS`."""
+    """Encode the hot configuration as the record for the key `SETTINGS`."""
     return encode_record(
         ConfigRecord(msgspec.Raw(stored.text.encode()), stored.changed_at_ms, stored.changed_by, stored.revision)
     )
 
 
 def drains_record(drains: Drains) -> bytes:
-    """Return the members to drain as the bytes published under the key `DRAINS`."""
+    """Encode the members that must drain as the record for the key `DRAINS`."""
     return encode_record(ConfigRecord(msgspec.Raw(msgspec.json.encode(drains))))
 
 
 def config_of(entry: Entry) -> StoredConfig:
-    """Return the hot configuration in the coordinator's entry. Raise Malformed if it holds none."""
+    """Return the hot configuration from the entry of the key `SETTINGS`. Raise Malformed if it cannot be decoded."""
     record = decode_record(ConfigRecord, entry.value)
     try:
         config = decode_config(bytes(record.value))
@@ -69,7 +68,10 @@ def config_of(entry: Entry) -> StoredConfig:
 
 
 def drains_of(entry: Entry) -> Drains:
-    """Return the members to drain in the coordinator's entry. Raise Malformed if it holds none."""
+    """Return the members that must drain from the entry of the key `DRAINS`.
+
+    Raise Malformed if it cannot be decoded.
+    """
     record = decode_record(ConfigRecord, entry.value)
     try:
         return msgspec.json.decode(bytes(record.value), type=Drains)
@@ -78,12 +80,12 @@ def drains_of(entry: Entry) -> Drains:
 
 
 def exclusions_record(revision: int, targets: Sequence[str]) -> bytes:
-    """Return the exclusions in force as the bytes published under the key `EXCLUSIONS`."""
+    """Encode the exclusions in force as the record for the key `EXCLUSIONS`. `targets` are in canonical form."""
     return encode_record(ConfigRecord(msgspec.Raw(msgspec.json.encode(targets)), revision=revision))
 
 
 def exclusions_of(entry: Entry) -> Exclusions:
-    """Return the exclusions in the coordinator's entry. Raise Malformed if it holds none."""
+    """Return the exclusions from the entry of the key `EXCLUSIONS`. Raise Malformed if it cannot be decoded."""
     record = decode_record(ConfigRecord, entry.value)
     try:
         return Exclusions(record.revision, msgspec.json.decode(bytes(record.value), type=list[str]))

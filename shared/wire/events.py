@@ -1,7 +1,7 @@
-"""Events that happened in the cluster, published on `events.<kind>.<id>` as JSON, since users read the stream as well.
+"""Events that happened in the cluster, published as JSON on `events.<kind>.<id>`. Users may read the stream as well.
 
-Unknown fields are ignored and unknown kinds may come. An event is published at most once and may be missing: the facts
-are in the database, or in the coordinator.
+Unknown fields are ignored, and kinds that are unknown may arrive. An event is published at most once and may be
+missing. The facts are in the database or in the coordinator.
 """
 
 import re
@@ -20,10 +20,11 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class EventKind(StrEnum):
-    """The kind of an event. Each kind has subjects of its own.
+    """The kind of an event. Each kind has its own subjects.
 
-    An event's `about` is the id of a crawl (the first three kinds), a partition (ALARM), a member (the next four), a
-    key (CONFIG) or a schedule.
+    The kind decides what an event's `about` is. CRAWL, PROGRESS, DEAD_LETTER: the id of a crawl. ALARM: a partition.
+    MASTER, WORKER, LEADER, RESOURCE_PRESSURE: the id of a member. CONFIG: what was changed, such as `settings` or
+    `exclusions`. SCHEDULE: the id of a schedule.
     """
 
     CRAWL = "crawl"
@@ -42,9 +43,11 @@ OF_A_CRAWL: Final = (EventKind.CRAWL, EventKind.PROGRESS, EventKind.DEAD_LETTER)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_defaults=True):
-    """Something that happened in the cluster. `about`: the id of what it concerns (EventKind).
+    """Something that happened in the cluster. `about` is the id of what the event concerns (see EventKind).
 
-    `at_ms`: when the master `member` noticed it. `crawl`: the crawl's name, if it concerns one.
+    - `action`: what happened, such as `started`. `data`: details, by name.
+    - `at_ms`: when the master `member` noticed it (Unix ms).
+    - `crawl`: the name of the crawl, empty if the event concerns none.
     """
 
     kind: str
@@ -57,9 +60,9 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_d
 
 
 def event_subject(kind: str, about: str) -> str:
-    """Return the subject on which an event is published.
+    """Return the subject on which an event of this kind about this id is published.
 
-    A character not allowed in a subject is written as `=` and its code point.
+    In `about`, each character other than a letter, digit, `_` or `-` is written as `=` and its code point in hex.
     """
     return f"events.{kind}.{_UNFIT.sub(lambda match: f'={ord(match[0]):X}', about)}"
 

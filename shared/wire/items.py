@@ -1,9 +1,9 @@
-"""Items on `items.<crawl id>`: the live feed for users' own consumers, and the source of the table of items.
+"""Messages with items on `items.<crawl id>`: a live feed for users' programs, and the source of the table of items.
 
-They are JSON, as events are, since users read them too. Unknown fields are ignored. A field may only be added with a
-default. A message holds whole pages: the items of a page are never divided between two messages. A message may come
-twice, and a page that is fetched again comes again. Of several entries of a page the one with the greatest `fetch`
-applies; an item that it does not list is deleted. The ids of items stay the same.
+They are JSON, since users read them too. Unknown fields are ignored. A field may only be added with a default. The
+items of one page are never divided between two messages. A message may arrive twice, and a page that is fetched again
+is sent again. If a page has several entries, the one with the greatest `fetch` is valid, and an item that is not in it
+is deleted. An item keeps its id.
 """
 
 import re
@@ -31,7 +31,11 @@ _MOST: Final = 2**63 - 1
 
 
 class ItemEntry(msgspec.Struct, frozen=True):
-    """An item in a message. `id`: 32 hex digits, unique in the crawl. `data`: field -> a value, null or a list."""
+    """An item in a message. `id` is 32 hex digits, unique in the crawl.
+
+    `rule` is the name of the rule that found the item. `data` is a JSON object with the item's fields. The value of a
+    field is a single value, null or a list.
+    """
 
     id: str
     rule: str
@@ -41,9 +45,9 @@ class ItemEntry(msgspec.Struct, frozen=True):
 class PageEntry(msgspec.Struct, frozen=True):
     """The items of one fetched page in a message. `page` is the page's id in the API.
 
-    `fetch` identifies the fetch as `lease-grant`, two numbers that grow with later fetches. `at_ms` (Unix) is when it
-    was fetched, by the worker's clock. `labels` and `source` are those of the seed from which the page was found; a
-    page without them has neither field.
+    - `fetch`: identifies the fetch as `lease-grant`, two numbers. A later fetch has greater ones.
+    - `at_ms`: when the page was fetched, in Unix milliseconds by the worker's clock.
+    - `labels`, `source`: those of the seed from which the page was found. The fields are absent if the seed has none.
     """
 
     page: str
@@ -56,7 +60,7 @@ class PageEntry(msgspec.Struct, frozen=True):
 
 
 class Items(msgspec.Struct, frozen=True, tag_field="type", tag="items/1", omit_defaults=True):
-    """A message with the items of some pages of one crawl. `name` is the crawl's name."""
+    """A message with the items of one or more pages of one crawl. `name` is the crawl's name, `crawl` its id."""
 
     crawl: int
     name: str
@@ -72,12 +76,15 @@ decode_message: Final[Callable[[bytes], Items]] = decoder(Items, msgspec.json.De
 
 
 def items_subject(crawl_id: CrawlId) -> str:
-    """Return the subject of messages with a crawl's items."""
+    """Return the subject on which the items of a crawl are published."""
     return f"items.{crawl_id}"
 
 
 def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> Iterator[bytes]:
-    """Yield messages with these pages' items, in their order. Each is of one page, or at most `MAX_BYTES` long."""
+    """Yield encoded messages with the items of these pages, in order. `name` is the crawl's name.
+
+    A message with several pages has at most `MAX_BYTES` bytes. A larger page is a message by itself.
+    """
     entries: list[PageEntry] = []
     size = 0
     for page in pages:
@@ -93,7 +100,7 @@ def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> It
 
 
 def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
-    """Return the crawl and the pages of a message of the stream of items. Raise Malformed if it is not valid."""
+    """Return the crawl's id and the pages from a message of the stream `ITEMS`. Raise Malformed if it is not valid."""
     message = decode_message(data)
     if not 0 < message.crawl <= _MOST:
         raise Malformed(f"there is no crawl {message.crawl}")
@@ -104,7 +111,7 @@ def decode_items(data: bytes) -> tuple[CrawlId, list[PageItems]]:
 
 
 def crawl_of(data: bytes) -> CrawlId:
-    """Return the crawl that a message of items names, 0 if the message cannot be read."""
+    """Return the id of the crawl from a message with items, 0 if the message is not valid."""
     try:
         return decode_items(data)[0]
     except Malformed:

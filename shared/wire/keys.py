@@ -1,8 +1,8 @@
-"""The keys of a cluster in the coordinator (etcd), and the records in them.
+"""The keys of a cluster in the coordinator (etcd), and the records that are stored under them.
 
 Records are JSON, so that an operator can read them with the coordinator's own tools. Unknown fields are ignored. A
-field may only be added with a default. No record carries a deadline. `*_at_ms` dates an event, in Unix milliseconds by
-the writer's clock.
+field may only be added with a default. No record carries a deadline. A field `*_at_ms` is the time of an event, in Unix
+milliseconds by the writer's clock.
 """
 
 import re
@@ -25,9 +25,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Makes and reads the coordinator's keys of one cluster. Prefixes end in a slash.
+    """Builds and parses the coordinator's keys of one cluster. Each prefix ends in a slash.
 
-    A name is 1 to 64 of `A-Za-z0-9._-`, beginning and ending with a letter or digit; else ValueError.
+    A method that builds a key raises ValueError for an invalid name. A valid name is 1 to 64 characters of
+    `A-Za-z0-9._-`, with a letter or digit at both ends.
     """
 
     cluster: str
@@ -41,42 +42,42 @@ class Keys:
 
     @property
     def leader(self) -> str:
-        """The key of the leader (LeaderRecord)."""
+        """The key of the leader's record (LeaderRecord)."""
         return f"{self.root}leader"
 
     @property
     def epoch(self) -> str:
-        """The key of the epoch: how often the coordinator was replaced (EpochRecord)."""
+        """The key of the cluster's epoch, which rises when the coordinator was replaced (EpochRecord)."""
         return f"{self.root}epoch"
 
     @property
     def public_suffixes(self) -> str:
-        """The key of the public suffix list, which assigns hosts to partitions (`encode_suffixes`)."""
+        """The key of the public suffix list, by which hosts are assigned to partitions (see `encode_suffixes`)."""
         return f"{self.root}public_suffixes"
 
     @property
     def masters(self) -> str:
-        """The prefix of the keys of live masters (MemberRecord)."""
+        """The prefix of the keys of live masters, one for each (MemberRecord)."""
         return f"{self.root}masters/"
 
     @property
     def workers(self) -> str:
-        """The prefix of the keys of live workers (MemberRecord)."""
+        """The prefix of the keys of live workers, one for each (MemberRecord)."""
         return f"{self.root}workers/"
 
     @property
     def partitions(self) -> str:
-        """The prefix of the keys of partitions' owners (PartitionRecord)."""
+        """The prefix of the keys of partitions, each with its owner (PartitionRecord)."""
         return f"{self.root}partitions/"
 
     @property
     def crawls(self) -> str:
-        """The prefix of the keys of published specs (CrawlRecord)."""
+        """The prefix of the keys of crawls, each with its published spec (CrawlRecord)."""
         return f"{self.root}crawls/"
 
     @property
     def configuration(self) -> str:
-        """The prefix of the keys of the members' desired state (ConfigRecord)."""
+        """The prefix of the keys `SETTINGS`, `DRAINS` and `EXCLUSIONS`: the members' desired state (ConfigRecord)."""
         return f"{self.root}config/"
 
     def master(self, member: str) -> str:
@@ -95,7 +96,7 @@ class Keys:
         return self.configuration + _named("setting", name)
 
     def master_of(self, key: str) -> str | None:
-        """Return the name of the master whose key this is, None for any other key.
+        """Return the name of the master that the key belongs to. Return None for any other key.
 
         `worker_of`, `partition_of` and `crawl_of` do the same for the keys of workers, partitions and crawls.
         """
@@ -114,7 +115,7 @@ class Keys:
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The leader's id, and the address of its HTTP API for the other masters."""
+    """The leader's id, and the address at which other masters reach its HTTP API."""
 
     id: str
     address: str
@@ -123,9 +124,11 @@ class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live master or worker.
 
-    Workers have `pool`, `capacity` (visits at once) and `allow_net` (networks it opens to crawls that name them).
-    Masters have `address`. `endpoints`: `host:port` of its own servers and of those that it uses (such as the
-    database), which no crawl may reach.
+    - `address`: of a master only, where its HTTP API is reached.
+    - `pool`, `capacity` and `allow_net`: of a worker only. `capacity` is how many visits it can have at once.
+      `allow_net` has the private networks that it may reach for crawls that name them.
+    - `endpoints`: each `host:port` of its own servers and of servers that it uses, such as the database. No crawl may
+      reach them.
     """
 
     id: str
@@ -140,10 +143,11 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The owner of a partition. Its term is (epoch, coordinator's revision of this record).
+    """The owner of a partition. Its term is (epoch, the coordinator's revision of this record).
 
-    Each write begins a new term, so the record is written only to assign an owner. `started_at_ms`: when the owner's
-    process started. A process restarted under the same id is another owner, since a term is claimed once.
+    Each write begins a new term, so the record is written only to assign an owner. `started_at_ms` is when the owner's
+    process started. A process that was restarted under the same id counts as another owner, because a term can be
+    claimed only once.
     """
 
     owner: str
@@ -151,18 +155,18 @@ class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at_ms: int
 
     def term(self, revision: int) -> Term:
-        """Return the owner's term. `revision` is the coordinator's revision of this record."""
+        """Return the owner's term. `revision` is the coordinator's revision of the last write of this record."""
         return term_of(self.epoch, revision)
 
 
 class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The epoch of this coordinator: a leader raises it if it is missing or below the database's."""
+    """The epoch of the cluster. A leader raises it if the coordinator was replaced or has no epoch."""
 
     epoch: int
 
 
 class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What workers need of a crawl: its active spec at a revision, and whether it is paused or deleted (`gone`).
+    """What workers need of a crawl: the active spec and its revision, and whether it is paused or deleted (`gone`).
 
     `partitions` is the cluster's number of partitions, which determines the owner of a link.
     """
@@ -175,11 +179,11 @@ class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of the members' desired state: under `SETTINGS` a shared.domain.ops.config.HotConfig, under `DRAINS` a
-    Drains, under `EXCLUSIONS` the list of the targets in force.
+    """A part of the members' desired state. The key decides which part `value` is.
 
-    `revision` is the database's number of the configuration or exclusions, which outlives a coordinator. Drains have
-    none.
+    - `SETTINGS`: a shared.domain.ops.config.HotConfig. `DRAINS`: a Drains. `EXCLUSIONS`: the list of targets in force.
+    - `revision`: the database's revision of the configuration or of the exclusions, 0 for drains. It continues if the
+      coordinator is replaced.
     """
 
     value: msgspec.Raw
@@ -199,12 +203,12 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the record as the JSON to store under its key."""
+    """Encode the record as JSON, to be stored under its key."""
     return _encoder.encode(record)
 
 
 def decode_record(kind: type[R], value: bytes) -> R:
-    """Return the record of this kind in the value of a key. Raise Malformed if it holds none."""
+    """Decode the value of a key as a record of the type `kind`. Raise Malformed if it is not such a record."""
     try:
         record: R = _decoders[kind].decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -213,12 +217,12 @@ def decode_record(kind: type[R], value: bytes) -> R:
 
 
 def encode_suffixes(text: str) -> bytes:
-    """Return a public suffix list (the published file's text) as the compressed value of its key."""
+    """Compress the text of the public suffix list, to be stored under its key."""
     return zlib.compress(text.encode(), 9)
 
 
 def decode_suffixes(value: bytes) -> str:
-    """Return the public suffix list's text from the value of its key. Raise Malformed if it holds none."""
+    """Return the text of the public suffix list from the value of its key. Raise Malformed if it cannot be decoded."""
     try:
         return zlib.decompress(value).decode()
     except (zlib.error, UnicodeDecodeError) as error:
@@ -237,7 +241,7 @@ def _after(prefix: str, key: str) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number if it is written as we write it: no sign, no leading zero."""
+    """Return the number in a text. Return None if it has a sign, a leading zero or anything else than digits."""
     if text is None or not (text.isascii() and text.isdigit()) or (text != "0" and text.startswith("0")):
         return None
     return int(text)

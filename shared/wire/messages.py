@@ -16,18 +16,18 @@ from shared.domain.ops.watermarks import Pressure
 
 
 class Malformed(ValueError):
-    """The bytes are no valid message. A reader makes them a dead letter and continues."""
+    """The bytes are not a valid message. A reader stores them as a dead letter and continues."""
 
 
 # --- visits: owner -> worker ------------------------------------------------------------------------------------------
 
 
 class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One URL of a shard. `attempt` counts from 1; `hops` counts redirects since the last page or seed.
+    """One URL of a shard. `attempt` counts from 1. `hops` counts the redirects since the last page or seed.
 
-    A stored page has the sha1 of its payload (`digest`), and when its fetch began (`stored_ms`, Unix ms). An equal
-    payload is not stored again. With `etag` or `last_modified` the request is conditional.
-    `kind`: a shared.domain.frontier.states.UrlKind value. `extra`: how many hops beyond the scope it is.
+    If a page of the URL is stored, `digest` is the sha1 of its payload, and `stored_ms` is when its fetch began (Unix
+    ms). An equal payload is not stored again. With `etag` or `last_modified` the request is conditional. `kind` is a
+    shared.domain.frontier.states.UrlKind value. `extra` is the number of hops beyond the scope.
     """
 
     url: str
@@ -43,12 +43,12 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
-    """URLs of one host of one crawl, leased together and sent to a worker: at most 500.
+    """At most 500 URLs of one host of one crawl, which are leased together and sent to a worker.
 
-    `spec` is the spec's revision that the shard was made under. A worker that knows only an older one waits. It never
-    takes "absent" for "deleted". `delay_ms` is the wait between the end of a response and the start of the next
-    request. `contexts`: the distinct contexts of seeds that its URLs have; `context_of`: the number of each URL's
-    context, from 1, 0 for none. Both are empty if no URL has one.
+    `spec` is the revision of the spec with which the shard was made. A worker that has only an older one waits.
+    `delay_ms` is the wait between the end of a response and the start of the next request. `contexts`: the distinct
+    seed contexts of its URLs. `context_of`: for each URL, its context's number from 1, 0: none. Both are empty if no
+    URL has a context.
     """
 
     lease: int
@@ -67,7 +67,10 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_defaults=True):
-    """A worker's request for a grant to fetch the rest of a lease. `holder` names the visit; a repeat is harmless."""
+    """A worker's request for a grant to fetch the remaining URLs of a lease. A repeat is harmless.
+
+    `delivery` is the broker's number of deliveries of the shard. `holder` identifies the visit.
+    """
 
     lease: int
     delivery: int
@@ -75,7 +78,10 @@ class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_d
 
 
 class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit_defaults=True):
-    """A worker's request to prolong a grant. The answer is `Gone`, or `Go` without `remaining` and `not_before_ms`."""
+    """A worker's request to prolong a grant.
+
+    The answer is `Gone`, or a `Go` without `remaining` and `not_before_ms`.
+    """
 
     lease: int
     grant: int
@@ -85,9 +91,10 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
     """An owner's answer: a grant to fetch the URLs at the positions `remaining` of the shard.
 
-    The first request may start `not_before_ms` after this answer arrived. None may start later than `expires_ms` after
-    the *question was sent*, by the worker's clock that counts suspended time. `delay_ms` is the host's present delay;
-    the longer of it and the shard's applies. `stop`: start no further request, and hand back what is left.
+    The first request may start `not_before_ms` after this answer arrived. No request may start later than `expires_ms`
+    after the *question was sent*, by a clock of the worker that counts suspended time. `delay_ms` is the host's present
+    delay. The longer one of this and the shard's delay applies. `stop`: start no further request, and return the
+    remaining URLs.
     """
 
     grant: int
@@ -99,13 +106,13 @@ class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_default
 
 
 class Wait(msgspec.Struct, frozen=True, tag_field="type", tag="wait/1", omit_defaults=True):
-    """An owner's answer: no grant yet. The worker hands the shard back, so that it is delivered again after `ms`."""
+    """An owner's answer: no grant yet. The worker returns the shard to the broker for a redelivery after `ms`."""
 
     ms: int
 
 
 class Gone(msgspec.Struct, frozen=True, tag_field="type", tag="gone/1", omit_defaults=True):
-    """An owner's answer: the lease is over. The worker acknowledges the shard to the broker and drops it."""
+    """An owner's answer: the lease no longer exists. The worker acknowledges the shard to the broker and drops it."""
 
 
 class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/1", omit_defaults=True):
@@ -116,7 +123,7 @@ class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the archive has a stored response: segment (WARC file) name, offset and length in bytes."""
+    """The place of a stored response in the archive: the segment (WARC file), and offset and length in bytes."""
 
     segment: str
     offset: int
@@ -124,7 +131,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Links of a page excluded for one reason: their number, and the truncated URLs of some.
+    """The links of a page that were excluded for one reason: their number `n`, and some of their URLs, truncated.
 
     `reason` is a shared.domain.crawl.scope.ExclusionReason value, or one of shared.domain.explain.excluded_links.
     """
@@ -137,16 +144,17 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of one URL of a shard.
 
-    - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status or 0.
-    - `reason`: a failure kind, an exclusion reason or empty.
-    - `digest`: the payload's sha1 (20 bytes) or empty; `size`: the payload in bytes.
-    - `links`: the outlinks in scope; `found`: all outlinks of the page (-1: not counted); `left_out`: those excluded.
-    - `retry_after_ms`: what the server requested (-1: nothing).
-    - `entries`: the entries of a sitemap or feed; -1 for everything else.
-    - `truncated`: why the body is incomplete, empty if it is whole. It is a shared.domain.web.fetch.Truncation value,
-      `decoded` if only a part was read, or `undecodable` if its coding breaks off.
-    - `mark`: a hash of the page's text or items, if the crawl compares them; else empty.
-    - `not_indexed`: a shared.domain.web.robots.NotIndexed value if a page belongs in no list or export, else empty.
+    - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status, or 0.
+    - `reason`: a failure kind, an exclusion reason, or empty.
+    - `digest`: the payload's sha1 (20 bytes), or empty; `size`: the payload in bytes.
+    - `links`: the number of outlinks in scope; `found`: of all outlinks (-1: not counted); `left_out`: those excluded.
+    - `retry_after_ms`: the wait that the server requested (-1: none).
+    - `entries`: the number of entries of a sitemap or feed; -1 for everything else.
+    - `truncated`: why the body is incomplete, empty if it is complete. It is a shared.domain.web.fetch.Truncation
+      value, `decoded` if only a part was read, or `undecodable` if decompression failed.
+    - `mark`: a hash of the page's text or items if the crawl compares them, else empty.
+    - `not_indexed`: the shared.domain.web.robots.NotIndexed value if the page must not be in lists and exports, else
+      empty.
     """
 
     fingerprint: bytes
@@ -175,10 +183,10 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a visit measured of its host. `crawl_delay_ms` is that of robots.txt (-1: none).
+    """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
-    `failure` is set if the host itself could not be visited (robots.txt unreachable, name resolution, connection, 429,
-    503). It is a FailureKind or text like `http_503`. No URL's attempt is used up by it.
+    `failure` is set if the host itself could not be visited: robots.txt unreachable, a failed name resolution or
+    connection, 429 or 503. It is a FailureKind, or a text such as `http_503`. It uses up no attempt of a URL.
     """
 
     crawl_delay_ms: int = -1
@@ -190,11 +198,12 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", omit_defaults=True):
-    """A worker's report on one lease: what became of its URLs, of some of them or of all (`final`).
+    """A worker's report on one lease: what became of some of its URLs.
 
-    The URLs in `not_attempted` (fingerprints) return to the queue. `quiet_ms` is the time from the end of the last
-    response to the making of this message (-1: no request was made): a lower bound of the host's idle time. `failed`:
-    the visit ended by an error of the worker's own. Its grant ends now, and counts as expired.
+    `final`: the visit is over, so the owner ends the lease. The URLs in `not_attempted` (fingerprints) return to the
+    queue. `quiet_ms` is how long before this message the last response ended (-1: no request was made), a lower bound
+    of the host's idle time. `failed`: the visit ended by an error of the worker itself. Its grant then ends now, and
+    counts as expired.
     """
 
     lease: int
@@ -210,10 +219,10 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A discovered URL. `hops`: how many redirects in a row led to it (0: an ordinary link or a seed).
+    """A discovered URL. `hops` is the number of redirects in a row that led to it (0: an ordinary link or a seed).
 
-    `kind`: what it was found as, a shared.domain.frontier.states.UrlKind value. `extra`: how many hops beyond the scope
-    it is.
+    `kind` is a shared.domain.frontier.states.UrlKind value: how it was found. `extra` is the number of hops beyond the
+    scope.
     """
 
     url: str
@@ -225,7 +234,10 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A page, named by `host_id` and `fingerprint`, with the links found on it. For seeds, `fingerprint` is empty."""
+    """A page, identified by `host_id` and `fingerprint`, and the links found on it.
+
+    For seeds, `fingerprint` is empty.
+    """
 
     host_id: int
     fingerprint: bytes
@@ -235,15 +247,15 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoveries/1", omit_defaults=True):
     """URLs found or seeded, all of one crawl and one partition, for the partition's owner.
 
-    A `producer` numbers its messages per (crawl, partition) from 1 (`n`) and publishes n + 1 only after n was
-    acknowledged. `total` is its running count of URLs, this message included. So the owner can drop a repeat, detect a
-    gap, and compute `accepted` from the messages alone. `contexts`: the distinct contexts of seeds that its origins
-    have; `context_of`: the number of each origin's context, from 1, 0 for none.
+    Each `producer` numbers its messages for a crawl and partition from 1 (`n`). It publishes n + 1 only after n was
+    acknowledged. `total` is its number of URLs so far, this message included. So the owner can drop a repeat, detect a
+    gap, and compute `accepted` from the messages alone.
 
-    `lastmods`: for each origin, when its links changed last by a sitemap or feed, in the order of its links (Unix
-    seconds, 0: not known). A list may be shorter than the links. Empty if nothing is known.
-
-    `of_set`: they are seeds that a seed set has got.
+    - `contexts`: the distinct seed contexts of its origins. `context_of`: for each origin, its context's number from 1,
+      0: none.
+    - `lastmods`: for each origin, when each link last changed by a sitemap or feed (Unix seconds, 0: unknown). A list
+      may be shorter than the links, if the other times are unknown. Empty if all are unknown.
+    - `of_set`: the URLs are seeds that were added to a seed set.
     """
 
     crawl: int
@@ -263,10 +275,10 @@ KEPT_BYTES: Final = 64 * 1024
 
 
 class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
-    """A report that a worker could not read a shard. It acknowledges the shard once this report is stored.
+    """A worker's report that it could not decode a shard. It acknowledges the shard once this report is stored.
 
-    `pool`, `host_id` and `slot` name its place, `sequence` its number in the pool's stream. `reason` describes the
-    defect. `data` is the beginning of its `size` bytes.
+    `pool`, `host_id` and `slot` are the shard's place, `sequence` its number in the pool's stream. `reason` describes
+    the defect. `data` is the beginning of the shard's `size` bytes.
     """
 
     pool: str
@@ -280,7 +292,7 @@ class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unread
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", omit_defaults=True):
-    """An operator's command to a partition's owner (shared.domain.frontier.commands), applied in order and once."""
+    """An operator's command (shared.domain.frontier.commands). A partition's owner applies each once, in order."""
 
     id: str
     crawl: int
@@ -292,11 +304,11 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", om
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1", omit_defaults=True):
-    """A worker's load and state, sent about every second: how many `visits` it can hold, and how many it holds.
+    """A worker's load and state, sent about every second.
 
-    `pulling`: it takes further visits. `in_flight`: requests under way. `config`: the revision of its hot
-    configuration. `pressure`: the resources that are nearly full, so that it takes no visit. `saturated`: its requests
-    use every slot, and as many wait for one.
+    `visits`: how many visits it can have; `busy`: how many it has. `pulling`: it takes further visits. `in_flight`: its
+    requests in progress. `config`: the revision of its hot configuration. `pressure`: the resources that are nearly
+    full, so that it takes no visit. `saturated`: its requests use every slot, and as many wait for one.
     """
 
     worker: str
@@ -317,15 +329,16 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
 
     @property
     def free(self) -> int:
-        """The number of further visits that the worker can take now, 0 while it takes none."""
+        """The number of further visits that the worker can take now. It is 0 if it takes none."""
         return max(0, self.visits - self.busy) if self.pulling and not self.saturated else 0
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1", omit_defaults=True):
     """A master's load and state, sent about every second and when it changes.
 
-    `partitions`: how many it believes to own. `shards`: how many URL shards are leased from them. `config`: the
-    revision of its hot configuration. `pressure`: the resources that are nearly full, so that it dispatches nothing.
+    `partitions`: how many it owns, by its own knowledge. `shards`: how many URL shards of them are leased. `config`:
+    the revision of its hot configuration. `pressure`: the resources that are nearly full, so that it dispatches
+    nothing.
     """
 
     master: str
@@ -339,7 +352,7 @@ class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1"
 
 
 class HostProgress(msgspec.Struct, frozen=True, array_like=True):
-    """A host of a crawl in work: the latency of its last fetch, its queued URLs, and how long it is still blocked."""
+    """A host that a crawl fetches now: the latency of its last fetch, its queued URLs, and the rest of its block."""
 
     host: str
     latency_ms: int
@@ -348,7 +361,7 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
-    """A host that is not asked for `wait_ms` more: shared.domain.explain.waits.HostWait, with times in ms."""
+    """A host that gets no request for the next `wait_ms`: a shared.domain.explain.waits.HostWait with times in ms."""
 
     host: str
     reason: str
@@ -365,9 +378,9 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
 
     - `counters`: the fields of shared.domain.frontier.store_model.Counters.
     - `tallies`: kind -> key -> count (kinds: status, failed, excluded).
-    - `state`: a CrawlState; `active_ms`: the time the crawl was worked on, over all runs.
-    - `waiting`: the first of the `hosts_waiting` hosts that wait; `standing`: no host is being fetched.
-    - `hosts_left_ms`: the time that the slowest host needs (-1: unknown).
+    - `state`: a CrawlState; `active_ms`: how long the crawl was worked on, over all runs.
+    - `waiting`: the first of the `hosts_waiting` hosts that wait; `standing`: no host gets requests now.
+    - `hosts_left_ms`: the time that the slowest host needs for its URLs (-1: unknown).
     """
 
     crawl: int
@@ -402,9 +415,9 @@ encode: "Final[Callable[[Message], bytes]]" = msgspec.msgpack.Encoder().encode
 
 
 def decoder(kind: Any, decode: Callable[..., Any] = msgspec.msgpack.Decoder) -> Callable[[bytes], Any]:
-    """Return a function that returns the message of this kind in some bytes, or raises Malformed if they hold none.
+    """Return a function that decodes bytes as a message of the type `kind`, and raises Malformed if they are not one.
 
-    `decode` is the class of the decoder: of MessagePack or of JSON.
+    `decode` is the msgspec class of the decoder: for MessagePack or for JSON.
     """
     read = decode(kind).decode
 

@@ -1,4 +1,4 @@
-"""The results of fetching robots.txt that workers share through the broker: their keys and their encoding."""
+"""The results of fetching robots.txt that workers share through the broker: their keys, and their encoding."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,7 +11,7 @@ from shared.wire.messages import decoder
 
 
 def robots_key(origin: str) -> str:
-    """Return the key under which workers share an origin's robots.txt: 32 characters for an origin of any length."""
+    """Return the key under which workers share the robots.txt of an origin: a hash of the origin in 32 hex digits."""
     return blake3(origin.encode()).hexdigest(length=16)
 
 

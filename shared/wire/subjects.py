@@ -34,7 +34,10 @@ def visits_filter(pool: str) -> str:
 
 
 def visit(pool: str, partition: Partition, host_id: int, slot: int) -> str:
-    """Return the subject of a URL shard. It holds one message at a time, so a host's slot is filled once."""
+    """Return the subject on which a URL shard is published. The stream stores one message for it at a time.
+
+    So each slot of a host has at most one shard in the queue.
+    """
     return f"visits.{pool}.{partition}.{host_id}.{slot}"
 
 
@@ -44,7 +47,10 @@ def visits_of(partition: Partition) -> str:
 
 
 def queued_visit(subject: str) -> QueuedVisit | None:
-    """Return the pool, host and slot that the subject of a URL shard names, None for any other subject."""
+    """Return the place in a queue (pool, host and slot) that a URL shard's subject names.
+
+    Return None for any other subject.
+    """
     match subject.split("."):
         case ["visits", pool, _, host_id, slot] if host_id.isdecimal() and slot.isdecimal():
             return QueuedVisit(pool, HostId(int(host_id)), int(slot))
@@ -53,29 +59,38 @@ def queued_visit(subject: str) -> QueuedVisit | None:
 
 
 def visit_origin(subject: str, sequence: int) -> VisitOrigin | None:
-    """Return where the URL shard with this subject and sequence is queued, None if it is not the subject of a shard."""
+    """Return where a URL shard is queued, from its subject and its sequence in the pool's stream.
+
+    Return None if the subject is not that of a URL shard.
+    """
     place = queued_visit(subject)
     partition = subject.split(".")[2] if place is not None else ""
     return VisitOrigin(Partition(int(partition)), place, sequence) if place and partition.isdecimal() else None
 
 
 def report(partition: Partition, kind: ReportKind) -> str:
-    """Return the subject of a partition's reports of one kind."""
+    """Return the subject on which reports of one kind to a partition's owner are published."""
     return f"reports.{partition}.{kind}"
 
 
 def command(partition: Partition) -> str:
-    """Return the subject of commands to a partition's owner. It reads them with the outcomes, in their order."""
+    """Return the subject on which commands to a partition's owner are published.
+
+    The owner reads commands together with outcomes, in the order of the stream.
+    """
     return f"reports.{partition}.command"
 
 
 def reports(partition: Partition, kind: ReportKind) -> tuple[str, ...]:
-    """Return the subjects that an owner reads as reports of one kind: the commands belong to the outcomes."""
+    """Return the subjects that a partition's owner reads as reports of one kind. Commands are read as outcomes."""
     return (report(partition, kind), command(partition)) if kind == "outcome" else (report(partition, kind),)
 
 
 def reported(subject: str) -> tuple[Partition, ReportKind]:
-    """Return the partition that a report's subject names, and the kind as which it is read."""
+    """Return the partition and the kind of report that a subject names.
+
+    The subject of a command has the kind `outcome`.
+    """
     _, partition, kind = subject.split(".")
     return Partition(int(partition)), "discovery" if kind == "discovery" else "outcome"
 
@@ -86,8 +101,8 @@ def owner(partition: Partition) -> str:
 
 
 def inbox(name: str) -> str:
-    """Return the first part of the subjects on which the process with this name receives answers.
+    """Return the prefix of the subjects on which the process with this name receives answers.
 
-    Names differ in it, also those with a dot. A worker's name is its id.
+    Each name has a different prefix, even if it contains a dot. A worker's name is its id.
     """
     return f"{INBOX}.{_NOT_IN_TOKEN.sub(lambda found: f'~{ord(found[0]):02x}', name)}"
