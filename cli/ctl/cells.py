@@ -1,4 +1,4 @@
-"""Convert single values to the text that people see. No function reads the clock: the current time is an argument."""
+"""Converts single values to the text that people see. No function reads the clock: the current time is an argument."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,10 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return any JSON value as the text of a table cell. None and an empty text, list or object become a dash."""
+    """Return any JSON value as the text of a table cell. None and an empty text, list or object become a dash.
+
+    Text that may control a terminal is escaped, as in `printable`.
+    """
     if value in (None, "", [], {}):
         return NONE
     match value:
@@ -94,7 +97,7 @@ def dated(text: object) -> str:
 
 
 def picked(path: str) -> Callable[[Any, Now], str]:
-    """Return a cell function, which shows the value at `path` (such as `fetch.status`) of a row.
+    """Return a cell function `(row, now)`: it returns the text of the value at `path` (as `fetch.status`) of a row.
 
     A missing value is a dash.
     """

@@ -32,17 +32,17 @@ def state_style(text: str) -> str:
 
 
 def age(path: str) -> Cell:
-    """Return a function that shows how long ago the time at `path` of a JSON object was."""
+    """Return a cell function, which returns how long ago the time at `path` of a row was, as `3h20m`."""
     return lambda row, now: now.since(_at(row, path))
 
 
 def left(path: str) -> Cell:
-    """Return a function that shows how long it is until the time at `path` of a JSON object."""
+    """Return a cell function, which returns how long it is until the time at `path` of a row, as `3h20m`."""
     return lambda row, now: now.until(_at(row, path))
 
 
 def number(path: str) -> Cell:
-    """Return a function that shows the number at `path` of a JSON object in groups of thousands."""
+    """Return a cell function, which returns the number at `path` of a row with thousands separated, as `1,204`."""
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -52,7 +52,7 @@ def number(path: str) -> Cell:
 
 
 def size(path: str) -> Cell:
-    """Return a function that shows the number of bytes at `path` of a JSON object, as `4.2 MB`."""
+    """Return a cell function, which returns the number of bytes at `path` of a row, as `4.2 MB`."""
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -127,7 +127,7 @@ def settings(row: Any, now: Now) -> str:
 
 
 def fields(path: str) -> Cell:
-    """Return a cell function, which shows the object at `path` of a row as `name=value ...`.
+    """Return a cell function, which returns the object at `path` of a row as `name=value ...`.
 
     Leave out nulls and empty lists.
     """

@@ -1,6 +1,7 @@
 """Finds the masters to use and their key: from flags, variables, or the contexts that `orb ctl login` stores in a file.
 
-A context is a name for a cluster's masters and their key. A stored key is sent only to the servers it was stored with.
+A context is a name for a cluster's masters and their key. A stored key is sent only to the masters that were stored
+with it.
 """
 
 import os
@@ -28,9 +29,9 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster: its masters in the order in which they are tried, and their API key.
+    """How to reach a cluster: the base URLs of its masters, in the order in which they are tried, and their API key.
 
-    `tls`: the CA to verify them with, and the client certificate that they require.
+    `tls`: the CA that verifies the masters' certificates, and the client certificate. None: the CAs of the system.
     """
 
     servers: tuple[str, ...]

@@ -108,7 +108,10 @@ def _delete_named(desk: VerbContext, kind: str, names: Iterable[str], *, ignore:
 
 
 def _place(kind: str, plural: str, name: str) -> str:
-    """Return the API path of a resource. The name of a seed set is CRAWL/SET; raise Usage if it has no slash."""
+    """Return the API path of the resource `name`. `kind` and `plural` are the kind's word and the path of its list.
+
+    The name of a seed set is CRAWL/SET. Raise Usage if it has no slash.
+    """
     if kind != "seed-set":
         return path(plural, name)
     crawl, slash, of_set = name.partition("/")

@@ -75,7 +75,10 @@ def _show(desk: VerbContext, event: SseEvent) -> None:
 
 
 def line_of(event: SseEvent, body: Any) -> str:
-    """Return an event as a line: `2030-01-01 00:00:00 UTC  crawl finished  docs  state=finished reason=complete`."""
+    """Return an event as a line: `2030-01-01 00:00:00 UTC crawl finished docs state=finished reason=complete`.
+
+    `body` is the decoded JSON of the event's data.
+    """
     if not isinstance(body, dict):
         return printable(f"{event.kind}  {body}")
     about = f"{event.kind} {shown(body.get('action'))}"

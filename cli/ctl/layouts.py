@@ -174,7 +174,7 @@ def _rate(lately: Mapping[str, Any]) -> str:
 
 
 def _ranked(counts: Mapping[str, int]) -> str:
-    """Return the counts as `404 1,204, 500 87`, from the greatest to the least. Show at most `_MAX_REASONS`."""
+    """Return counts by name as text, the greatest first: `timeout 12, dns 3`. Show at most `_MAX_REASONS` of them."""
     ranked = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     rest = f", and {len(ranked) - _MAX_REASONS} more" if len(ranked) > _MAX_REASONS else ""
     return ", ".join(f"{shown(name)} {count(number)}" for name, number in ranked[:_MAX_REASONS]) + rest

@@ -95,8 +95,8 @@ class CtlOutput:
     def done(self, name: str, what: str, body: object = None) -> None:
         """Print what was done to a resource, as `crawl/docs paused`.
 
-        With `-o name` print only its name. As JSON or YAML print `body`, the resource, or the name and `what` if it is
-        None.
+        With `-o name`, print only the name. With JSON or YAML, print `body`. If that is None, print an object with
+        `name` and `what`.
         """
         if self.for_people:
             self._out.write(f"{name} {what}\n")

@@ -47,7 +47,8 @@ class ResourceKind:
     - `path`: the API path of the list. `columns`: those of the table.
     - `key`: the field that names a resource, empty if there is only one resource.
     - `filters`: the options of `get` that filter the list.
-    - `single`: the API path of one resource. None: the list's path and the name. Empty: only the list has the resource.
+    - `single`: the API path of one resource, which ends in a query parameter for its name. None: the path is that of
+      the list, with the name appended. Empty: the API has only the list.
     - `within`: in the answer for one resource, the field with what the list shows of it. Empty: the whole answer.
     """
 

@@ -89,5 +89,5 @@ class Verbs:
 
 
 def note(line: str) -> None:
-    """Print a message to stderr."""
+    """Print a message for the user to stderr, after `orb: `. Escape text that may control a terminal."""
     print(f"orb: {printable(line)}", file=sys.stderr, flush=True)

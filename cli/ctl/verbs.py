@@ -73,9 +73,9 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _left_for(name: str, reason: str | None) -> str | None:
-    """Return a note for a crawl that is started again and may finish at once, since it finished for `reason`.
+    """Return a message for the user if the crawl `name`, which is started again, may finish at once, else None.
 
-    Return None if nothing needs to be noted.
+    `reason` is why it finished before.
     """
     match reason:
         case "complete":

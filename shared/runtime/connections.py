@@ -115,7 +115,7 @@ class ConnectionLimit:
 def within_files(max_count: int, aside: int) -> int:
     """Return how many of `max_count` connections fit the process's limit of open files, besides `aside` other files.
 
-    First raise the limit as far as needed, and as the system allows. Return at least 1.
+    First raise the limit as far as needed, and as the system allows. If no connection fits, return 1 all the same.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)
@@ -134,10 +134,11 @@ async def accepting(
     protocol: Callable[[AcceptedConnection], asyncio.Protocol],
     tls: ssl.SSLContext | None = None,
 ) -> NoReturn:
-    """Accept the connections of `listener` until cancelled. Connections that are open then stay open.
+    """Accept the connections of `listener` until cancelled. Established connections then stay open.
 
-    `connections` limits them. `protocol` creates the protocol of a connection. The protocol must call `requested` when
-    a request arrives, and `left` when the connection is closed.
+    A connection whose TLS handshake has not ended is closed. `connections` limits the connections. `protocol` creates
+    the protocol of a connection. The protocol must call `requested` when a request arrives, and `left` when the
+    connection is closed.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)

@@ -191,7 +191,7 @@ class StallWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the running event loop during the `with` block."""
+        """Watch the running event loop during the `with` block. The end of the block waits for the watching thread."""
         loop, owner = asyncio.get_running_loop(), threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(loop, owner), name="stall-watch", daemon=True)
         self._over.clear()

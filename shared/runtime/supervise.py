@@ -124,10 +124,10 @@ def _cancels() -> int:
 
 
 async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up: asyncio.Event) -> None:
-    """Run `work` until it ends. If `stop` is set before `up`, cancel `work`.
+    """Run `work`, and return when it has ended. If `stop` is set before `up`, cancel `work`.
 
-    `work` sets `up` when it has started. From then on it must itself end when `stop` is set. Before that it may wait
-    for a server that never answers.
+    `work` must set `up` when it has started, and must then end by itself when `stop` is set. Before that it may wait
+    for a server that never answers, so it is cancelled.
     """
     async with Tasks() as tasks:
         working, stopping = tasks.start("work", work), tasks.start("stop", stop.wait())
@@ -273,10 +273,10 @@ class BundledServer:
 
     @contextmanager
     def _starting(self, executable: Path) -> Iterator[None]:
-        """Create the folder.
+        """Create the folder before the `with` block, in which the caller starts the server.
 
-        Within the `with` block, in which the caller starts the server, kill the process after any error. Raise Unusable
-        for an OSError, or if the server runs already. `executable` is named in the message.
+        If the block raises an error, kill the process. Raise Unusable for an OSError, or if the server runs already.
+        `executable` is named in the message.
         """
         if self.pid is not None:
             raise Unusable(f"the {self.name} in {self._folder} is already running as process {self.pid}")

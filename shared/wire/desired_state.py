@@ -80,7 +80,10 @@ def drains_of(entry: Entry) -> Drains:
 
 
 def exclusions_record(revision: int, targets: Sequence[str]) -> bytes:
-    """Encode the exclusions in force as the record for the key `EXCLUSIONS`. `targets` are in canonical form."""
+    """Encode the exclusions in force as the record for the key `EXCLUSIONS`.
+
+    `revision` is their revision in the database.
+    """
     return encode_record(ConfigRecord(msgspec.Raw(msgspec.json.encode(targets)), revision=revision))
 
 

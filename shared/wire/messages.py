@@ -352,7 +352,7 @@ class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1"
 
 
 class HostProgress(msgspec.Struct, frozen=True, array_like=True):
-    """A host that a crawl fetches now: the latency of its last fetch, its queued URLs, and the rest of its block."""
+    """A host that a crawl fetches now: its last latency, its queued URLs, and how long it is still blocked."""
 
     host: str
     latency_ms: int

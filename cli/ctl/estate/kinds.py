@@ -79,7 +79,7 @@ class DeclaredKind:
         return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
-        """Return the API path that returns the plan for the resource `name`."""
+        """Return the API path to which a resource is posted to get the master's plan for it."""
         return f"{self.at}/plan" if self.numbered else f"{self.path(name)}/plan"
 
     def title(self, name: str) -> str:

@@ -78,8 +78,7 @@ class Lifecycle:
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Return True if the API's value `remote` of an attribute means the same as the state's value `known`.
 
-        `values` has all values of the resource that `known` is from. They are those of the state, or those that are
-        planned.
+        `known` may also be a planned value. `values` has all values of the same state or plan.
         """
         return means_same(field, known, remote)
 

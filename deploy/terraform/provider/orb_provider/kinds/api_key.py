@@ -78,7 +78,10 @@ class ApiKey(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if both values mean the same. Networks and certificates are compared in canonical form."""
+        """Return True if `known` and `remote` mean the same.
+
+        Networks and certificates are compared in canonical form.
+        """
         if super().same(field, known, remote, values):
             return True
         if not known or not remote or not is_known(known):
@@ -92,7 +95,7 @@ class ApiKey(Lifecycle):
                 return False
 
     def review(self, values: Values) -> Review:
-        """Return what `/plan` reports, without an error about `kind` if the kind is to become `key`.
+        """Return the errors and warnings of `/plan`, without an error about `kind` if the kind is to become `key`.
 
         The API refuses such a change, but Terraform replaces the key by a new one.
         """

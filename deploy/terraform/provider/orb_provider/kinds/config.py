@@ -43,9 +43,9 @@ class Config(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if both values mean the same.
+        """Return True if `known` and `remote` mean the same.
 
-        Only the settings that `known` names are compared, without empty ones.
+        Only the settings that `known` names are compared. Null and empty settings are ignored.
         """
         return super().same(field, known, remote, values) or (
             field.name == "config" and known is not None and _named(known) == _owned(remote, known)

@@ -84,17 +84,18 @@ class Crawl(Lifecycle):
         return super()._changed(prior, values) | ({"desired"} if drifted else set())
 
     def _equal(self, values: Values, answer: Answer) -> bool:
-        """Return True if the crawl is as `values` state.
+        """Return True if the crawl in `answer` equals the crawl that `values` describe.
 
-        A crawl that has drifted is so only if `drifted` of `values` is True.
+        A crawl that has drifted is equal only if `drifted` of `values` is True.
         """
         drifted = bool(received(self.SHAPE.by_name["drifted"], answer.body))
         return super()._equal(values, answer) and (not drifted or values["drifted"] is True)
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if both values mean the same. Two specs do so if they differ only in written-out defaults.
+        """Return True if `known` and `remote` mean the same.
 
-        The API's `/plan` decides about specs, unless the digest in the state proves that nothing changed.
+        Specs that differ only in written-out defaults mean the same. The API's `/plan` decides about specs, unless the
+        digest in the state proves that nothing changed.
         """
         if super().same(field, known, remote, values) or field.name != "spec" or known is None:
             return super().same(field, known, remote, values)
@@ -103,9 +104,9 @@ class Crawl(Lifecycle):
         return self._differences(values) == []
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the value that the state gets. For a spec, it is the spec of the state with the changed fields only.
+        """Return the value that the state gets. A spec is that of the state, with only the changed fields replaced.
 
-        So a plan shows these fields without all defaults. If the result would not mean the same as the remote spec,
+        So a plan shows these fields and not all defaults. If the result does not mean the same as the remote spec,
         return the whole remote spec.
         """
         if field.name != "spec" or known is None:
@@ -163,9 +164,10 @@ def _digest(text: str, remote: Any) -> str:
 
 
 def _patched(known: str, changes: list[dict[str, Any]]) -> str:
-    """Return the spec `known` with the API's value for each changed field.
+    """Return the spec `known` with the API's value (`before`) for each changed field.
 
-    A change inside a list cannot be made, and is skipped.
+    The path of a change may lead only through objects. A change inside a list is not applied correctly, so the caller
+    must check the result.
     """
     spec = json_text.decode(known)
     for change in changes:

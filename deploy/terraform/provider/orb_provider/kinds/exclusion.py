@@ -44,9 +44,9 @@ class Exclusion(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if both values mean the same.
+        """Return True if `known` and `remote` mean the same.
 
-        Two targets do so if the API finds this exclusion by the text `known`.
+        Any text of a target does, if the API finds this exclusion by it.
         """
         if super().same(field, known, remote, values) or field.name != "target" or known is None:
             return super().same(field, known, remote, values)

@@ -50,9 +50,9 @@ class HostPolicy(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if both values mean the same.
+        """Return True if `known` and `remote` mean the same. Any text of the host means the same.
 
-        Any text of the host does so, because the API found the policy by it.
+        The API found the policy by the text `known`, so it means this host.
         """
         return super().same(field, known, remote, values) or (field.name == self.KEY and known is not None)
 
@@ -67,9 +67,9 @@ class HostPolicy(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return what `/plan` reports.
+        """Return the errors and warnings of `/plan`.
 
-        Return an error instead if the host cannot be part of a path, such as one with a slash.
+        If the host cannot be part of a path, return an error about it instead.
         """
         host = values[self.KEY]
         if is_known(host) and (host in _NO_PART or "/" in host):

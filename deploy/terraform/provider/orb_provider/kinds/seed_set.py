@@ -54,13 +54,19 @@ class SeedSet(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if both values mean the same. Seeds that are JSON are compared as values, not as texts."""
+        """Return True if `known` and `remote` mean the same.
+
+        Seeds that are JSON are compared as values, not as texts.
+        """
         if field.name != "seeds" or not isinstance(known, list) or not is_known(known):
             return super().same(field, known, remote, values)
         return bool([_seed(each) for each in known] == remote)
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the value that the state gets for a remote value. A seed with fields becomes JSON text."""
+        """Return the value that the state gets for the API's value `remote`.
+
+        A seed that is an object becomes JSON text.
+        """
         if field.name != "seeds":
             return super().drifted(field, known, remote, values)
         return [each if isinstance(each, str) else json_text.encode(each) for each in remote]
@@ -80,9 +86,9 @@ class SeedSet(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return what `/plan` reports.
+        """Return the errors and warnings of `/plan`.
 
-        Return errors instead if seeds are not JSON, or if a name cannot be part of a path.
+        If a seed is not JSON, or if a name cannot be part of a path, return only errors about these.
         """
         seeds = values["seeds"]
         findings: list[Finding] = []
