@@ -1,5 +1,5 @@
-"""Transactions of the API and of readers: declared crawls, keys, audit log, and bounded pages of the frontier.
+"""Transactions of the API, and reads of one crawl: declared crawls, keys, the audit log, and pages of stored rows.
 
-`catalog.SqlCatalog` implements the port `Catalog`; each of its methods is one transaction of another module here.
+`catalog.SqlCatalog` implements the port `Catalog`. Each of its methods is one transaction of another module here.
 `crawl_reader.CrawlReader` reads one crawl for the command line and for exports.
 """

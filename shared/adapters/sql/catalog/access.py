@@ -1,4 +1,4 @@
-"""Transactions on the audit log, answers to repeated requests, and commands that operators requested."""
+"""Transactions on the audit log, on stored answers to repeatable requests, and on commands that operators requested."""
 
 from typing import Final
 
@@ -30,7 +30,10 @@ def answered(connection: Connection, actor: Actor, request: Repeatable) -> str |
 
 
 def answer(connection: Connection, actor: Actor, request: Repeatable, reply: str, now_ms: int) -> None:
-    """Store `reply` for repeats of a request, in the transaction that applies it. Delete answers that are too old."""
+    """Store `reply` as the answer to repeats of `request` by the same actor. Delete answers that are older than a day.
+
+    Call it in the transaction that applies the request.
+    """
     connection.execute(delete(idempotency).where(idempotency.c.at_ms < now_ms - REMEMBERED_MS))
     connection.execute(
         insert(idempotency).values(
@@ -42,7 +45,11 @@ def answer(connection: Connection, actor: Actor, request: Repeatable, reply: str
 def record(
     connection: Connection, actor: Actor, action: str, target: str, before: str | None, after: str | None, now_ms: int
 ) -> None:
-    """Write a line of the audit log: who (`actor`) did what (`action`) to which object (`target`)."""
+    """Write a line of the audit log: who (`actor`) did what (`action`) to which object (`target`).
+
+    `before` and `after` describe the object before and after the change, mostly as JSON. None if there is nothing to
+    show.
+    """
     connection.execute(
         insert(audit_log).values(
             at_ms=now_ms,
@@ -67,7 +74,13 @@ def ask(
     actor: Actor,
     now_ms: int,
 ) -> None:
-    """Record a requested command and its line of the audit log (Catalog.ask). A repeat changes nothing."""
+    """Record that an operator requested a command, with a line of the audit log, before the command is published.
+
+    - `kind`: a CommandKind. `args`: the arguments of the command as JSON.
+    - `partitions`: the number of partitions that must apply the command.
+
+    Change nothing if a command with this id was recorded before (Catalog.ask).
+    """
     table = command_requests
     if connection.execute(select(table.c.id).where(table.c.id == command_id)).first() is not None:
         return
@@ -86,9 +99,10 @@ def ask(
 
 
 def command(connection: Connection, command_id: str) -> CommandProgress | None:
-    """Return the progress of a command: in how many partitions it is applied. Return None if it is unknown.
+    """Return the progress of a command: the number of its partitions, and how many of them have applied it.
 
-    (Catalog.command)
+    Return None if there is no such command. Commands that the leader sends for a revision of a spec are found, too
+    (`revision_command`).
     """
     row = connection.execute(select(command_requests).where(command_requests.c.id == command_id)).first()
     if row is None:

@@ -1,4 +1,4 @@
-"""Bounded reads of captures for the CDX server: those of single URLs, and those of hosts."""
+"""Reads captures for the CDX server, at most SCANNED rows a query: captures of single URLs, or of whole hosts."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -36,9 +36,10 @@ _HOSTS: Final = text(
 def captures(
     connection: Connection, crawl_id: CrawlId, query: CdxQuery, partition: Partition
 ) -> Sequence[IndexRow] | None:
-    """Return the captures among which `query` selects, None if there are more than one query may read.
+    """Return the captures that `query` may match, unsorted. The caller applies the other conditions of the query.
 
-    `partition` is that of the query's host (Catalog.captures).
+    Return None if the query would have to read more than SCANNED captures or SCANNED_HOSTS hosts. `partition` is the
+    partition of the query's host (Catalog.captures).
     """
     of_crawl: dict[str, Any] = {"crawl_id": crawl_id}
     if query.match is CdxMatch.EXACT:
@@ -62,5 +63,5 @@ def captures(
 
 
 def _bare(host: str) -> str:
-    """Return the host without its port."""
+    """Return the host without its port. An IPv6 address in brackets is returned unchanged, with its port."""
     return host if host.startswith("[") else host.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Bounded reads of the log of changes, and of the versions of a page."""
+"""Reads the log of changes of pages, and the stored versions of a page. A read has a bounded number of rows."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
@@ -54,9 +54,10 @@ def changes(
     kinds: Collection[ChangeKind],
     max_count: int,
 ) -> tuple[Sequence[PageChangeView], ChangePlace | None]:
-    """Return up to `max_count` changes after `after`, and the place to continue from, None at the end.
+    """Return up to `max_count` changes of pages after `after`, and the place to continue from (None at the end).
 
-    (Catalog.changes)
+    Only changes of the given `kinds` are returned. One call reads at most ROWS rows of the log, so it may return fewer
+    changes, or none, before the end (Catalog.changes).
     """
     keys = {"crawl_id": crawl_id, "at_ms": after.at_ms, "partition": after.partition, "number": after.number}
     rows = connection.execute(_LOG, keys | {"max_count": ROWS}).all()
@@ -76,13 +77,13 @@ def changes(
 
 
 def changes_deleted_ms(connection: Connection, crawl_id: CrawlId) -> int | None:
-    """Return the time of the newest change that retention has deleted, or None (Catalog.changes_deleted_ms)."""
+    """Return the time (Unix ms) of the newest change that retention has deleted. None if it has deleted none."""
     found: int | None = connection.execute(_DELETED, {"crawl_id": crawl_id}).scalar_one_or_none()
     return found
 
 
 def versions(connection: Connection, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
-    """Return the listed versions of a page, the newest first. Empty if no page is stored (Catalog.versions)."""
+    """Return the stored versions of a page, the newest first. Return an empty list if no page is stored at `at`."""
     keys = {"crawl_id": crawl_id, "host_id": at.host_id, "fingerprint": at.fingerprint}
     stored = connection.execute(_NEWEST, keys).first()
     if stored is None:
@@ -95,7 +96,10 @@ def versions(connection: Connection, crawl_id: CrawlId, at: UrlPlace) -> Sequenc
 def _views(
     connection: Connection, crawl_id: CrawlId, found: Sequence[tuple[ChangePlace, PageChange]]
 ) -> list[PageChangeView]:
-    """Return the changes with the URLs of their pages. A page of a crawl that is being deleted is left out."""
+    """Return the changes in `found` with the URLs of their pages.
+
+    A change is left out if the row of its URL is gone, for example because the crawl is being deleted.
+    """
     wanted = {(entry.host_id, entry.prefix) for _, entry in found}
     urls = {(row.host_id, bytes(row.fingerprint)[:PREFIX_BYTES]): row for row in _urls(connection, crawl_id, wanted)}
     return [
@@ -114,7 +118,7 @@ def _views(
 
 
 def _urls(connection: Connection, crawl_id: CrawlId, wanted: Iterable[tuple[HostId, bytes]]) -> Iterable[Row[Any]]:
-    """Yield the rows of URLs with these hosts and beginnings of fingerprints."""
+    """Return the rows of `urls`, with the host's name, for pairs of host id and fingerprint prefix of PREFIX_BYTES."""
     filled = [(crawl_id, host_id, prefix.ljust(16, b"\0"), prefix.ljust(16, b"\xff")) for host_id, prefix in wanted]
     if connection.dialect.name == "postgresql":
         return _URLS_POSTGRESQL.run(connection, filled) if filled else ()

@@ -1,8 +1,8 @@
-"""Reads one crawl from its SQLite file, for people and tools, while the crawl runs or after it.
+"""Reads one crawl from its SQLite file, for commands and exports, while the crawl runs or after it.
 
 Long results are read in pieces of bounded size, each in its own short transaction (keyset paging). So no reader keeps a
-running crawl from checkpointing its write-ahead log. A listing is therefore no snapshot: a row that changes meanwhile
-appears in its old or its new form.
+running crawl from checkpointing its write-ahead log. A long result is therefore not one snapshot: a row that changes
+meanwhile appears in its old or its new form.
 """
 
 import sqlite3
@@ -106,7 +106,7 @@ _VERSION = Query("SELECT version_num FROM alembic_version")
 
 
 def _read(query: Callable[Concatenate["ReadConnection", P], T]) -> Callable[Concatenate["CrawlReader", P], T]:
-    """Return a method that runs `query` on a snapshot of its own."""
+    """Return a method of CrawlReader that runs `query` in a read transaction of its own, and returns its result."""
 
     @wraps(query)
     def method(self: "CrawlReader", /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -116,9 +116,10 @@ def _read(query: Callable[Concatenate["ReadConnection", P], T]) -> Callable[Conc
 
 
 class CrawlReader:
-    """Reads one crawl from its SQLite file, which must exist. Raises the errors that `mapped_sqlite` makes.
+    """Reads one crawl from its SQLite file, which must exist.
 
-    All methods block the calling thread. So they are for commands and for threads, not for an event loop.
+    SQLite's errors are raised as `mapped_sqlite` converts them, for example to Unusable or Transient. All methods block
+    the calling thread, so do not call them on an event loop.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,19 +147,19 @@ class CrawlReader:
     hosts_given_up = _read(waiting.hosts_given_up)
 
     def dead_letters(self, crawl_id: CrawlId) -> int:
-        """Return the number of the crawl's dead letters."""
+        """Return how many dead letters the crawl has."""
         return int(self._rows(_DEAD_COUNT, crawl_id=crawl_id)[0][0])
 
     def hosts(self, crawl_id: CrawlId) -> int:
-        """Return the number of hosts that the crawl has found."""
+        """Return on how many hosts the crawl has found URLs."""
         return int(self._rows(_HOST_COUNT, crawl_id=crawl_id)[0][0])
 
     def top_hosts(self, crawl_id: CrawlId, max_count: int) -> list[HostView]:
-        """Return at most `max_count` hosts of the crawl, those with the most stored pages first."""
+        """Return at most `max_count` hosts of the crawl. Hosts with the most stored pages come first."""
         return [host_view(row) for row in self._rows(TOP_HOSTS, crawl_id=crawl_id, max_count=max_count)]
 
     def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
-        """Return a mapping from kind of failure to the number of the crawl's hosts whose last failure was of it."""
+        """Return for each kind of failure, such as `dns`, on how many hosts of the crawl it was the last failure."""
         counts: dict[str, int] = {}
         for row in self._rows(_LAST_FAILURES, crawl_id=crawl_id):
             kind = row.last_failure.split(" ", 1)[0]
@@ -166,11 +167,11 @@ class CrawlReader:
         return counts
 
     def pages(self, crawl_id: CrawlId) -> Iterator[Page]:
-        """Return an iterator over every stored page of the crawl, the pages of each host together."""
+        """Return an iterator over every stored page of the crawl, ordered by host id and fingerprint."""
         return map(stored_page, self._pieces(_PAGES, crawl_id))
 
     def urls(self, crawl_id: CrawlId) -> Iterator[KnownUrl]:
-        """Return an iterator over every URL that the crawl has found, the URLs of each host together."""
+        """Return an iterator over every URL that the crawl has found, ordered by host id and fingerprint."""
         return map(known_url, self._pieces(_URLS, crawl_id))
 
     def items(self, crawl_id: CrawlId) -> Iterator[StoredItem]:
@@ -184,7 +185,7 @@ class CrawlReader:
             yield from items
 
     def changes(self, crawl_id: CrawlId) -> Iterator[PageChangeView]:
-        """Yield every listed change of a page, in the order in which it was recorded."""
+        """Yield every change of a page that is still in the log of changes, in the order in which it was recorded."""
         from shared.adapters.sql.catalog.changes import changes
 
         after: ChangePlace | None = ChangePlace(0)
@@ -199,16 +200,19 @@ class CrawlReader:
         return ms
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
-        """Return every accepted response, be it a page, a redirect or an error, as a line of the CDXJ index."""
+        """Return an iterator over archived responses (pages, redirects, errors), each as a line of a CDXJ index."""
         return map(index_row, self._pieces(_ANSWERS, crawl_id))
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
-        """Return the host of this name with its queue in the crawl, or None if the file has no such host."""
+        """Return the host of this name, with its queue in the crawl. Return None if the file has no such host."""
         rows = self._rows(HOST, crawl_id=crawl_id, host=name)
         return host_view(rows[0]) if rows else None
 
     def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None:
-        """Return a URL with its host, last fetch and evidence, or None if the crawl has not found it."""
+        """Return what is stored of a URL: its state, host, last fetch, and the evidence of its dead letters.
+
+        Return None if the crawl has not found the URL.
+        """
         return self.read(lambda connection: url_view(connection, crawl_id, location))
 
     def _pieces(self, query: Query, crawl_id: CrawlId) -> Iterator[Any]:
@@ -236,9 +240,10 @@ class CrawlReader:
         return sqlite_engine(self._path, read_only=True, connect=self._file.connect)
 
     def read(self, query: Callable[["ReadConnection"], T]) -> T:
-        """Run `query` on a snapshot of its own, and return its result.
+        """Run `query` in a read transaction of its own, and return its result.
 
-        Raise Unusable if another version wrote the file.
+        Raise Unusable if another version of Orbweaver wrote the file, and Transient if a crawl has begun to write to a
+        file that is read as immutable.
         """
         try:
             connection = self._connection
@@ -253,7 +258,7 @@ class CrawlReader:
             raise self._mapped(error) from error
 
     def _read_composed(self, query: Callable[["Connection"], T]) -> T:
-        """Run a query that SQLAlchemy composes, as `read` does."""
+        """Run `query`, which needs an SQLAlchemy connection, and return its result. Raise the same errors as `read`."""
         from sqlalchemy.exc import DBAPIError
 
         try:
@@ -315,7 +320,11 @@ def url_view(connection: "ReadConnection", crawl_id: CrawlId, location: Location
 
 
 def _chain(connection: "ReadConnection", crawl_id: CrawlId, row: Any) -> tuple[str, ...]:
-    """Return the pages that led to this URL, nearest first. A cycle (a page was found again nearer) ends the chain."""
+    """Return the URLs of the pages that led to the URL in `row`, nearest first: at most _CHAIN URLs.
+
+    The links can form a cycle, because a nearer link replaces the earlier one. The chain ends where it would repeat a
+    page.
+    """
     chain: list[str] = []
     seen = {(row.host_id, bytes(row.fingerprint))}
     while row.via_host and len(chain) < _CHAIN:
@@ -417,7 +426,10 @@ def fetch_view(row: Any) -> FetchView:
 
 
 def _history(stored: str | None) -> tuple[tuple[int, int, str], ...]:
-    """Return other outcomes of the URL. The stored text has a fixed maximum, so a truncated last entry is omitted."""
+    """Return the earlier outcomes of a URL, newest first, each as time (Unix ms), HTTP status and reason.
+
+    `stored` is the text of the column `fetches.history`. It has a maximum length, so a truncated last entry is omitted.
+    """
     entries = []
     for part in (stored or "").split(";"):
         words = part.split(" ", 2)

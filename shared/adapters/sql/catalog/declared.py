@@ -1,4 +1,4 @@
-"""Transactions on declared crawls: an operator gives a crawl a name, a spec and labels."""
+"""Transactions on crawls as operators declare them: their names, specs, labels and desired states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,9 +67,11 @@ def create(
     repeatable: Repeatable | None = None,
     max_count: int | None = None,
 ) -> DeclaredCrawl:
-    """Create a crawl and return it. Raise Exists, Full or ReusedKey (Catalog.create).
+    """Create a crawl and return it (Catalog.create).
 
-    A repeat of the request returns the crawl as it was created.
+    `start`: begin it, if its declaration does not decide this with `desired`. Raise Exists if the name is taken, or
+    Full if there are `max_count` crawls already. A repeat of the request `repeatable` returns the crawl as it was
+    created. Raise ReusedKey if the idempotency key was used for another request.
     """
     # Repeats of a request may be concurrent. The name is read before the answer, so a transaction that sees the crawl
     # also sees the answer. One that sees neither conflicts at the insert and runs again (PostgresPool.write).
@@ -102,7 +104,12 @@ def put(
 ) -> tuple[DeclaredCrawl, bool]:
     """Create or update the crawl as declared. Return it, and True if it was created (Catalog.put).
 
-    An unchanged declaration makes no version, no revision and no line in the audit log.
+    - `expected`: tags (HTTP ETags). Raise Stale if the crawl has none of them, Missing if it does not exist. None: no
+      condition.
+    - `start` and `max_count` apply only to a new crawl, as in `create`.
+    - `enforce`: also start or pause the crawl if its state is not the one that the declaration desires.
+
+    Write nothing if neither the declaration nor the state changes.
     """
     stored = _find(connection, wanted.name, lock=True)
     if stored is None:
@@ -137,9 +144,10 @@ def put(
 def turn(
     connection: Connection, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
-    """Apply a verb such as `pause` to the crawl. Return the crawl before and after (Catalog.turn).
+    """Apply a verb such as `pause` to the crawl `name`. Return the crawl before and after (Catalog.turn).
 
-    Raise Missing, Stale or IllegalTransition (NoRecrawl if it cannot be refreshed).
+    Raise Missing if there is no such crawl, and Stale if it has none of the tags in `expected` (None: no condition).
+    Raise IllegalTransition if its state does not allow the verb, or NoRecrawl if its spec does not allow a refresh.
     """
     stored = _find(connection, name, lock=True)
     if stored is None:
@@ -151,9 +159,10 @@ def turn(
 def turn_locked(
     connection: Connection, stored: DeclaredCrawl, verb: Verb, *, actor: Actor, now_ms: int
 ) -> DeclaredCrawl:
-    """Apply a verb to a crawl that this transaction has locked (`locked`). Return it afterwards.
+    """Apply a verb to a crawl that this transaction has locked (`locked`). Return the crawl afterwards.
 
-    Raise IllegalTransition, and write nothing, if its state does not allow the verb, or NoRecrawl if its spec does not.
+    RESET returns the new crawl that replaces it. If the state of the crawl does not allow the verb, raise
+    IllegalTransition and write nothing. The same applies to NoRecrawl, if the spec does not allow a refresh.
     """
     recrawls = verb is not Verb.REFRESH or summary_of(stored.spec).recrawl.used
     if verb is Verb.REFRESH and recrawls and stored.state in WORKED_ON:
@@ -186,9 +195,9 @@ def turn_locked(
 
 
 def locked(connection: Connection, names: Sequence[str]) -> Mapping[str, DeclaredCrawl]:
-    """Return the declared crawls of these names, which no other transaction changes until the end of this one.
+    """Lock the crawls with these names until the transaction ends. Return them by name.
 
-    Names of which no crawl exists, or is not deleted, are left out.
+    Names without a crawl, or whose crawl is deleted, are left out.
     """
     if not names:
         return {}
@@ -204,16 +213,16 @@ def get(connection: Connection, name: str) -> DeclaredCrawl:
 
 
 def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
-    """Return the crawl from `rows`, the result of the query BY_NAME. Raise Missing if there is no row."""
+    """Return the crawl from `rows`, the result of the query BY_NAME for `name`. Raise Missing if there is no row."""
     if not rows:
         raise Missing(f"there is no crawl {name!r}")
     return _crawl(rows[0])
 
 
 def stamped(rows: Sequence[Any], name: str) -> Stamp:
-    """Return the stamp from `rows`, the result of the query STAMP. Raise Missing if there is no row.
+    """Return the stamp of the crawl `name` from `rows`, the result of the query STAMP. Raise Missing if it is empty.
 
-    A stamp is a value that changes whenever anything shown of the crawl does.
+    A stamp is a value that changes whenever anything that the API shows of the crawl changes.
     """
     if not rows:
         raise Missing(f"there is no crawl {name!r}")
@@ -225,7 +234,8 @@ def listing(
 ) -> tuple[Sequence[DeclaredCrawl], bool]:
     """Return at most `max_count` crawls after the name `after`, ordered by name, and True if there are more.
 
-    Without `specs` each has the summary of its spec instead of its spec (Catalog.crawls).
+    `which` selects crawls by state, labels and prefix of the name. Without `specs` each crawl has a summary of its spec
+    instead of the spec. With `specs`, long specs make the list shorter (Catalog.crawls).
     """
     size = ByteLength(crawl_revisions.c.spec).label("size")
     query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
@@ -251,9 +261,10 @@ def listing(
 def revisions(
     connection: Connection, crawl_id: CrawlId, *, before: int, max_count: int, specs: bool = False
 ) -> Sequence[StoredRevision]:
-    """Return at most `max_count` revisions of a crawl's spec below `before`, newest first (Catalog.revisions).
+    """Return at most `max_count` revisions of a crawl's spec with numbers below `before`, newest first.
 
-    Without `specs` each has an empty spec.
+    Without `specs` each revision has the empty spec `{}`. With `specs`, long specs make the list shorter
+    (Catalog.revisions).
     """
     table = crawl_revisions
     here = (table.c.crawl_id == crawl_id) & (table.c.revision < before)
@@ -278,7 +289,10 @@ def revision(connection: Connection, crawl_id: CrawlId, revision: Revision) -> S
 
 
 def _status_columns(status: CrawlStatus, now_ms: int, stored: DeclaredCrawl) -> dict[str, Any]:
-    """Return the columns of a new status. A crawl that stays finished keeps its time and reason."""
+    """Return the values of columns of `crawls` that change the crawl `stored` to `status`.
+
+    A finished crawl that stays finished keeps its finish time and reason.
+    """
     stays = status.state is CrawlState.FINISHED and stored.state is CrawlState.FINISHED
     finished = status.state is CrawlState.FINISHED
     return {
@@ -292,7 +306,10 @@ def _status_columns(status: CrawlStatus, now_ms: int, stored: DeclaredCrawl) -> 
 
 
 def _to_be_collected(connection: Connection, crawl_id: CrawlId, actor: Actor, now_ms: int) -> None:
-    """Request the removal of the crawl's rows, in the transaction that deletes it. The leader carries it out."""
+    """Request the command DELETE, which removes the rows of a deleted crawl. The leader publishes it later.
+
+    Call it in the transaction that deletes the crawl.
+    """
     partitions = connection.execute(select(cluster.c.partitions)).scalar()
     if partitions is not None:
         command_id = collection_of(crawl_id)
@@ -334,7 +351,7 @@ def _check(stored: DeclaredCrawl, expected: frozenset[str] | None) -> None:
 
 
 class _Labels(FunctionElement[str]):
-    """The labels of a row of `crawls` as a JSON object; NULL or `{}` without any."""
+    """An SQL expression: the labels of a row of `crawls` as a JSON object. NULL or `{}` if the crawl has no labels."""
 
     inherit_cache = True
     type = Text()
@@ -404,9 +421,9 @@ def _crawl(row: Any) -> DeclaredCrawl:
 
 
 def _shown(crawl: DeclaredCrawl) -> str:
-    """Return a crawl in the form of the audit log, without its spec, which is stored by revision.
+    """Return a crawl as JSON for the audit log, without its spec. The spec is stored with its revision.
 
-    It repeats the networks that a spec opens, so that the log itself shows which key opened them.
+    The networks that the spec opens (`egress.allow`) are included, so that the log shows which API key opened them.
     """
     kept: dict[str, Any] = {
         "crawl": crawl.crawl_id,

@@ -60,7 +60,13 @@ def _put(
     now_ms: int,
     document: str | None = None,
 ) -> tuple[StoredConfig, bool]:
-    """Store a new revision, as Desired.put_config. One writer at a time runs this, so revisions follow one another."""
+    """Store `wanted` as a new revision, unless it equals the newest. Return the newest revision, and True if it is new.
+
+    - `document`: the text to store. None: `wanted` as JSON.
+    - `expected`: tags (HTTP ETags). Raise Stale if the newest revision has none of them. None: no condition.
+
+    The table is locked, so concurrent calls make consecutive revisions (Desired.put_config).
+    """
     if connection.dialect.name == "postgresql":  # SQLite has one writer
         connection.execute(text("LOCK TABLE config_revisions IN SHARE ROW EXCLUSIVE MODE"))
     stored = _newest(connection)
@@ -128,8 +134,10 @@ def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: i
 
 
 class SqlDesired(SqlAdapter):
-    """The hot configuration, members to drain, exclusions, host policies and seed sets on SQL
-    (`shared.ports.desired.Desired`)."""
+    """Implements the port `shared.ports.desired.Desired` on SQL.
+
+    It stores the hot configuration, the members to drain, exclusions, host policies and seed sets.
+    """
 
     config = polled(_newest)
     config_revision = read(_revision)

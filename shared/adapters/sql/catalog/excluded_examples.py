@@ -24,9 +24,9 @@ _KNOWN: Final = Query(
 
 
 def examples(connection: "ReadConnection", crawl_id: CrawlId) -> dict[str, list[ExcludedLinkExample]]:
-    """Return a mapping from exclusion reason to at most MAX_EXAMPLES links of the crawl that are still excluded.
+    """Return examples of links that the crawl's rules excluded, by exclusion reason: at most MAX_EXAMPLES for each.
 
-    A link that the crawl has found since, from another page or under another spec, is no example.
+    A link is left out if the crawl has found its URL since, for example from another page or under a changed spec.
     """
     result: dict[str, list[ExcludedLinkExample]] = {}
     for row in _EXAMPLES.rows(connection, crawl_id=crawl_id):

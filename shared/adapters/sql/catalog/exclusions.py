@@ -1,4 +1,7 @@
-"""The exclusions that operators declare, on SQL. A change and the request of its command are one transaction."""
+"""The exclusions that operators declare, on SQL. A change and the request of its command are one transaction.
+
+The command of an exclusion (EXCLUDE) applies it to the URLs that are queued already.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,7 +27,10 @@ _NEXT: Final = text(
 def listing(
     connection: Connection, *, after: int, max_count: int, target: str | None = None
 ) -> Sequence[StoredExclusion]:
-    """Return up to `max_count` exclusions after the id `after`, ended ones included (Desired.exclusions)."""
+    """Return up to `max_count` exclusions after the id `after`, ordered by id, ended ones included.
+
+    With `target` (canonical) return only the exclusion of that target (Desired.exclusions).
+    """
     query = select(exclusions).where(exclusions.c.id > after).order_by(exclusions.c.id).limit(max_count)
     if target is not None:
         query = query.where(exclusions.c.target == target)
@@ -32,7 +38,7 @@ def listing(
 
 
 def one(connection: Connection, exclusion_id: int) -> StoredExclusion:
-    """Return an exclusion. Raise Missing if there is none with this id (Desired.exclusion)."""
+    """Return the exclusion with this id, ended or not. Raise Missing if there is none (Desired.exclusion)."""
     row = connection.execute(select(exclusions).where(exclusions.c.id == exclusion_id)).first()
     if row is None:
         raise Missing(f"there is no exclusion {exclusion_id}")
@@ -49,9 +55,10 @@ def add(
     now_ms: int,
     repeatable: Repeatable | None = None,
 ) -> StoredExclusion:
-    """Store an exclusion, and the request of its command to `partitions` partitions (Desired.add_exclusion).
+    """Store an exclusion of the canonical `target`, and request its command to `partitions` partitions. Return it.
 
-    A repeat of the request returns the exclusion as it was created.
+    Raise Exists if another exclusion has the target, Full at the limit of number or bytes. A repeat of the request
+    `repeatable` returns the exclusion as it was created (Desired.add_exclusion).
     """
     revision = int(connection.execute(_NEXT).scalar_one())
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
@@ -91,7 +98,11 @@ def put(
     actor: Actor,
     now_ms: int,
 ) -> StoredExclusion:
-    """Replace the terms of an exclusion. If nothing differs, nothing changes (Desired.put_exclusion)."""
+    """Replace the terms of an exclusion and request its command. Return the exclusion (Desired.put_exclusion).
+
+    Write nothing if the terms are equal. Raise Missing if there is no such exclusion, and Stale if it has none of the
+    tags in `expected` (None: no condition).
+    """
     revision = int(connection.execute(_NEXT).scalar_one())
     stored = one(connection, exclusion_id)
     if expected is not None and stored.tag not in expected:
@@ -110,7 +121,7 @@ def put(
 def remove(
     connection: Connection, exclusion_id: int, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> None:
-    """Delete an exclusion (Desired.delete_exclusion)."""
+    """Delete an exclusion. Raise Missing, or Stale if it has none of the tags in `expected` (None: no condition)."""
     connection.execute(_NEXT)
     stored = one(connection, exclusion_id)
     if expected is not None and stored.tag not in expected:
@@ -120,12 +131,15 @@ def remove(
 
 
 def revision_of(connection: Connection) -> int:
-    """Return the revision of the list, 0 if it was never changed (Desired.exclusions_revision)."""
+    """Return the revision of the list of exclusions: 0 if it was never changed (Desired.exclusions_revision)."""
     return int(connection.execute(select(exclusion_list.c.revision)).scalar() or 0)
 
 
 def in_force(connection: Connection, now_ms: int) -> ExclusionList:
-    """Return what is to be published at `now_ms` (Desired.exclusions_in_force)."""
+    """Return the exclusions that have not ended at `now_ms`, and those whose command is still to be sent.
+
+    The leader publishes this list (Desired.exclusions_in_force).
+    """
     stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
     active = [each for each in stored if not each.ended(now_ms)]
     waiting = select(exclusions.c.id).where(exclusions.c.commanded < exclusions.c.revision)
@@ -139,7 +153,7 @@ def in_force(connection: Connection, now_ms: int) -> ExclusionList:
 
 
 def commanded(connection: Connection, exclusion_id: int, revision: int) -> None:
-    """Record that the command of an exclusion at `revision` was sent (Desired.exclusion_commanded)."""
+    """Record that the command of an exclusion at `revision` was sent to all its partitions."""
     here = (exclusions.c.id == exclusion_id) & (exclusions.c.commanded < revision)
     connection.execute(update(exclusions).where(here).values(commanded=revision))
 

@@ -1,9 +1,9 @@
-"""The leader's transactions on schedules: what is due, and what becomes of it.
+"""The leader's transactions on schedules: which due times have come, and what the leader does about them.
 
-A firing is one transaction, which it may share with others. The first statement is the fence: it locks the row of the
-newest term, so a deposed leader writes nothing. The next moves the schedule to its next due time, on condition that the
-stored one is still that which was decided on. Then come the verb with its line of the audit log, and the line of the
-history, whose key is the schedule and the due time. So a due time has its effect and its line, or neither.
+Several schedules may fire in one transaction. The first statement is the fence: it locks the row of the newest term, so
+a deposed leader writes nothing. Then each schedule moves to its next due time, if the stored due time is still the one
+that the leader has read. Then come the verb with its line of the audit log, and the line of the schedule's history,
+whose key is the schedule and the due time. So a due time has both its effect and its line, or neither.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -70,34 +70,48 @@ _WAITS: Final = text(
 
 
 def claim(connection: Connection, term: Term) -> None:
-    """Let only leaders of `term` or later write (Schedules.claim)."""
+    """Claim the schedules for the leader of `term`. Leaders of earlier terms can no longer write (Schedules.claim).
+
+    Raise OwnershipLost if a leader of a later term has claimed them.
+    """
     if connection.execute(_CLAIM, {"term": term}).rowcount != 1:
         raise OwnershipLost(f"schedules are fired under a term later than {term}")
 
 
 def due(connection: Connection, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
-    """Return the schedules that fire at `now_ms` or earlier, the earliest first (Schedules.due)."""
+    """Return up to `max_count` schedules that fire at `now_ms` or earlier, the earliest first (Schedules.due).
+
+    A schedule whose spec this version cannot read is returned as UnreadableSchedule.
+    """
     order = schedules.c.fires_ms, schedules.c.schedule_id
     query = select(schedules).where(_DUE).order_by(*order).limit(max_count)
     return [_readable(row) for row in connection.execute(query, {"now": now_ms})]
 
 
 def next_fires_ms(connection: Connection) -> int | None:
-    """Return when the next schedule fires, None if none does (Schedules.next_fires_ms)."""
+    """Return the time (Unix ms) at which the next schedule fires, or None if no schedule has a time to fire."""
     return connection.execute(_NEXT).scalar()
 
 
 def fire(
     connection: Connection, term: Term, stored: StoredSchedule, step: Step, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Carry out a step of a schedule (Schedules.fire)."""
+    """Carry out `step` of a schedule: apply its verb to its crawls, and record missed due times. Return what was done.
+
+    Return None, and write nothing, if the schedule is no longer as `stored`. Raise OwnershipLost if a later leader has
+    claimed the schedules. `partitions`: the number of partitions of the cluster (Schedules.fire).
+    """
     return fire_all(connection, term, [(stored, step)], now_ms, partitions)[0]
 
 
 def fire_all(
     connection: Connection, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
 ) -> Sequence[Fired | None]:
-    """Carry out steps of schedules, one of each, in one transaction (Schedules.fire_all)."""
+    """Do what `fire` does for several schedules, in one transaction. Return the results in the order of `steps`.
+
+    No two steps may have the same schedule. A result is None if the schedule has changed since it was read
+    (Schedules.fire_all).
+    """
     pass_fence(connection, term)
     taken = take(connection, steps)
     known = known_lines(connection, taken)
@@ -118,14 +132,21 @@ def fire_all(
 
 
 def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
-    """Return effects that waited for the end of a run that is over now (Schedules.queued)."""
+    """Return up to `max_count` queued effects whose crawl has ended its run, so that they can be carried out now.
+
+    A queued effect is the verb of a schedule that waits until the current run of its crawl ends (Schedules.queued).
+    """
     return [QueuedEffect(*row) for row in connection.execute(_QUEUED, {"max_count": max_count})]
 
 
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Carry out an effect that waited (Schedules.fire_queued)."""
+    """Apply the verb of a queued effect to its crawl, and return what was done (Schedules.fire_queued).
+
+    Return None, and write nothing, if the effect no longer waits, if its schedule is paused, or if another run of the
+    crawl has begun. The result has the line of the due time if the outcome of that line changes.
+    """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
     of_firing = (lines.c.schedule_id == waiting.schedule_id) & (lines.c.due_ms == waiting.due_ms)
@@ -152,7 +173,10 @@ def fire_queued(
 
 
 def commands(connection: Connection, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
-    """Return commands after a place that are not published for certain (Schedules.commands)."""
+    """Return up to `max_count` commands of schedules that may not have been published, ordered by place.
+
+    `after`: the place (schedule id, due time, crawl) after which to begin. None: at the first (Schedules.commands).
+    """
     table = schedule_effects
     place = table.c.schedule_id, table.c.due_ms, table.c.crawl
     query = select(table).where(_TO_PUBLISH).order_by(*place).limit(max_count)
@@ -165,7 +189,7 @@ def commands(connection: Connection, after: tuple[int, int, str] | None, max_cou
 
 
 def commanded(connection: Connection, command: WaitingCommand) -> None:
-    """Record that a command was published (Schedules.commanded). Of a deleted schedule nothing is kept then."""
+    """Record that a command was published. If its schedule is deleted, delete the command's row instead."""
     table = schedule_effects
     here = (table.c.schedule_id == command.schedule_id) & (table.c.due_ms == command.due_ms)
     connection.execute(update(table).where(here, table.c.crawl == command.crawl).values(commanded=True))
@@ -174,7 +198,7 @@ def commanded(connection: Connection, command: WaitingCommand) -> None:
 
 
 def forget(connection: Connection, schedule_id: int) -> None:
-    """Delete a schedule with its history, except for commands that are not published yet."""
+    """Delete a schedule with its history. Keep the rows of commands that are not published yet."""
     effects = schedule_effects
     for table in (schedules, schedule_firings):
         connection.execute(delete(table).where(table.c.schedule_id == schedule_id))
@@ -182,7 +206,7 @@ def forget(connection: Connection, schedule_id: int) -> None:
 
 
 def stored_schedule(row: Row[Any]) -> StoredSchedule:
-    """Return the schedule of a row."""
+    """Return the schedule that a row of `schedules` stores. Raise MsgspecError if its spec cannot be decoded."""
     return StoredSchedule(
         schedule_id=row.schedule_id,
         name=row.name,
@@ -205,7 +229,7 @@ def _readable(row: Row[Any]) -> StoredSchedule | UnreadableSchedule:
 
 
 def stored_firing(row: Row[Any], effects: Iterable[Row[Any]]) -> Firing:
-    """Return the line of the history of a row and the rows of its effects."""
+    """Return a firing from its row of `schedule_firings` and the rows of its effects (`schedule_effects`)."""
     return Firing(
         row.schedule_id,
         row.due_ms,
@@ -235,7 +259,11 @@ def pass_fence(connection: Connection, term: Term) -> None:
 
 
 def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Sequence[tuple[StoredSchedule, Step]]:
-    """Move schedules to their next due times. Return the steps of those that are still as they were decided on."""
+    """Move schedules to the due times that follow their steps. Return the steps whose schedule was moved.
+
+    A schedule is not moved if it was changed, paused or deleted since it was read. The moved schedules stay locked
+    until the transaction ends.
+    """
     table = schedules
     query = select(table.c.schedule_id, table.c.version, table.c.due_ms, table.c.paused)
     query = query.where(table.c.schedule_id.in_([stored.schedule_id for stored, _ in steps]))
@@ -257,7 +285,10 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 
 
 def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
-    """Return the due times among the steps that have a line in the history. They are not handled again."""
+    """Return the (schedule id, due time) pairs of the steps that already have a line in the history.
+
+    The caller must not carry them out again.
+    """
     table = schedule_firings
     first = [(stored.schedule_id, step.missed[0]) for stored, step in steps if step.missed]
     fires = [(stored.schedule_id, step.fires) for stored, step in steps if step.fires is not None]
@@ -269,7 +300,11 @@ def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, St
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A transaction that applies verbs. `crawls` are the crawls that it has locked, by name, as they are by now."""
+    """The context of a transaction that applies the verbs of schedules.
+
+    - `crawls`: the crawls that the transaction has locked, by name. Each verb replaces its crawl by the changed one.
+    - `partitions`: the number of partitions of the cluster.
+    """
 
     connection: Connection
     crawls: dict[str, DeclaredCrawl]
@@ -278,13 +313,19 @@ class Writing:
 
 
 def _locked(connection: Connection, names: Iterable[Sequence[str]]) -> dict[str, DeclaredCrawl]:
-    """Lock the crawls of firings, and return them by name. A firing with too many crawls touches none."""
+    """Lock the crawls of several firings, and return them by name. `names` has the crawls of each firing.
+
+    A firing with more than MAX_SELECTED crawls is refused later, so its crawls are not locked.
+    """
     wanted = {name for each in names if len(each) <= MAX_SELECTED for name in each}
     return dict(declared.locked(connection, sorted(wanted)))
 
 
 def _apply(writing: Writing, stored: StoredSchedule, names: Sequence[str], due_ms: int) -> Firing:
-    """Apply the verb of a firing to its crawls. Return its line with what became of each."""
+    """Apply the verb of the schedule to its crawls `names`. Return the firing to record, with the effect on each crawl.
+
+    The firing is REFUSED, without effects, if there are no crawls or more than MAX_SELECTED.
+    """
     if not names or len(names) > MAX_SELECTED:
         detail = f"the selector has more than {MAX_SELECTED} crawls: narrow it" if names else "no crawl has the labels"
         return history_line(stored, due_ms, writing.now_ms, FiringOutcome.REFUSED, detail)
@@ -294,21 +335,25 @@ def _apply(writing: Writing, stored: StoredSchedule, names: Sequence[str], due_m
 
 
 def missed_line(stored: StoredSchedule, missed: Sequence[int], now_ms: int) -> Firing:
-    """Return the line of due times that were missed in a row."""
+    """Return the firing that records the due times `missed`, which were skipped because they were too late."""
     detail = f"more than {stored.spec.late_s} s too late"
     line = history_line(stored, missed[0], now_ms, FiringOutcome.MISSED, detail)
     return replace(line, missed=len(missed), until_ms=missed[-1])
 
 
 def history_line(stored: StoredSchedule, due_ms: int, at_ms: int, outcome: FiringOutcome, detail: str = "") -> Firing:
-    """Return the line of a due time."""
+    """Return the firing that records what became of one due time, without effects. `at_ms`: when it was decided."""
     return Firing(stored.schedule_id, due_ms, at_ms, stored.spec.verb, outcome, detail, 0, due_ms)
 
 
 def apply_verb(
     writing: Writing, stored: StoredSchedule, verb: Verb, name: str, due_ms: int, *, waited: bool = False
 ) -> CrawlEffect:
-    """Apply the verb to one crawl, if its state allows that. `waited`: this effect itself waited for the crawl."""
+    """Apply the verb to the crawl `name`, and return the effect: fired, queued, skipped or refused.
+
+    A refused effect has the reason, such as a crawl that does not exist. The verb RETRY_FAILED also requests its
+    command. `waited`: this is an effect that was queued before, so it does not wait behind itself.
+    """
     connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")
     crawl = writing.crawls.get(name)
@@ -334,14 +379,17 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if an earlier firing of the schedule waits for the end of the crawl's run."""
+    """Return True if an earlier firing of the schedule is queued until the run of the crawl ends."""
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False
     return connection.execute(_WAITS, {"crawl": crawl, "schedule_id": stored.schedule_id}).first() is not None
 
 
 def crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
-    """Return the names of the crawls of a schedule, at most one more than may be selected."""
+    """Return the names of the crawls of a schedule: the one that its spec names, or all that have its labels.
+
+    Return at most MAX_SELECTED + 1 names. More than MAX_SELECTED mean that the schedule selects too many.
+    """
     if spec.crawl is not None:
         return [spec.crawl]
     query = select(crawls.c.name).where(crawls.c.state != CrawlState.DELETED)
@@ -352,7 +400,7 @@ def crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
 
 
 def write_lines(connection: Connection, lines: Sequence[Firing]) -> None:
-    """Add lines of the history, with their effects."""
+    """Insert firings into the history, with their effects on crawls."""
     columns = ("schedule_id", "due_ms", "at_ms", "verb", "outcome", "detail", "missed", "until_ms")
     if lines:
         connection.execute(
@@ -368,7 +416,10 @@ def write_lines(connection: Connection, lines: Sequence[Firing]) -> None:
 
 
 def _trim(connection: Connection, schedule_ids: Sequence[int]) -> None:
-    """Delete the lines of the histories beyond those that are kept, except for what is still to be done."""
+    """Delete the lines of these schedules' histories beyond the newest HISTORY lines.
+
+    A line stays while one of its effects is queued, or has a command that is not published yet.
+    """
     rows = connection.execute(_OLDEST, {"schedule_ids": schedule_ids}).all()
     if not rows:
         return

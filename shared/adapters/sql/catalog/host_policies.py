@@ -1,4 +1,7 @@
-"""Host policies on SQL. A change, its line in the audit log and the request of its command are one transaction."""
+"""Host policies on SQL. A change, its line in the audit log and the request of its command are one transaction.
+
+The command of a policy (HOST_POLICY) makes the owner of the host apply the policy.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -26,7 +29,7 @@ AT_ONCE: Final = 100
 
 
 def listing(connection: Connection, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
-    """Return up to `max_count` policies after the host `after`, by host (Desired.host_policies)."""
+    """Return up to `max_count` host policies after the host `after`, ordered by host (Desired.host_policies)."""
     query = select(host_policies).where(host_policies.c.host > after).order_by(host_policies.c.host).limit(max_count)
     return [_stored(row) for row in connection.execute(query)]
 
@@ -51,9 +54,14 @@ def put(
     now_ms: int,
     new: bool = False,
 ) -> tuple[StoredHostPolicy, bool]:
-    """Store the policy of a host, unless nothing differs. Return it, and True if it is new.
+    """Store `spec` as the policy of a host, and request the command that applies it. Return it, and True if it is new.
 
-    (Desired.put_host_policy)
+    - `partition`: the partition of the host. `limits`: the values of `spec` as the owner uses them.
+    - `expected`: tags (HTTP ETags). Raise Stale if the policy has none of them, Missing if there is none. None: no
+      condition.
+    - `new`: raise Stale if the host has a policy already.
+
+    Write nothing if the spec is unchanged. Raise Full at MAX_HOST_POLICIES (Desired.put_host_policy).
     """
     _lock(connection)
     before = _find(connection, host)
@@ -92,7 +100,11 @@ def put(
 
 
 def remove(connection: Connection, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:
-    """Delete the policy of a host. Return the id of the command that applies this (Desired.delete_host_policy)."""
+    """Delete the policy of a host. Return the id of the command that makes the host's owner apply the deletion.
+
+    Raise Missing if the host has no policy, Stale if it has none of the tags in `expected`
+    (Desired.delete_host_policy).
+    """
     _lock(connection)
     stored = one(connection, host)
     if expected is not None and stored.tag not in expected:
@@ -107,19 +119,25 @@ def remove(connection: Connection, host: str, *, expected: frozenset[str] | None
 
 
 def commands(connection: Connection, after: int) -> Sequence[HostPolicyCommand]:
-    """Return some commands after a revision that are not published yet (Desired.host_policy_commands)."""
+    """Return up to AT_ONCE commands that are not published yet, with revisions above `after`, ordered by revision.
+
+    (Desired.host_policy_commands)
+    """
     table = host_policy_commands
     query = select(table).where(table.c.revision > after).order_by(table.c.revision).limit(AT_ONCE)
     return [HostPolicyCommand(row.revision, row.host, row.partition) for row in connection.execute(query)]
 
 
 def commanded(connection: Connection, revision: int) -> None:
-    """Record that the command of this revision is published (Desired.host_policy_commanded)."""
+    """Record that the command of this revision was published: delete its row (Desired.host_policy_commanded)."""
     connection.execute(delete(host_policy_commands).where(host_policy_commands.c.revision == revision))
 
 
 def _command(connection: Connection, host: str, partition: Partition, actor: Actor, now_ms: int) -> int:
-    """Store the command that applies a change, for the leader to publish. Return the revision of the change."""
+    """Request a command that makes the owner apply the changed policy of `host`. Return the revision of the change.
+
+    The leader publishes the command later.
+    """
     query = insert(host_policy_commands).values(host=host, partition=partition)
     revision = int(connection.execute(query.returning(host_policy_commands.c.revision)).scalar_one())
     args = msgspec.json.encode({"host": host}).decode()
@@ -137,7 +155,10 @@ def _command(connection: Connection, host: str, partition: Partition, actor: Act
 
 
 def _lock(connection: Connection) -> None:
-    """Let writers take turns, so that two cannot create the same policy. SQLite has one writer."""
+    """Lock the table for other writers until the transaction ends, so that two cannot create the same policy.
+
+    SQLite has one writer and needs no lock.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE host_policies IN SHARE ROW EXCLUSIVE MODE"))
 

@@ -1,4 +1,4 @@
-"""Reads the hosts of a crawl that have URLs left, with what they wait for: first those that may be visited first."""
+"""Reads the hosts on which a crawl has unfinished URLs, with what delays their next visit."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,9 +45,9 @@ _GIVEN_UP = Query(
 
 
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
-    """Return at most HOSTS hosts of the crawl that have URLs left, those that may be visited first in front.
+    """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    Their `rest_s` is the time since the last visit in seconds, as a negative number. The caller must add the delay
+    `rest_s` of each is minus the seconds since the last visit. The caller must add the host's delay
     (shared.domain.explain.waits.rested).
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
@@ -55,9 +55,9 @@ def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) ->
 
 
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
-    """Return at most `max_count` hosts that have URLs to send out, in the form of `host_states`.
+    """Return at most `max_count` hosts on which the crawl has URLs that are queued or wait, as `host_states` does.
 
-    `max_count` bounds the cost.
+    The cost depends on `max_count`, not on the number of the crawl's hosts.
     """
     rows = _SOME_OF[connection.dialect.name].rows(connection, crawl_id=crawl_id, max_count=max_count)
     return [_state(row, now_ms) for row in rows]
@@ -93,6 +93,9 @@ def _state(row: Any, now_ms: int) -> HostState:
 
 
 def hosts_given_up(connection: "ReadConnection", crawl_id: CrawlId) -> dict[str, str]:
-    """Return at most HOSTS hosts that were given up, so that their URLs failed, each with its last failure."""
+    """Return the last failure of each host that was given up as unreachable, by host: at most HOSTS hosts.
+
+    A host is given up when it failed several times in a row. Its URLs have then failed, too.
+    """
     rows = _GIVEN_UP.rows(connection, crawl_id=crawl_id, reason=HOST_UNREACHABLE, max_count=HOSTS)
     return {row.host: row.last_failure for row in rows}

@@ -148,10 +148,10 @@ _ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_WHOLE} WHERE i.crawl_id = :
 
 
 def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
-    """Claim the table as its writer under `term`.
+    """Become the writer of the table of items under `term`. Transactions of earlier writers then fail.
 
-    Return the fence of its writes and the position in the stream of items. Raise OwnershipLost if a later term is the
-    writer (ItemTable.claim).
+    Return the fence for the next write, and the stored position in the stream. Raise OwnershipLost if `term` is
+    outdated.
     """
     if connection.execute(_CLAIM, {"term": term}).rowcount != 1:
         raise OwnershipLost(f"items are written under a term later than {term}")
@@ -160,7 +160,7 @@ def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
 
 
 def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """Return those of the crawls with items that wait for the outcome of their page (ItemTable.waiting)."""
+    """Return which of the crawls have items that wait until the outcome of their page is known (ItemTable.waiting)."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
@@ -169,7 +169,7 @@ def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collectio
 
 
 def position(connection: Connection) -> ItemPosition:
-    """Return up to which message of the items stream the table is filled (ItemTable.position)."""
+    """Return the position in the stream of items up to which the table has all messages (ItemTable.position)."""
     row = connection.execute(select(page_schema.item_writer)).first()
     return ItemPosition() if row is None else ItemPosition(row.stream_created_ns, row.sequence)
 
@@ -181,9 +181,11 @@ def apply(
     messages: Sequence[CrawlItems],
     letters: Sequence[ItemLetter],
 ) -> ItemChanges:
-    """Store the items of the pages in the messages, and the dead letters. Move the position in the stream of items.
+    """Store the items of the messages and the dead letters, and set the stored position in the stream of items.
 
-    Return what was stored and dropped. Raise OwnershipLost if another writer has claimed the table (ItemTable.apply).
+    Items of accepted fetches replace the earlier items of their page. Items whose outcome may still come wait for
+    `settle`. Others are dropped. Return how many were stored and dropped. Raise OwnershipLost if another writer has
+    claimed the table.
     """
     _pass(connection, fence, position)
     for letter in letters:
@@ -207,10 +209,10 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Store or drop the items of up to `max_count` pages that waited for their outcome (ItemTable.settle).
+    """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
 
-    These are pages whose outcome came, or can no longer come. With `evidence`, a text that says why they can never be
-    stored, they become dead letters instead.
+    With `evidence`, a text that says why the items can never be stored, make them dead letters instead. Return how many
+    items were stored and dropped. Raise OwnershipLost if another writer has claimed the table (ItemTable.settle).
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -241,10 +243,10 @@ def _items(pages: Iterable[PageItems]) -> int:
 
 
 def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[list[_Fetched], list[_Fetched], int]:
-    """Return the accepted fetches, the undecided fetches, and the number of items of all others.
+    """Return the fetches in `messages` that were accepted, the undecided ones, and the number of items of all others.
 
-    Leases are read first. An owner accepts an outcome and ends its lease in one transaction, so if the lease is gone,
-    the accepted fetch is visible.
+    A fetch is undecided while its lease exists. Leases are read first: an owner accepts an outcome and ends its lease
+    in one transaction, so once a lease is gone, its accepted fetch is visible.
     """
     pages = [(crawl_id, page) for crawl_id, some in messages for page in some]
     leases = sorted({page.lease for _, page in pages})
@@ -269,7 +271,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
 
 def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[str]) -> ItemChanges:
-    """Store the items of accepted fetches. `dropped`: the numbers of items that the caller dropped, by reason."""
+    """Store the items of accepted fetches, and return the counts. Add outdated items to `dropped`, counts by reason."""
     newest = _newest(fetched)
     read = _items(page for page in newest.values() if page is not None)
     earlier = _outdated(connection, newest)
@@ -290,14 +292,14 @@ def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[s
 
 
 def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
-    """Return the crawls that are not deleted. Lock them, so that they cannot be deleted before the transaction ends."""
+    """Return which of `crawls` are not deleted. Lock them, so that they are not deleted before the transaction ends."""
     columns = schema.crawls.c
     query = select(columns.crawl_id).where(columns.crawl_id.in_(sorted(crawls)), columns.state != CrawlState.DELETED)
     return set(connection.execute(query.with_for_update(read=True)).scalars())
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the items of each page's latest fetch; of two messages on one fetch those of the later."""
+    """Return the latest fetch of each page. If two messages have the same fetch, the later message counts."""
     newest: dict[_Place, PageItems | None] = {}
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
@@ -308,8 +310,10 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages of which the table has an earlier fetch, or the same. Set those of a later one in `newest` to
-    None."""
+    """Return the pages of `newest` whose stored items are of the same fetch, or an earlier one.
+
+    If the stored items of a page are of a later fetch, set its value in `newest` to None.
+    """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
         at = *place, Fingerprint(bytes(row.fingerprint))
@@ -324,7 +328,7 @@ def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) ->
 def _rows_of(
     connection: Connection, query: TextClause, places: Iterable[_Place]
 ) -> Iterator[tuple[tuple[CrawlId, HostId], Row[Any]]]:
-    """Yield the rows for all places of a query that takes one crawl, one host and several `fingerprints`."""
+    """Yield ((crawl, host), row) for each row that `query` finds at `places`. It runs once for _AT_ONCE places."""
     by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
     for crawl_id, host_id, fingerprint in places:
         by_host[crawl_id, host_id].append(fingerprint)
@@ -340,19 +344,19 @@ def _place_of(crawl_id: CrawlId, page: PageItems) -> _Place:
 
 
 def _draft(crawl_id: CrawlId, page: PageItems) -> tuple[CrawlId, HostId, Fingerprint, LeaseId, int]:
-    """Return the key of a draft."""
+    """Return the key of the row of `item_drafts` in which the items of this fetch wait for their outcome."""
     return *_place_of(crawl_id, page), page.lease, page.grant
 
 
 def _page(row: Row[Any]) -> PageItems:
-    """Return the page's items from the row of a draft."""
+    """Return the items of a page from a row of `item_drafts`."""
     mark = Fingerprint(bytes(row.fingerprint))
     items = _taken.decode(row.items)
     return PageItems(HostId(row.host_id), mark, row.url, LeaseId(row.lease_id), row.grants, row.at_ms, items)
 
 
 def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
-    """Remove up to `max_count` rows of a deleted crawl's items. Return True if none remains (ItemTable.remove)."""
+    """Delete up to `max_count` rows of a deleted crawl's items. Return True if none is left (ItemTable.remove)."""
     for statement in _REMOVE:
         if connection.execute(statement, {"crawl_id": crawl_id, "max_count": max_count}).rowcount == max_count:
             return False
@@ -364,7 +368,7 @@ def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
 
 @lru_cache
 def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
-    """Return the query for the ids of a page of the list, with the bytes of their data and URL."""
+    """Return the query for item ids with their sizes in bytes. `page`, `rule`: select items of one URL, or one rule."""
     size = f"{byte_length(dialect, 'i.data')} + {byte_length(dialect, 'p.url')}"
     here = " AND r.fingerprint = :page" if page else ""
     which = " WHERE i.rule = :rule" if rule else ""
@@ -378,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the last row that a page of the list read. It finds none if the page read fewer rows."""
+    """Return the query for the last row that a page of the list scanned. It finds no row if the list ended before."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"
@@ -389,9 +393,9 @@ def _last(page: bool) -> TextClause:
 def listing(
     connection: Connection, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, max_count: int
 ) -> tuple[list[StoredItem], bytes | None]:
-    """Return up to `max_count` items after the id `after`, and the id to continue from, None at the end.
+    """Return up to `max_count` items after the id `after`, and the id to continue from (None at the end).
 
-    (Catalog.items)
+    `which` selects by rule and page. One call scans at most SCANNED rows, so there may be fewer items before the end.
     """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after": after}
     if which.page is not None:

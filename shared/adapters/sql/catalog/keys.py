@@ -1,6 +1,7 @@
-"""Transactions on API keys, certificates that are identities, the last use of keys, and shared secrets.
+"""Transactions on API keys, client certificates that identify a client, the last use of keys, and shared secrets.
 
-A name belongs to at most one key that is not revoked. Writers take turns, so that a look before the write suffices.
+A name belongs to at most one key that is not revoked. Each writer locks the table, so it can check this before the
+write.
 """
 
 import json
@@ -26,7 +27,11 @@ _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :s
 
 
 def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-    """Store a new API key and write it to the audit log (Catalog.add_key)."""
+    """Store a new API key and write it to the audit log (Catalog.add_key).
+
+    Raise Exists if its name or its certificate belongs to another key. Raise Exists also for a repeat of the request
+    `repeatable`, since the secret is shown only once.
+    """
     _lock(connection)
     if repeatable is not None:
         if (before := answered(connection, actor, repeatable)) is not None:
@@ -38,7 +43,7 @@ def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Re
 
 
 def add_first_key(connection: Connection, key: ApiKey) -> bool:
-    """Store the API key if there is none at all. Return True if it is stored, now or before (Catalog.add_first_key)."""
+    """Store the API key if the database has no key at all. Return True if this key is stored, now or earlier."""
     _lock(connection)  # masters may start together
     if connection.execute(select(api_keys.c.key_id).limit(1)).first() is not None:
         kept = select(api_keys.c.key_id).where(api_keys.c.key_id == key.key_id)
@@ -50,7 +55,12 @@ def add_first_key(connection: Connection, key: ApiKey) -> bool:
 def put_key(
     connection: Connection, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[ApiKey, bool]:
-    """Create the key `wanted`, or replace what the key of its name declares (Catalog.put_key)."""
+    """Create the key `wanted`, or replace what the key of its name declares. Return the key, and True if it is new.
+
+    `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
+    condition. Raise Exists if another key has the certificate, NoSecret if a certificate would become a key, or
+    LastAdmin (Catalog.put_key).
+    """
     _lock(connection)
     stored = _live(connection, wanted.name)
     if stored is None:
@@ -84,7 +94,11 @@ def put_key(
 def revoke_key(
     connection: Connection, name: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
 ) -> ApiKey:
-    """Revoke the API key of that name and return it (Catalog.revoke_key)."""
+    """Revoke the API key `name` and return it (Catalog.revoke_key).
+
+    Raise Missing if there is none, LastAdmin if it is the last admin key that never expires, and Stale if it has none
+    of the tags in `expected` (None: no condition).
+    """
     _lock(connection)
     stored = key_named(connection, name)
     _check_seen(stored, expected)
@@ -96,12 +110,12 @@ def revoke_key(
 
 
 def with_id(rows: Sequence[Any]) -> ApiKey | None:
-    """Return the API key of the rows of `BY_ID`, revoked or not, or None if there is none (Catalog.key)."""
+    """Return the API key from `rows`, the result of the query BY_ID, revoked or not. None if there is no row."""
     return _key_of(rows[0]) if rows else None
 
 
 def key_named(connection: Connection, name: str) -> ApiKey:
-    """Return the API key of that name that is not revoked (Catalog.key_named)."""
+    """Return the API key of this name that is not revoked. Raise Missing if there is none (Catalog.key_named)."""
     stored = _live(connection, name)
     if stored is None:
         raise Missing(f"there is no key {name!r}")
@@ -109,21 +123,28 @@ def key_named(connection: Connection, name: str) -> ApiKey:
 
 
 def keys(connection: Connection, *, after: tuple[str, str], max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
-    """Return at most `max_count` API keys after a name and an id, ordered by these (Catalog.keys)."""
+    """Return at most `max_count` API keys after `after`, a pair of name and id, ordered by name and id.
+
+    `revoked`: include revoked keys (Catalog.keys).
+    """
     place = tuple_(api_keys.c.name, api_keys.c.key_id)
     query = select(api_keys).where(place > after).order_by(api_keys.c.name, api_keys.c.key_id).limit(max_count)
     return [_key_of(row) for row in connection.execute(query if revoked else query.where(_LIVE))]
 
 
 def key_of_certificate(connection: Connection, certificate_names: frozenset[str]) -> ApiKey | None:
-    """Return the identity that one of these names proves (Catalog.key_of_certificate)."""
+    """Return the identity of a client certificate that has these names. Return None if there is none.
+
+    Revoked identities are ignored. The fingerprint of the certificate (`sha256:...`) matches before other names
+    (Catalog.key_of_certificate).
+    """
     proved = api_keys.c.certificate.in_(sorted(certificate_names)) & (api_keys.c.kind == IdentityKind.CERTIFICATE)
     found = [_key_of(row) for row in connection.execute(select(api_keys).where(proved, _LIVE))]
     return min(found, key=lambda each: (not str(each.certificate).startswith("sha256:"), each.name), default=None)
 
 
 def note_uses(connection: Connection, uses: Mapping[str, int]) -> None:
-    """Record the last use of keys (Catalog.note_uses)."""
+    """Record the last use of keys: `uses` has the time (Unix ms) by key id. Ignore times before the stored time."""
     earlier = api_keys.c.last_used_at_ms.is_(None) | (api_keys.c.last_used_at_ms < bindparam("used"))
     statement = update(api_keys).where(api_keys.c.key_id == bindparam("used_id"), earlier)
     rows = [{"used_id": key_id, "used": at_ms} for key_id, at_ms in sorted(uses.items())]
@@ -132,7 +153,7 @@ def note_uses(connection: Connection, uses: Mapping[str, int]) -> None:
 
 
 def secret(connection: Connection, name: str) -> bytes:
-    """Return the shared secret of that name (Catalog.secret)."""
+    """Return the shared secret of this name, 32 random bytes. The first call creates it (Catalog.secret)."""
     query = select(cluster_secrets.c.secret).where(cluster_secrets.c.name == name)
     kept = connection.execute(query).scalar()
     if kept is None:  # another master may make it at the same moment: the first one stays
@@ -142,9 +163,9 @@ def secret(connection: Connection, name: str) -> bytes:
 
 
 def _lock(connection: Connection) -> None:
-    """Let writers of keys take turns until the transaction ends. SQLite has one writer anyway.
+    """Lock the table of keys for other writers until the transaction ends. SQLite has one writer and needs no lock.
 
-    With locks on their rows alone, two admins could revoke each other's keys, or give one name to two keys.
+    With locks on single rows, two admins could revoke each other's keys, or give one name to two keys.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
@@ -161,9 +182,9 @@ def _check_seen(stored: ApiKey, expected: frozenset[str] | None) -> None:
 
 
 def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) -> None:
-    """Raise LastAdmin unless another identity has the role admin, is not revoked, and has no end.
+    """Raise LastAdmin if no other key has the role admin, is not revoked, and never expires.
 
-    A key that has ended already may go in any case.
+    Do not raise if the key `stored` has expired already.
     """
     if stored.expires_at_ms is not None and stored.expires_at_ms <= now_ms:
         return
@@ -173,7 +194,7 @@ def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) ->
 
 
 def _claim(connection: Connection, wanted: ApiKey) -> None:
-    """Raise Exists if another identity is proved by the same certificate."""
+    """Raise Exists if `wanted` is a client certificate, and a key of another name has the same certificate."""
     if wanted.kind is not IdentityKind.CERTIFICATE:
         return
     proved = (api_keys.c.certificate == wanted.certificate) & (api_keys.c.kind == IdentityKind.CERTIFICATE)
@@ -183,7 +204,7 @@ def _claim(connection: Connection, wanted: ApiKey) -> None:
 
 
 def _create(connection: Connection, wanted: ApiKey, actor: Actor) -> None:
-    """Store a new key and write it to the audit log."""
+    """Store a new key and write it to the audit log. Raise Exists if another key has its certificate."""
     _claim(connection, wanted)
     row = {
         "key_id": wanted.key_id,
@@ -197,7 +218,7 @@ def _create(connection: Connection, wanted: ApiKey, actor: Actor) -> None:
 
 
 def _audited(kept: ApiKey) -> str:
-    """Return what the audit log shows of a key as JSON: its id and role, and what bounds it."""
+    """Return a key as JSON for the audit log: id and role, and kind, expiry, networks and certificate if set."""
     bounds = {
         "kind": None if kept.kind is IdentityKind.KEY else str(kept.kind),
         "expires_at_ms": kept.expires_at_ms,
@@ -209,7 +230,7 @@ def _audited(kept: ApiKey) -> str:
 
 
 def _declared(kept: ApiKey) -> dict[str, Any]:
-    """Return the columns that a declaration sets."""
+    """Return the values of the columns of `api_keys` that a declaration sets."""
     return {
         "role": str(kept.role),
         "kind": str(kept.kind),
@@ -222,7 +243,7 @@ def _declared(kept: ApiKey) -> dict[str, Any]:
 
 
 def _key_of(row: Any) -> ApiKey:
-    """Return the key of a row of `api_keys`, or of `BY_ID`."""
+    """Return the key that a row of `api_keys`, or of the query BY_ID, stores."""
     return ApiKey(
         key_id=row.key_id,
         name=row.name,

@@ -1,4 +1,4 @@
-"""Bounds the bytes of one page of a list: sizes of rows are read first, then only the rows that fit."""
+"""Bounds the bytes of one page of a list: the first query reads the sizes of rows, the second the rows that fit."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ LIST_BYTES: Final = 8 << 20
 
 
 class ByteLength(FunctionElement[int]):
-    """SQL for the number of bytes of a text column; 0 for NULL."""
+    """An SQL expression: the number of bytes of a text column, and 0 for NULL."""
 
     type = Integer()
     inherit_cache = True
@@ -26,15 +26,15 @@ def _compiled(element: ByteLength, compiler: Any, **options: Any) -> str:
 
 
 def byte_length(dialect: str, column: str) -> str:
-    """Return SQL text for the number of bytes of a text column; 0 for NULL."""
+    """Return SQL text for the number of bytes of a text column, in a dialect's syntax. The number is 0 for NULL."""
     size = f"octet_length({column})" if dialect == "postgresql" else f"length(CAST({column} AS BLOB))"
     return f"coalesce({size}, 0)"
 
 
 def bounded(sized: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
-    """Yield the entries in groups of at most LIST_BYTES each. `sized` has each entry with its size in bytes.
+    """Yield the entries in order, in groups of at most LIST_BYTES bytes. `sized` has each entry with its size in bytes.
 
-    A larger entry is a group of its own.
+    An entry that is larger than LIST_BYTES is a group of its own.
     """
     group: list[T] = []
     total = 0

@@ -73,10 +73,7 @@ _BIGGEST: Final = 2**63 - 1
 def stats(
     connection: Connection, crawl_id: CrawlId
 ) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-    """Return a crawl's counters, its counts by reason (kind -> key -> count) and its hosts with the most pages.
-
-    (Catalog.stats)
-    """
+    """Return a crawl's counters, its counts by reason (kind -> key -> count), and _TOP hosts with the most pages."""
     rows = reading.TOP_HOSTS.rows(connection, crawl_id=crawl_id, max_count=_TOP)
     hosts = [reading.host_view(row) for row in rows]
     return crawls.counters(connection, crawl_id), crawls.tallies(connection, crawl_id), hosts
@@ -92,7 +89,11 @@ def urls(
     max_count: int,
     status: int | None = None,
 ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
-    """Return up to `max_count` URLs after `after`, and the place to continue from, None at the end (Catalog.urls)."""
+    """Return up to `max_count` URLs after the place `after`, and the place to continue from (None at the end).
+
+    Filters, each None for all URLs: `state`, `host` (its name), and `status`, the HTTP status of the last response. One
+    call examines at most SCANNED rows, so there may be fewer URLs before the end (Catalog.urls).
+    """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
     page, last = _URLS, _LAST
     if host is not None:
@@ -111,25 +112,31 @@ def urls(
 
 
 def url(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
-    """Return a URL with its host, last fetch and evidence, or None if the crawl has not found it (Catalog.url)."""
+    """Return what is stored of a URL: its state, host, last fetch, and the evidence of its dead letters.
+
+    Return None if the crawl has not found the URL (Catalog.url).
+    """
     return reading.url_view(connection, crawl_id, location)
 
 
 def host(connection: Connection, name: str, crawl_id: CrawlId | None) -> HostView | None:
-    """Return what is stored of a host, with its queue of one crawl, or None if the host is unknown (Catalog.host)."""
+    """Return what is stored of a host, with the numbers of its queue in one crawl (zeros if `crawl_id` is None).
+
+    Return None if the host is unknown (Catalog.host).
+    """
     row = reading.HOST.first(connection, crawl_id=crawl_id or 0, host=name)
     return None if row is None else reading.host_view(row)
 
 
 def hosts(connection: Connection, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
-    """Return at most `max_count` hosts after the host id `after`, of one crawl or of all (Catalog.hosts)."""
+    """Return at most `max_count` hosts with ids above `after`, of one crawl, or of all if `crawl_id` is None."""
     query = _ALL_HOSTS if crawl_id is None else _CRAWL_HOSTS
     rows = connection.execute(query, {"crawl_id": crawl_id or 0, "after": after, "max_count": max_count})
     return [reading.host_view(row) for row in rows]
 
 
 def host_queues(connection: Connection, host_id: HostId, max_count: int) -> Sequence[HostQueue]:
-    """Return the queues of at most `max_count` crawls on a host, ordered by the crawl's name (Catalog.host_queues)."""
+    """Return at most `max_count` queues on a host, one per crawl that has URLs of it, ordered by the crawl's name."""
     rows = connection.execute(_HOST_QUEUES, {"host_id": host_id, "max_count": max_count})
     return [HostQueue(**row._mapping) for row in rows]
 
@@ -137,9 +144,10 @@ def host_queues(connection: Connection, host_id: HostId, max_count: int) -> Sequ
 def dead_letters(
     connection: Connection, crawl_id: CrawlId | None, *, before: int | None, max_count: int
 ) -> tuple[Sequence[DeadLetterView], int | None]:
-    """Return up to `max_count` dead letters below the number `before`, newest first (Catalog.dead_letters).
+    """Return up to `max_count` dead letters with numbers below `before` (None: all), newest first.
 
-    Also return the number to continue from, None at the end.
+    Also return the number to pass as `before` next, None at the end. The bytes are bounded, so there may be fewer
+    letters before the end. `crawl_id` None: the letters of all crawls (Catalog.dead_letters).
     """
     place: dict[str, Any] = {"before": _BIGGEST if before is None else before, "max_count": max_count + 1}
     place |= {} if crawl_id is None else {"crawl_id": crawl_id}
@@ -152,7 +160,10 @@ def dead_letters(
 
 @lru_cache
 def _letter_sizes(dialect: str, one_crawl: bool) -> TextClause:
-    """Return the query for the numbers of a page of letters, with the bytes of their URL and evidence."""
+    """Return the query for a page of the list of dead letters: their numbers, and the bytes of their URL and evidence.
+
+    `one_crawl`: the query selects only the letters of the crawl `:crawl_id`.
+    """
     here = " AND crawl_id = :crawl_id" if one_crawl else ""
     size = f"{byte_length(dialect, 'url')} + {byte_length(dialect, 'evidence')}"
     return text(

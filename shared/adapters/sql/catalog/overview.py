@@ -99,9 +99,10 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return the due URLs of the crawls. Reads at most QUEUES queues, the oldest of each part.
+    """Return how many URLs of the crawls are queued, and the age in seconds of the oldest queue.
 
-    One statement reads many parts, because the round trips take the time.
+    At most QUEUES queues are read: of each crawl and partition the least recently served. The result says if there are
+    more. One statement reads many partitions, to save round trips.
     """
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))
@@ -119,7 +120,11 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
 
 
 def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
-    """Return the query for (index of the part, queued, active_at_ms) of each part's `max_queues` + 1 oldest queues."""
+    """Return a query for the `max_queues` + 1 least recently served queues of each of `parts`.
+
+    A part is a row with a crawl and a partition. The query's columns are the index of the part, `queued` and
+    `active_at_ms`.
+    """
     selections = []
     for place, part in enumerate(parts):
         values = {"crawl_id": part.crawl_id, "partition": part.partition, "max_count": max_queues + 1}
@@ -185,7 +190,7 @@ def _conditions(columns: Any, which: AuditFilter) -> list[Any]:
 
 
 class SqlOverview(SqlAdapter):
-    """What monitoring reads of the whole cluster, on SQL (`shared.ports.overview.Overview`)."""
+    """Reads of the whole cluster for monitoring, on SQL (`shared.ports.overview.Overview`)."""
 
     crawl_overviews = polled(_crawl_overviews)
     counters = polled(crawl_rows.counters_of)

@@ -1,4 +1,4 @@
-"""Bounded reads of stored pages: the list of a crawl's pages, and one page with its fetch."""
+"""Reads stored pages: the list of a crawl's pages in parts of bounded size, and one page with its fetch."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -46,7 +46,10 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 
 @lru_cache
 def _last(one_host: bool) -> TextClause:
-    """Return the query for the last row that a page of the list read. It finds none if the page read fewer rows."""
+    """Return the query for the last row that a page of the list scanned. It finds no row if the list ended before.
+
+    `one_host`: the query scans only the fetches of the host `:host_id`.
+    """
     here = " AND r.host_id = :host_id" if one_host else ""
     return text(f"SELECT r.host_id, r.fingerprint FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT 1 OFFSET :offset")
 
@@ -54,9 +57,10 @@ def _last(one_host: bool) -> TextClause:
 def pages(
     connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, max_count: int
 ) -> tuple[list[Page], UrlPlace | None]:
-    """Return up to `max_count` stored pages after `after`, and the place to continue from, None at the end.
+    """Return up to `max_count` stored pages after the place `after`, and the place to continue from (None at the end).
 
-    (Catalog.pages)
+    `which` selects pages by host, status and MIME type. One call scans at most SCANNED fetches, so there may be fewer
+    pages before the end (Catalog.pages).
     """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
     if which.host is not None:

@@ -1,4 +1,4 @@
-"""Commands that the leader sends for a revision of a crawl's spec. No client requests them, so none is recorded."""
+"""Commands that the leader sends for a new revision of a crawl's spec. No client requests them or records them."""
 
 import re
 from collections.abc import Callable
@@ -24,10 +24,11 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
-    """Return the progress of a command for a revision: in how many partitions it is applied. None if there is none.
+    """Return in how many partitions a command for a revision of a spec is applied, with its kind and crawl.
 
-    A command for the scope that the crawl has now exists before any partition has applied it. A crawl that is paused
-    or finished applies it when it goes on.
+    Return None if `command_id` is not the id of a command that the leader sends for a revision. A RESCOPE or REDISCOVER
+    for the present scope has a progress even before any partition has applied it. A paused or finished crawl applies it
+    after it is resumed or started.
     """
     match = _ID.fullmatch(command_id)
     if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:
@@ -46,7 +47,10 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
 
 
 def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
-    """Return True if the leader sends the command for this revision. For the first one it sends none."""
+    """Return True if the leader sends, or will send, the command of this kind for this revision.
+
+    The leader sends none for the first revision.
+    """
     sent_for = _SENT_FOR.get(kind)
     try:
         return revision > 1 and sent_for is not None and sent_for(connection, crawl_id) == revision

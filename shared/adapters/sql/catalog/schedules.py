@@ -1,4 +1,4 @@
-"""Schedules as operators declare them, on SQL. `firings` beside it has the leader's transactions."""
+"""Schedules as operators declare them, on SQL. The module `firings` has the leader's transactions on them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from shared.ports.catalog import Exists, Full, Missing, Stale
 
 
 def one(connection: Connection, name: str) -> StoredSchedule:
-    """Return the schedule of that name. Raise Missing (Schedules.schedule)."""
+    """Return the schedule of this name. Raise Missing if there is none (Schedules.schedule)."""
     found = _find(connection, name)
     if found is None:
         raise _missing(name)
@@ -28,7 +28,10 @@ def one(connection: Connection, name: str) -> StoredSchedule:
 def listing(
     connection: Connection, *, after: str, max_count: int, crawl: str | None = None
 ) -> Sequence[StoredSchedule]:
-    """Return up to `max_count` schedules after the name `after` (Schedules.listing)."""
+    """Return up to `max_count` schedules after the name `after`, ordered by name.
+
+    With `crawl`, return only schedules that name this crawl, not those that select it by labels (Schedules.listing).
+    """
     query = select(schedules).where(schedules.c.name > after).order_by(schedules.c.name).limit(max_count)
     if crawl is not None:
         query = query.where(schedules.c.crawl == crawl)
@@ -45,7 +48,11 @@ def create(
     now_ms: int,
     repeatable: Repeatable | None = None,
 ) -> StoredSchedule:
-    """Create a schedule (Schedules.create)."""
+    """Create a schedule and return it. Its first due time comes after `now_ms` (Schedules.create).
+
+    Raise Exists if the name is taken, Full at MAX_SCHEDULES. A repeat of the request `repeatable` returns the schedule
+    as it was created. Raise ReusedKey if the idempotency key was used for another request.
+    """
     taken = _find(connection, name) is not None
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
         return msgspec.json.decode(before, type=StoredSchedule)
@@ -76,7 +83,11 @@ def put(
     actor: Actor,
     now_ms: int,
 ) -> tuple[StoredSchedule, bool]:
-    """Create the schedule or replace it (Schedules.put). If nothing differs, nothing changes."""
+    """Create the schedule or replace it. Return it, and True if it was created (Schedules.put).
+
+    `expected`: tags (HTTP ETags). Raise Stale if the schedule has none of them, Missing if it does not exist. None: no
+    condition. Raise Full if there are MAX_SCHEDULES already. Write nothing if neither `spec` nor `paused` differs.
+    """
     stored = _find(connection, name, lock=True)
     if stored is None:
         if expected is not None:
@@ -91,7 +102,10 @@ def put(
 def pause(
     connection: Connection, name: str, *, paused: bool, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> StoredSchedule:
-    """Pause or resume the schedule (Schedules.pause)."""
+    """Pause the schedule, or resume it if `paused` is False. Return it. A repeat changes nothing (Schedules.pause).
+
+    Raise Missing if there is no such schedule, and Stale if it has none of the tags in `expected` (None: no condition).
+    """
     stored = _find(connection, name, lock=True)
     if stored is None:
         raise _missing(name)
@@ -103,7 +117,10 @@ def pause(
 
 
 def remove(connection: Connection, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
-    """Delete the schedule with its history (Schedules.delete)."""
+    """Delete the schedule with its history. Raise Missing if there is none (Schedules.delete).
+
+    Raise Stale if the schedule has none of the tags in `expected` (None: no condition).
+    """
     stored = _find(connection, name, lock=True)
     if stored is None:
         raise _missing(name)
@@ -113,7 +130,7 @@ def remove(connection: Connection, name: str, *, expected: frozenset[str] | None
 
 
 def history(connection: Connection, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
-    """Return firings with due times before `before_ms`, newest first (Schedules.history)."""
+    """Return up to `max_count` firings with due times before `before_ms` (Unix ms), newest first."""
     table = schedule_firings
     here = (table.c.schedule_id == schedule_id) & (table.c.due_ms < before_ms)
     rows = connection.execute(select(table).where(here).order_by(table.c.due_ms.desc()).limit(max_count)).all()
@@ -135,9 +152,10 @@ def _replace(
     actor: Actor,
     now_ms: int,
 ) -> StoredSchedule:
-    """Store a new version. Its times begin anew if they differ, or if the schedule was paused.
+    """Store a new version of the schedule, and write it to the audit log under `action`. Return it.
 
-    They begin after the last due time that was handled, too: the clock may have stepped back since then.
+    If the timing changes, or the schedule was paused, compute its next due time anew. That time is after now and after
+    the last due time that was handled, since the clock may have stepped back.
     """
     here = schedules.c.schedule_id == stored.schedule_id
     values = {"version": stored.version + 1, "paused": paused, **_spec_columns(spec)}
@@ -176,7 +194,7 @@ def _check(stored: StoredSchedule, expected: frozenset[str] | None) -> None:
 
 
 def _described(stored: StoredSchedule) -> str:
-    """Return the declaration as the audit log shows it."""
+    """Return the declaration of a schedule as JSON for the audit log: its spec and whether it is paused."""
     spec: dict[str, Any] = msgspec.json.decode(encode_schedule(stored.spec))
     return msgspec.json.encode(spec | {"paused": stored.paused}).decode()
 

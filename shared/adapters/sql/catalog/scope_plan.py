@@ -30,9 +30,10 @@ _FIRST, _LAST, _WAITING = (text(_URLS.format(state, order)) for state, order in 
 
 
 def scope_change(connection: Connection, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
-    """Return what `scope` would do to the crawl's queue (Catalog.scope_change).
+    """Estimate from a sample how many of the crawl's queued URLs `scope` would exclude, by rule.
 
-    Of a long queue the first and the last URLs are read. Each host counts by the length of its queue.
+    The sample has URLs of at most MAX_PLANNED_HOSTS hosts. For a host with a long queue it has the first and last URLs,
+    and each of them counts for several.
     """
     queued = max(0, counters(connection, crawl_id).queued)
     bounds = {"examined": MAX_PLANNED_QUEUES, "max_count": MAX_PLANNED_HOSTS}
@@ -66,7 +67,7 @@ def scope_change(connection: Connection, crawl_id: CrawlId, scope: CompiledScope
 
 
 def _sample(connection: Connection, crawl_id: CrawlId, host: Any, max_count: int) -> list[Any]:
-    """Return at most `max_count` URLs of a host that are queued or wait."""
+    """Return at most `max_count` URLs of a host that are queued or wait. From a long queue take the first and last."""
     keys = {"crawl_id": crawl_id, "host_id": host.host_id}
     if host.n <= max_count:
         rows = connection.execute(_FIRST, keys | {"max_count": max_count}).all()

@@ -1,4 +1,7 @@
-"""Seed sets on SQL. A change, its line in the audit log and the request of its command are one transaction."""
+"""Seed sets on SQL. A change, its line in the audit log and the request of its command are one transaction.
+
+The leader publishes each change: the added URLs as seeds, and a command SEED_SET that withdraws the removed URLs.
+"""
 
 import json
 from collections.abc import Sequence
@@ -43,7 +46,7 @@ _COLUMNS: Final = [column for column in seed_sets.c if column.name not in ("docu
 
 
 def listing(connection: Connection, crawl: str, *, after: str, max_count: int) -> Sequence[StoredSeedSet]:
-    """Return up to `max_count` sets of a crawl after the name `after`, by name, without their seeds.
+    """Return up to `max_count` seed sets of a crawl after the name `after`, ordered by name, without their seeds.
 
     Raise Missing if there is no such crawl (Desired.seed_sets).
     """
@@ -53,7 +56,7 @@ def listing(connection: Connection, crawl: str, *, after: str, max_count: int) -
 
 
 def one(connection: Connection, crawl: str, name: str) -> StoredSeedSet:
-    """Return a set of a crawl. Raise Missing if there is no such crawl or set (Desired.seed_set)."""
+    """Return the seed set `name` of a crawl. Raise Missing if there is no such crawl or set (Desired.seed_set)."""
     return _stored(_found(_find(connection, _crawl(connection, crawl), name), crawl, name))
 
 
@@ -69,7 +72,15 @@ def put(
     actor: Actor,
     now_ms: int,
 ) -> tuple[StoredSeedSet, bool]:
-    """Create or replace a set, unless nothing differs. Return it, and True if it was created (Desired.put_seed_set)."""
+    """Create or replace a seed set, and store the change for the leader to publish. Return it, and True if it is new.
+
+    - `partitions`: the number of partitions of the cluster.
+    - `expected`: tags (HTTP ETags). Raise Stale if the set has none of them, Missing if it does not exist. None: no
+      condition.
+    - `new`: raise Stale if the set exists already.
+
+    Write nothing if the document is unchanged. Raise Full at MAX_SEED_SETS (Desired.put_seed_set).
+    """
     crawl_id = _crawl(connection, crawl, lock=True)
     row = _find(connection, crawl_id, name)
     if expected is not None:
@@ -114,7 +125,11 @@ def remove(
     actor: Actor,
     now_ms: int,
 ) -> str:
-    """Delete a set. Return the id of the command that withdraws its seeds (Desired.delete_seed_set)."""
+    """Delete a seed set. Return the id of the command that withdraws its seeds (Desired.delete_seed_set).
+
+    `partitions`: the number of partitions of the cluster. Raise Missing if there is no such crawl or set, and Stale if
+    the set has none of the tags in `expected` (None: no condition).
+    """
     crawl_id = _crawl(connection, crawl, lock=True)
     row = _found(_find(connection, crawl_id, name), crawl, name)
     if expected is not None:
@@ -128,7 +143,11 @@ def remove(
 
 
 def move(connection: Connection, before: CrawlId, after: CrawlId, partitions: int, actor: Actor, now_ms: int) -> None:
-    """Give the sets of a crawl to the crawl that takes its name in a reset, which starts from all their seeds again."""
+    """Move the seed sets of the crawl `before` to the crawl `after`, which replaces it in a reset.
+
+    All seeds of the sets become changes for the leader to publish, because the new crawl starts without them. Changes
+    of the old crawl are deleted.
+    """
     connection.execute(delete(seed_set_commands).where(seed_set_commands.c.crawl_id == before))
     rows = connection.execute(
         select(seed_sets.c.set_id, seed_sets.c.name, seed_sets.c.canonical)
@@ -143,7 +162,10 @@ def move(connection: Connection, before: CrawlId, after: CrawlId, partitions: in
 
 
 def commands(connection: Connection, after: int) -> Sequence[SeedSetCommand]:
-    """Return some changes after a revision that are not published yet (Desired.seed_set_commands)."""
+    """Return up to AT_ONCE changes of seed sets that are not published yet, with revisions above `after`, by revision.
+
+    Changes of deleted crawls are left out (Desired.seed_set_commands).
+    """
     table = seed_set_commands
     query = (
         select(table, crawls.c.revision.label("spec"))
@@ -167,7 +189,7 @@ def commands(connection: Connection, after: int) -> Sequence[SeedSetCommand]:
 
 
 def commanded(connection: Connection, revision: int) -> None:
-    """Record that the change of this revision is published (Desired.seed_set_commanded)."""
+    """Record that the change of this revision was published: delete its row (Desired.seed_set_commanded)."""
     connection.execute(delete(seed_set_commands).where(seed_set_commands.c.revision == revision))
 
 
@@ -180,7 +202,7 @@ def _command(
     actor: Actor,
     now_ms: int,
 ) -> int:
-    """Store a change for the leader to publish, and request its command. Return the revision of the change."""
+    """Store the change of a seed set for the leader to publish. Request its command. Return the change's revision."""
     added, removed = (msgspec.json.encode(part).decode() for part in (change.added, change.removed))
     stored = insert(seed_set_commands).values(crawl_id=crawl_id, name=name, added=added, removed=removed)
     revision = int(connection.execute(stored.returning(seed_set_commands.c.revision)).scalar_one())
@@ -211,7 +233,10 @@ def _replace_urls(
     after: Sequence[SetSeed],
     change: SeedSetChange,
 ) -> None:
-    """Make the rows of a set's URLs those of the seeds `after`."""
+    """Change the rows of a seed set in `seed_set_urls`: delete those of removed seeds, insert those of added seeds.
+
+    `before` and `after` are the seeds of the set. `change` is the difference between the two.
+    """
     left = fingerprints_of(change.removed)
     for start in range(0, len(left), _NAMES_A_STATEMENT):
         some = left[start : start + _NAMES_A_STATEMENT]
@@ -226,15 +251,15 @@ def _replace_urls(
 
 
 def _shown(count: int, seeds: Sequence[SetSeed]) -> str:
-    """Return a set in the form of the audit log: its number of seeds, and the first URLs."""
+    """Return a seed set as JSON for the audit log: its number of seeds, and its first _SHOWN URLs."""
     return msgspec.json.encode({"seeds": count, "first": [seed.url for seed in seeds[:_SHOWN]]}).decode()
 
 
 def _crawl(connection: Connection, name: str, *, lock: bool = False) -> CrawlId:
     """Return the id of the crawl of this name. Raise Missing if there is none.
 
-    With `lock` no other transaction changes its sets, or deletes or resets it, until the end of this one. SQLite has
-    one writer and no row locks.
+    With `lock`, no other transaction changes the crawl's seed sets, or deletes or resets the crawl, until this
+    transaction ends. SQLite has one writer and needs no lock.
     """
     query = select(crawls.c.crawl_id).where(crawls.c.name == name, _NOT_DELETED)
     if lock and connection.dialect.name != "sqlite":
