@@ -17,9 +17,10 @@ _SESSIONS = text(
 
 
 async def user_of(database: str) -> str | None:
-    """Return a text that names a process that has the database open as a master does, or None if there is none.
+    """Return a text that describes a process that has the database open, or None if there is none.
 
-    On SQLite any process that has the file open counts, even one that only reads. This process must not have it open.
+    On PostgreSQL only masters count. On SQLite any process counts that has the file open, even if it only reads. So
+    this process must not have the file open.
     """
     if is_postgresql(database):
         async with snapshot(database) as taken:

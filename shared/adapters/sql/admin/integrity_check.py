@@ -91,7 +91,7 @@ _PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "item
 
 
 async def examine(snapshot: DatabaseSnapshot, placed: Callable[[str, int], int]) -> Findings:
-    """Check the invariants of the whole database, and return all violations.
+    """Check the invariants of the whole database, and return all violations that were found.
 
     `placed` returns the partition of a host, given the host's name and the number of partitions.
     """
@@ -112,7 +112,10 @@ async def examine(snapshot: DatabaseSnapshot, placed: Callable[[str, int], int])
 
 
 def _crawls(connection: Connection) -> dict[int, bool | None]:
-    """Return all crawls ever made: None for one that exists, else True if its rows were removed."""
+    """Return all crawls in the table by id. The value is None for a crawl that is not deleted.
+
+    For a deleted crawl it is True if its rows were removed, and False if they are being removed.
+    """
     columns = schema.crawls.c
     rows = connection.execute(select(columns.crawl_id, columns.state, columns.collected_at_ms))
     return {
@@ -121,7 +124,10 @@ def _crawls(connection: Connection) -> dict[int, bool | None]:
 
 
 async def _urls(snapshot: DatabaseSnapshot, found: Findings, removing: set[int]) -> dict[tuple[int, int], Counter[str]]:
-    """Compare the URLs of each queue with the queue and its leases. Return the counts by (crawl, partition)."""
+    """Compare the URLs of each queue with the queue's row and its leases, and add violations to `found`.
+
+    Return the numbers of URLs by counter, for each (crawl, partition). Skip the crawls `removing`.
+    """
     counted: defaultdict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     after = {"crawl_id": -1, "host_id": -1}
     while True:
@@ -222,12 +228,12 @@ async def _leases(snapshot: DatabaseSnapshot, found: Findings, greatest: Counter
 
 
 def _read(query: TextClause, after: Mapping[str, int], connection: Connection) -> Sequence[Row[Any]]:
-    """Return the page of rows after the key `after`."""
+    """Return at most _PAGE rows of `query` whose key comes after `after`."""
     return connection.execute(query, {**after, "max_count": _PAGE}).all()
 
 
 def _leased(after: int, connection: Connection) -> Sequence[tuple[Row[Any], set[bytes]]]:
-    """Return a page of leases, each with the fingerprints of the URLs that are leased under it."""
+    """Return at most _PAGE leases with ids above `after`, each with the fingerprints of the URLs leased under it."""
     leases = connection.execute(_LEASES, {"lease_id": after, "max_count": _PAGE}).all()
     keys = ("crawl_id", "host_id", "lease_id")
     return [
@@ -291,7 +297,10 @@ def _orphans(connection: Connection, found: Findings, removing: set[int]) -> Non
 
 
 def _leftovers(connection: Connection, found: Findings, crawls: dict[int, bool | None]) -> None:
-    """Add tables with rows of crawls that never existed or were removed. Steps from crawl to crawl by the keys."""
+    """Add a violation to `found` for each table with rows of a crawl that never existed, or whose rows were removed.
+
+    `crawls`: the result of `_crawls`. Each table is read by its index, with one small query for each crawl in it.
+    """
     for table in _PARTED:
         crawl_id = connection.execute(text(f"SELECT min(crawl_id) FROM {table}")).scalar()
         while crawl_id is not None:

@@ -1,4 +1,4 @@
-"""Fills a new database with a whole cluster's tables. It becomes visible complete at the end, or not at all."""
+"""Fills a new database with all tables of a cluster. Other processes see the complete database, or none."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ SKIPPED_CRAWLS: Final = 1_000
 
 
 class DatabaseLoad(Protocol):
-    """A new database that is being filled. No other process uses it yet."""
+    """A new database that one process fills. No other process uses it yet."""
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
         """Run `statements`, which write, and return their result. Callers run one at a time."""
@@ -42,12 +42,12 @@ class DatabaseLoad(Protocol):
 
 @asynccontextmanager
 async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[DatabaseLoad]:
-    """Make a database with the tables of the migration `schema_of`, for the `with` block to fill.
+    """Create a database with the tables of the migration `schema_of`, and open it for the `with` block to fill.
 
     At the end the tables are migrated to the newest schema. The database is invisible until the `with` block succeeds,
-    and a `with` block that fails leaves nothing behind. SQLite is written to a file beside its path, PostgreSQL in one
-    transaction that includes the tables. Raise Unusable if a database exists already, or for the schema of a
-    development version.
+    and a `with` block that fails leaves nothing behind. On SQLite, rows go to a file beside the final path. On
+    PostgreSQL, tables and rows are written in one transaction. Raise Unusable if the database exists already, or if
+    `schema_of` is from a development version.
     """
     refuse_unreleased("backup", schema_of)
     opened = _on_postgresql(database, schema_of) if is_postgresql(database) else _on_sqlite(database, schema_of)
@@ -58,9 +58,9 @@ async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Databas
 def begin_anew(connection: Connection) -> None:
     """Separate a cluster restored from a backup from its earlier history.
 
-    This raises the epoch, so that every earlier term is older. It resets the positions, because the reports and items
-    after the snapshot are in new streams. It skips the numbers of leases and hosts that the cluster may have used after
-    the snapshot. Late reports that name such a number must find nothing under it.
+    This raises the epoch, so that terms from before the restore are outdated. It resets the positions, because reports
+    and items will come in new streams. It skips the ids of leases and hosts that the cluster may have given out after
+    the backup, so that late reports with such an id find nothing.
     """
     connection.execute(update(schema.cluster).values(epoch=schema.cluster.c.epoch + 1))
     connection.execute(
@@ -128,7 +128,7 @@ async def _on_sqlite(database: str, schema_of: str) -> AsyncIterator[DatabaseLoa
 
 
 def _settle(engine: Engine) -> None:
-    """Move everything from the log into the one file and sync it to disk."""
+    """Move all data from the write-ahead log into the SQLite file, and sync the file to disk."""
     try:
         with engine.connect() as connection:
             connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")

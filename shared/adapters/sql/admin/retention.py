@@ -1,8 +1,11 @@
 """Deletes rows after their retention time, in bounded transactions.
 
 Each pass reads a bounded number of rows in the order of a key. If the key grows with time, these are the oldest rows,
-else the next rows of a sweep over the table. So these tables need no index by age, which would slow every insert. The
+else the next rows of a sweep over the table. So the tables need no index by age, which would slow every insert. The
 leader also deletes owners' rows here, but only rows that no owner uses any more.
+
+A pass gets the `place` at which the one before ended, "" at first. It returns the number of deleted rows, and the place
+for the next pass, "" at the end of the table (SweepResult).
 """
 
 from collections.abc import Sequence
@@ -92,9 +95,9 @@ class SqlRetained(SqlAdapter):
 
 
 def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the lines of the audit log that are too old among the lowest numbers.
+    """Delete the lines of the audit log that are older than `rules` allow. Read the ROWS lines with the lowest numbers.
 
-    Numbers grow with time, apart from short races.
+    Numbers grow with time, apart from short races, so `place` is not used.
     """
     before = rules.before_ms(RetainedKind.AUDIT, now_ms)
     rows = connection.execute(_OLDEST_LINES, {"max_count": ROWS}).all()
@@ -115,9 +118,9 @@ def _up_to(old: list[int], connection: Connection, statement: TextClause, before
 
 
 def _commands(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete old commands that all their partitions have applied.
+    """Delete commands that are older than `rules` allow and that all their partitions have applied.
 
-    The command that removes a deleted crawl's rows stays until `collected_at_ms` is set.
+    The command that removes the rows of a deleted crawl stays until the crawl is collected. `place`: a command id.
     """
     before = rules.before_ms(RetainedKind.COMMANDS, now_ms)
     rows = connection.execute(_REQUESTS, {"place": place, "max_count": ROWS}).all()
@@ -149,7 +152,8 @@ def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -
 def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete the oldest rows of the log of changes, crawl by crawl. The stored pages and their versions stay.
 
-    Each crawl keeps the time of the newest row that was deleted, for reads that begin earlier.
+    For each crawl, record the time of the newest deleted row (`changes_deleted_ms`), so that readers can recognize a
+    gap.
     """
     before = rules.before_ms(RetainedKind.CHANGES, now_ms)
     rows = connection.execute(_OLD_CHANGES, {"before": before, "max_count": ROWS}).all()
@@ -160,7 +164,10 @@ def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) 
 
 
 def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete crawls that were deleted and collected long enough ago. Their numbers are never reused."""
+    """Delete the rows of crawls that were deleted and collected longer ago than `rules` require, with their revisions.
+
+    Their ids are never reused. `place`: a crawl id.
+    """
     before = rules.before_ms(RetainedKind.CRAWLS, now_ms)
     rows = connection.execute(_DELETED_CRAWLS, {"place": int(place or 0), "max_count": ROWS}).all()
     old = [row.crawl_id for row in rows if row.state == "deleted" and (row.collected_at_ms or before) < before]
@@ -181,7 +188,7 @@ def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -
 
 
 def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the producers whose name shows that they have not been used for long enough."""
+    """Delete the producers of links whose name contains a time of last use that is older than `rules` allow."""
     before = rules.before_ms(RetainedKind.PRODUCERS, now_ms)
     rows, further = _next_producers(connection, place)
     old = [row for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]
@@ -190,7 +197,10 @@ def _producers(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _uploads(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the uploads that were first seen long enough ago. Set the time of those without one to now."""
+    """Delete the uploads of seeds that were first seen longer ago than `rules` require.
+
+    An upload without such a time gets the present time, so it is deleted later.
+    """
     before = rules.before_ms(RetainedKind.UPLOADS, now_ms)
     rows, further = _next_producers(connection, place)
     uploads = [row for row in rows if is_upload(row.producer)]
@@ -214,9 +224,10 @@ def _run(connection: Connection, statement: TextClause, rows: Sequence[Row[Any]]
 
 
 def _keys(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the keys that were revoked long enough ago, if at least one key is not revoked.
+    """Delete API keys that were revoked longer ago than `rules` require.
 
-    An empty table means a new cluster, for which a master makes a first key.
+    Delete nothing if all keys are revoked: an empty table means a new cluster, for which a master would create a first
+    key.
     """
     before = rules.before_ms(RetainedKind.KEYS, now_ms)
     rows = connection.execute(_KEYS, {"place": place, "max_count": ROWS}).all()

@@ -96,8 +96,8 @@ def revoke_key(
 ) -> ApiKey:
     """Revoke the API key `name` and return it (Catalog.revoke_key).
 
-    Raise Missing if there is none, LastAdmin if it is the last admin key that never expires, and Stale if it has none
-    of the tags in `expected` (None: no condition).
+    Raise Missing if there is none, or LastAdmin if it is the last admin key that never expires. Raise Stale if it has
+    none of the tags in `expected` (None: no condition).
     """
     _lock(connection)
     stored = key_named(connection, name)

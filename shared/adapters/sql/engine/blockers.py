@@ -3,8 +3,8 @@
 A statement goes to the server in several messages. If a client stops between two of them, or before it has read the
 result, its session stays `active` and waits for the client. No time limit of all supported servers covers this case.
 `idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server waits for
-a message. Only PostgreSQL 17 has `transaction_timeout`. So the waiting transactions end such sessions themselves, after
-the time that a session may be idle in a transaction.
+a message. Only PostgreSQL 17 has `transaction_timeout`. So a master whose transaction waits ends such sessions, once
+their clients have been silent for as long as a session may be idle in a transaction.
 """
 
 import asyncio
@@ -41,25 +41,25 @@ _END_BLOCKERS: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A PostgreSQL session that was ended. `still_s`: seconds since its client's last message."""
+    """A PostgreSQL session that `end_blockers` ended. `still_s`: the seconds since its client's last message."""
 
     pid: int
     still_s: float
 
 
 def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
-    """End each master's session that blocks another one and whose client was silent for `limit_s` inside a statement.
+    """End sessions of masters that block another master and wait for their client. Return the ended sessions.
 
-    Return the sessions that were ended.
+    A session is ended only if its client has been silent inside a statement for `limit_s` seconds.
     """
     rows = connection.execute(_END_BLOCKERS, {"owners": OWNERS, "limit_s": limit_s}).all()
     return [EndedSession(row.pid, float(row.still_s)) for row in rows if row.ended]
 
 
 class Blockers:
-    """Ends PostgreSQL sessions that block masters, while a transaction takes longer than `limit_s` seconds.
+    """Ends PostgreSQL sessions that block masters, while a watched transaction takes longer than `limit_s` seconds.
 
-    `end` ends the sessions that block at the moment (`end_blockers`).
+    `end` is called to end the sessions that block others now. It returns them (`end_blockers`).
     """
 
     def __init__(self, end: Callable[[], Awaitable[list[EndedSession]]], limit_s: float) -> None:
@@ -70,9 +70,9 @@ class Blockers:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run the `with` block.
+        """Watch the transaction in the `with` block.
 
-        Once it has run for `limit_s`, end blocking sessions every half second until it is over.
+        If it runs longer than `limit_s` seconds, blocking sessions are ended every half second until the block exits.
         """
         mark = object()
         timer = asyncio.get_running_loop().call_later(self._limit_s, self._begin, mark)

@@ -2,10 +2,10 @@
 
 SQLAlchemy makes a dictionary of parameters per row, which costs more than the driver's own work
 (tests/benchmarks/frontier_rows.py). Here a statement is compiled once per dialect, and rows go to the driver in its own
-style. Column types convert no values, so callers pass what the driver takes.
+style. Column types convert no values, so callers pass values that the driver accepts.
 
 PostgreSQL takes many rows in one statement, as one array per column. That costs less than a statement per row. COPY of
-the new rows of a large batch costs less still.
+the new rows of a large batch costs even less.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _Shape = Callable[[Sequence[Row]], Sequence[Any]]
 
 
 class Bulk:
-    """A statement that runs once for each row. `names`: its parameters, in the order of a row's values."""
+    """A statement that runs once for each row. `names`: its parameters, in the order of the values in a row."""
 
     def __init__(self, statement: str, names: Sequence[str]) -> None:
         self._statement = text(statement)
@@ -78,7 +78,7 @@ class Arrays:
 
     @cached_property
     def _statement(self) -> TextClause:
-        """The statement, made at its first use: only then is the dialect loaded."""
+        """The statement with `{rows}` replaced. It is made at its first use, which imports the PostgreSQL dialect."""
         from sqlalchemy.dialects import postgresql
 
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library declares no types
@@ -94,10 +94,10 @@ class Arrays:
 
 
 def copied(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Insert rows into `table` on PostgreSQL by COPY, in a transaction in which a statement has already run.
+    """Insert rows into `table` on PostgreSQL by COPY. The transaction must have executed another statement before.
 
-    An existing row raises the server's error 23505, as with any INSERT. Raise Permanent if a value does not fit its
-    column.
+    Each row has the values of `columns`. A row that exists already raises the server's error 23505, as with any INSERT.
+    Raise Permanent if a value does not fit its column.
     """
     driver: Any = connection.connection.dbapi_connection
     try:
@@ -107,9 +107,10 @@ def copied(connection: Connection, table: str, columns: Sequence[str], rows: Seq
 
 
 class Each:
-    """A statement for many rows, no two with the same key: run per row on SQLite, once for all rows on PostgreSQL.
+    """A statement for many rows, which runs once per row on SQLite, and once for all rows on PostgreSQL.
 
-    `sqlite` is the statement for `Bulk`, `postgresql` the one for `Arrays`.
+    No two of the rows may have the same key. `sqlite` is the statement for `Bulk`, `postgresql` the one for `Arrays`.
+    `names`: the columns of `table` whose values a row has, in order.
     """
 
     def __init__(self, table: Table, names: Sequence[str], *, sqlite: str, postgresql: str) -> None:
@@ -130,7 +131,10 @@ class Each:
 
 
 class New(Each):
-    """An INSERT of rows that the caller knows to be missing, and that no other process inserts."""
+    """An INSERT of rows that certainly do not exist yet. A large batch uses COPY on PostgreSQL.
+
+    The caller must know that the rows are missing, and that no other process inserts them.
+    """
 
     def __init__(self, table: Table, columns: Sequence[str]) -> None:
         each = inserting(table, columns)
@@ -138,7 +142,7 @@ class New(Each):
         self._table, self.columns = str(table.name), tuple(columns)
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Insert all rows, on PostgreSQL by COPY if they are many. Do nothing if there is no row."""
+        """Insert all rows: on PostgreSQL by COPY if there are at least COPIED_FROM. Do nothing if there is no row."""
         if connection.dialect.name == "postgresql" and len(rows) >= COPIED_FROM:
             copied(connection, self._table, self.columns, rows)
         else:
@@ -146,7 +150,7 @@ class New(Each):
 
 
 def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
-    """Return an INSERT of rows that have the values of `names`. `conflict` is its ON CONFLICT clause."""
+    """Return an INSERT of rows with the values of the columns `names`. `conflict`: an ON CONFLICT clause, or ""."""
     columns = ", ".join(f'"{name}"' for name in names)
     into = f"INSERT INTO {table.name} ({columns})"
     values, selected = ", ".join(f":{name}" for name in names), ", ".join(f'v."{name}"' for name in names)
@@ -159,9 +163,10 @@ def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
 
 
 def updating(table: Table, keys: Sequence[str], names: Sequence[str], sets: str) -> Each:
-    """Return an UPDATE of the rows with given `keys`. Each input row has the values of `names`, then those of `keys`.
+    """Return an UPDATE of rows of `table`. Each input row has the values of the columns `names`, then those of `keys`.
 
-    `sets` is the SET clause. In it `{t}.` is the prefix of a stored column and `{v}` the prefix of a new value.
+    The columns `keys` select the stored row. `sets` is the SET clause. In it `{t}.` is the prefix of a stored column
+    and `{v}` the prefix of a new value.
     """
     name = table.name
 

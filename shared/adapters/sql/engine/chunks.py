@@ -18,9 +18,9 @@ CHUNK_S = 0.05
 
 
 class Chunk:
-    """The number of rows and the time that one chunk, a transaction of a command, may still take.
+    """The number of rows and the time that one chunk may still use. A chunk is one transaction of a command.
 
-    They are bounded so that no transaction holds SQLite's one writer, or PostgreSQL's locks, for long.
+    Both are limited so that no transaction holds SQLite's one writer, or PostgreSQL's locks, for long.
     """
 
     def __init__(self) -> None:
@@ -38,14 +38,15 @@ class Chunk:
 
     @property
     def full(self) -> bool:
-        """True if this chunk may read no more rows or has no time left, so that the next one must do the rest."""
+        """True if this chunk may read no more rows or has no time left. The command continues in the next chunk."""
         return self._rows <= 0 or time.monotonic() >= self._until
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query of one fingerprint: the last of the next `:others` + 1 URLs above `:after` that match `which`.
+    """Return a query for one fingerprint: that of the (`:others` + 1)th URL after `:after` that matches `which`.
 
-    It finds no row if there are fewer such URLs.
+    `:after` is a fingerprint, and `which` an SQL condition on a row of `table`. The query finds no row if there are
+    fewer such URLs.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"

@@ -1,4 +1,7 @@
-"""The joins that add the context of a seed to the rows of URLs, as text: commands that read a folder need it, too."""
+"""The SQL joins that add the context of a seed to the rows of URLs.
+
+They are plain text, because commands that read a crawl's folder use them without SQLAlchemy.
+"""
 
 from typing import Final
 
@@ -12,6 +15,9 @@ DEFINED: Final = (
 
 
 def joined(alias: str) -> str:
-    """Return the joins that add the context of each URL of the relation `alias`, as the column `s.context`."""
+    """Return SQL joins that add the seed context of each URL in the relation `alias`, as the column `s.context`.
+
+    The column is NULL for a URL without a context. The relation must have `crawl_id`, `host_id` and `fingerprint`.
+    """
     same = " AND ".join(f"x.{key} = {alias}.{key}" for key in ("crawl_id", "host_id", "fingerprint"))
     return f" LEFT JOIN url_contexts x ON {same}{DEFINED}"

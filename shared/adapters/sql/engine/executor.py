@@ -32,7 +32,7 @@ class Executor(Protocol):
         """Return the rows that `query` finds by these keys, on a snapshot of the database taken after this call."""
 
     async def data_version(self) -> int | None:
-        """Return a number that differs after any commit to the database, by any process. None if that is unknown."""
+        """Return a number that changes with every commit to the database, by any process. None if it is unknown."""
         ...
 
     def disk_full(self) -> bool:
@@ -45,7 +45,10 @@ class Executor(Protocol):
 
 
 class SqlAdapter:
-    """Base class of the adapters that implement a port on a SQL database. `read` and `write` make their methods."""
+    """Base class of the adapters that implement a port on a SQL database.
+
+    The functions `read`, `polled` and `write` of this module make the methods of such an adapter.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._run = executor
@@ -55,7 +58,10 @@ class SqlAdapter:
         return f"<{type(self).__name__} {self._run!r}>"
 
     async def _poll(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **keywords: P.kwargs) -> T:
-        """Run `query` as a read, unless nothing was committed since its last call had the same arguments and result."""
+        """Run `query` as a read and return its result. Return the result of its last call if that cannot have changed.
+
+        The last result is still valid if nothing was committed to the database since, and the arguments are the same.
+        """
         # Read the number first: a commit that comes between is then read again by the next call.
         version = await self._run.data_version()
         call = version, args, keywords
@@ -81,10 +87,10 @@ def read(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
 
 
 def polled(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
-    """Return a method like that of `read`, for calls that are repeated while nothing changes.
+    """Return a method like that of `read`, for a query that is repeated often while its result seldom changes.
 
-    If nothing was committed since the last call, and its arguments were the same, the method returns the same object
-    without a read. So callers must not change it.
+    If nothing was committed to the database since the last call, and the arguments are the same, the method returns the
+    same object as before, without a read. So callers must not change the result.
     """
 
     @wraps(query)
@@ -109,7 +115,7 @@ def bound(
 ) -> Callable[[Connection], T]:
     """Return a function of a Connection that calls `transaction` with these arguments.
 
-    Its `__wrapped__` is `transaction`, so that executors can count all calls of one function as one kind.
+    Its attribute `__wrapped__` is `transaction`, so an executor recognizes all calls of one function as the same kind.
     """
 
     @wraps(transaction)

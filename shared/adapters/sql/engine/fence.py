@@ -1,6 +1,6 @@
-"""The fence, by which a transaction fails if another master owns its partition, and the claim of a partition.
+"""The fence, the first statement of every transaction of an owner, and the claim of a partition.
 
-It is the first statement of every owner's transaction.
+The fence makes a transaction fail if another master owns its partition.
 """
 
 from typing import Final
@@ -43,7 +43,10 @@ def pass_fence(connection: Connection, fence: Fence, position: Position | None =
 
 
 def move_position(connection: Connection, partition: Partition, position: Position) -> None:
-    """Store up to which report the partition's reports are applied. The transaction must have passed the fence."""
+    """Store `position` as the position up to which the reports of the partition are applied.
+
+    The transaction must have passed the fence.
+    """
     connection.execute(
         _MOVE,
         {

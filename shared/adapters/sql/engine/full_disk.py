@@ -15,10 +15,11 @@ _LOG_EVERY_S: Final = 60.0
 class FullDiskRefusals:
     """Counts and logs the writes that a database refuses to this process because its disk is full.
 
-    A full disk still accepts writes that fit into existing pages, so one success does not prove free space. The
-    refusals are over when every refused kind of transaction has succeeded since and none was refused for `FULL_S`. They
-    are also over after a minute without one, since some kinds may never be tried again. The log has their begin, then
-    at most one line a minute, and their end. `now`: monotonic seconds.
+    A full disk still accepts writes that fit into existing pages, so one success does not prove free space. The disk
+    counts as usable again when no write was refused for `FULL_S`, and every kind of transaction that was refused has
+    succeeded since. After a minute without a refused write the success of any kind is enough, since some kinds may
+    never run again. The log has a line for the first refused write, then at most one a minute, and a line for the end.
+    `now` in the methods: monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class FullDiskRefusals:
             )
 
     def taken(self, transaction: Callable[..., object], now: float) -> None:
-        """Record that `transaction` was committed. Log the end of the refusals if they are over now."""
+        """Record that `transaction` was committed. If writes are no longer refused, log that."""
         if self._began is None:
             return
         self._kinds.discard(_kind(transaction))
@@ -61,6 +62,6 @@ class FullDiskRefusals:
 
 
 def _kind(transaction: Callable[..., Any]) -> object:
-    """Return the kind of a transaction: the code of its function, so all calls of one function are of one kind."""
+    """Return the kind of a transaction: the code object of its function. All calls of a function are of one kind."""
     function = getattr(transaction, "__wrapped__", transaction)
     return getattr(function, "__code__", function)

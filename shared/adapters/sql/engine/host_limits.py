@@ -1,7 +1,7 @@
-"""Copies what a host's policy sets to the row of the host, from which its owner loads it.
+"""Copies the limits that a host's policy sets to the row of the host, from which the owner of the host loads them.
 
-The command of a policy names only its host. Its owner applies what `host_policies` has then. So commands that come
-late, twice or in another order never restore an earlier policy.
+The command of a policy names only its host, and the owner applies the policy that `host_policies` has at that time. So
+commands that come late, twice or in another order never restore an earlier policy.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,15 @@ _WITH_POLICY: Final = {
 
 
 def apply_policy(connection: Connection, partition: Partition, host: object) -> None:
-    """Give the host what its policy sets now, or nothing if it has no policy. An unknown host is left alone."""
+    """Copy the delay, block and slots of the host's policy to its row in `hosts`. Set them to 0 if it has no policy.
+
+    Do nothing if the partition has no such host. `host`: its name.
+    """
     connection.execute(_ONE, {"host": host, "partition": partition})
 
 
 def apply_to_new(connection: Connection, partition: Partition, names: Sequence[str]) -> None:
-    """Give hosts that were just inserted what their policies set."""
+    """Copy the limits of host policies to the hosts `names`, which this transaction has just inserted."""
     query = _WITH_POLICY[connection.dialect.name]
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]

@@ -36,9 +36,9 @@ _OPEN: Final = (str(0x40000002), "510")
 
 
 class MasterNote(msgspec.Struct, frozen=True):
-    """What a master that has the SQLite file open writes beside it, to identify its process.
+    """A file that a master writes beside the SQLite file that it has open. It identifies the master's process.
 
-    `ticks`: the start time of that process as the kernel tells it. `boot`: the kernel's boot id.
+    `ticks`: the start time of the process, as in /proc. `boot`: the kernel's boot id.
     """
 
     member: str
@@ -49,10 +49,10 @@ class MasterNote(msgspec.Struct, frozen=True):
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The process that holds a lock. `pid` is 0 for a process of another container, which the kernel does not name.
+    """The process that holds a lock. `pid` is 0 for a process of another container, whose pid the kernel does not show.
 
-    `note`: what the process wrote beside the file if it is a master on this machine, else None. `stopped`: a signal has
-    stopped the process, so it does not run.
+    `note`: the note of the process if it is a master on this machine, else None. `stopped`: a signal has stopped the
+    process, so it does not run.
     """
 
     pid: int
@@ -61,9 +61,10 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 def write_note(path: Path, member: str, started_at_ms: int) -> Path:
-    """Write a note of this process, a master, beside the database, and return its path.
+    """Write the note of this process, a master, beside the database at `path`, and return the note's path.
 
-    Delete notes of ended processes.
+    `member` and `started_at_ms`: the id and start time of the master. Also delete the notes of processes that have
+    ended.
     """
     for other in path.parent.glob(f"{path.name}-master-*"):
         note = _read(other)
@@ -77,24 +78,26 @@ def write_note(path: Path, member: str, started_at_ms: int) -> Path:
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Return the process that holds the write lock of this SQLite file.
+    """Return the process that holds the write lock of this SQLite file. Return None if the lock is free.
 
-    Return None if the lock is free or this is unknown. Blocks while a child process asks the kernel, at most five
-    seconds.
+    Return None also if the holder cannot be found. Blocks for up to five seconds while a child process asks the kernel.
     """
     return _asked(path, path.with_name(f"{path.name}-shm"), _WRITING)
 
 
 def opener(path: Path) -> LockHolder | None:
-    """Return a process that has this SQLite file open. Return None if there is none or it is unknown.
+    """Return a process that has this SQLite file open. Return None if there is none, or if it cannot be found.
 
-    The caller's own connections count, too. Blocks as `lock_holder` does.
+    It may be the caller's own process. Blocks for up to five seconds while a child process asks the kernel.
     """
     return _asked(path, path, _OPEN)
 
 
 def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | None:
-    """Return the holder of a lock on these bytes (start, length) of `locked`, a file of the database `path`."""
+    """Return the process that locks a byte range of the file `locked`. None: no process does, or it cannot be found.
+
+    `stretch`: the start and length of the range. `path`: the database, beside which masters write their notes.
+    """
     if not sys.platform.startswith("linux"):
         return None
     command = [sys.executable, "-I", "-S", "-c", _ASK, str(locked), *stretch]
@@ -111,9 +114,9 @@ def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | N
 
 
 def end(note: MasterNote) -> bool:
-    """Send SIGKILL to the master that wrote `note`. Return False if it has ended already.
+    """Send SIGKILL to the master that wrote `note`, and return True. Return False if the master has ended already.
 
-    Another process that has its pid now is not killed.
+    A later process with the same pid is not killed.
     """
     try:
         process = os.pidfd_open(note.pid)
@@ -131,7 +134,7 @@ def end(note: MasterNote) -> bool:
 
 
 def _is(note: MasterNote) -> bool:
-    """Return True if the process of the note is alive and its pid was not reused."""
+    """Return True if the process that wrote the note still runs. A later process with the same pid does not count."""
     return note.boot == _boot() and note.ticks != "" and note.ticks == _stat(note.pid)[1]
 
 
@@ -143,7 +146,7 @@ def _read(at: Path) -> MasterNote | None:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """Return a process's state and start time (proc(5), fields 3 and 22); empty if there is no such process."""
+    """Return a process's state and start time (proc(5), fields 3 and 22). Both are empty if no such process exists."""
     with suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], fields[19]

@@ -55,10 +55,10 @@ def upgrade_sqlite(engine: Engine) -> None:
 
 
 def upgrade(connection: Connection, to: str = HEAD) -> None:
-    """Apply the missing migrations, up to `to`, on this connection, in its transaction.
+    """Apply the missing migrations up to `to`, on this connection and in its transaction.
 
-    Of concurrent callers, one applies them. `to` is an earlier migration for a database that will be loaded from a dump
-    of that schema.
+    If several processes call this at once, one applies the migrations and the others wait. An earlier `to` than HEAD is
+    for a database into which a dump of that schema will be loaded. Raise Unusable if the present schema is unknown.
     """
     current = current_schema(connection)
     if current == to:
@@ -73,10 +73,10 @@ def upgrade(connection: Connection, to: str = HEAD) -> None:
 
 
 def _make(connection: Connection) -> None:
-    """Make the tables of an empty SQLite file exactly as the migrations do. A test compares both.
+    """Create the tables of an empty SQLite file, with the same result as the migrations. A test compares both.
 
-    This loads neither Alembic nor its scripts, so a new crawl starts a third of a second sooner. Nor does it compile
-    the statements from the metadata, which takes longer than to run them.
+    This imports neither Alembic nor its scripts, so a new crawl starts a third of a second sooner. The statements are
+    stored as text, because to compile them from the metadata takes longer than to run them.
     """
     for statement in TABLES.read_text("utf-8").split(END):
         connection.exec_driver_sql(statement)
@@ -97,9 +97,9 @@ def current_schema(connection: Connection) -> str | None:
 
 
 def missing_migrations(current: str | None) -> list[str]:
-    """Return the migrations after `current` that `upgrade` would apply, in order, as strings of name and title.
+    """Return the migrations after `current` that `upgrade` would apply, in order, each as its name and title.
 
-    Raise Unusable if `current` is unknown to this program.
+    `current`: the result of `current_schema`. Raise Unusable if this program does not know it.
     """
     from alembic.script import ScriptDirectory
     from alembic.util.exc import CommandError

@@ -12,7 +12,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 class PointQuery:
     """A SELECT of a few rows by their keys. A row has the columns as attributes, with the driver's types.
 
-    SQLite's driver gets it as text, compiled once: SQLAlchemy's execution takes five times as long as SQLite's.
+    On SQLite it is compiled to text once, and the driver runs the text directly. To run it through SQLAlchemy would
+    take five times as long as SQLite needs.
     """
 
     def __init__(self, statement: Select[Any]) -> None:

@@ -1,9 +1,9 @@
 """PostgreSQL: transactions on pooled asyncpg connections, with time limits in the server and in the client.
 
 The transactions are the same plain functions of a Connection that SQLite runs on its thread. `run_sync` runs them over
-the asynchronous driver. Owners of different partitions write concurrently, each behind its own fence's row lock.
+the asynchronous driver. Owners of different partitions write concurrently, since each locks only its own fence's row.
 
-A stopped owner inside a transaction holds that lock for at most `idle_in_transaction_s`. Between two statements the
+An owner that stops inside a transaction keeps that lock for at most `idle_in_transaction_s`. Between two statements the
 server ends its session. Inside a statement the waiting transaction ends it (blockers.py). The waiting transaction then
 gets the lock, because `lock_s` is longer than `idle_in_transaction_s`.
 """
@@ -53,9 +53,13 @@ table was small it would scan the grown table (tests/contract/test_plans.py)."""
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings:
-    """The settings of a PostgresPool: numbers of connections, time limits in seconds, and tries after a conflict.
+    """The settings of a PostgresPool. Times are in seconds.
 
-    `answer_s`: seconds that a reply may take beyond the server's own limit before the connection counts as lost.
+    - `writers`, `readers`: the numbers of connections for writes and for reads.
+    - `connect_s`: the time limit of a new connection.
+    - `idle_in_transaction_s`, `lock_s`, `statement_s`: the server's time limits of a session, a lock and a statement.
+    - `answer_s`: how long a reply may take beyond `statement_s` before the connection counts as lost.
+    - `tries`: how many times a transaction runs if it conflicts with others.
     """
 
     writers: int = 8
@@ -90,7 +94,7 @@ class PostgresPool:
     """Runs transactions on PostgreSQL: writes at READ COMMITTED behind their fences, each read on its own snapshot."""
 
     def __init__(self, url: str, settings: PostgresSettings | None = None) -> None:
-        """Prepare the connections without connecting.
+        """Create the pools of connections. They connect at the first transaction.
 
         `url`: postgresql://..., with libpq's host, TLS and password options.
         """
@@ -121,7 +125,8 @@ class PostgresPool:
     def disk_full(self) -> bool:
         """Return True if the server refused a transaction within the last five seconds because its disk is full.
 
-        Only an attempt to write shows whether the disk is still full. Required writes keep trying; new work waits.
+        Only an attempt to write shows if the disk is still full. So callers continue required writes, and start no new
+        work.
         """
         return self._refusals.lately(asyncio.get_running_loop().time())
 
@@ -136,9 +141,10 @@ class PostgresPool:
     async def write(self, transaction: Callable[[Connection], T]) -> T:
         """Run and commit `transaction`, and return its result.
 
-        If this raises anything but Transient, nothing was written. Raise Transient also if the reply to the commit was
-        lost: it may have been applied. Raise ResourceFull if the disk is full. After a conflict (deadlock,
-        serialisation failure, the same row inserted twice) the whole transaction runs again, at most `tries` times.
+        If this raises anything but Transient, nothing was written. Transient may also mean that the reply to the commit
+        was lost, and then the transaction may have been committed. Raise ResourceFull if the disk is full. After a
+        conflict (deadlock, serialisation failure, the same row inserted twice) the whole transaction runs again, at
+        most `tries` times.
         """
         with self._blockers.watched():
             return await self._transact(self._writer, transaction)
@@ -192,7 +198,7 @@ class PostgresPool:
 
     @asynccontextmanager
     async def _taking(self, transaction: Callable[[Connection], object]) -> AsyncIterator[None]:
-        """Record which transaction uses a connection, and since when."""
+        """Record, for the duration of the `with` block, that `transaction` uses a connection, and since when."""
         taken = (_location(transaction), asyncio.get_running_loop().time())
         self._taken.append(taken)
         try:
@@ -212,7 +218,10 @@ class PostgresPool:
 
 
 def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
-    """Return an SQLAlchemy engine with one connection, on which a statement or transaction may take five hours."""
+    """Return an SQLAlchemy engine with one connection, on which a statement or transaction may take five hours.
+
+    `read_only`: every transaction only reads, on one snapshot.
+    """
     options: dict[str, Any] = {}
     if read_only:
         options = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
@@ -264,7 +273,12 @@ def _engine(
     opened: Callable[[_Session], None] = lambda session: None,
     **options: Any,
 ) -> AsyncEngine:
-    """Make an engine. It calls `opened` with every new session."""
+    """Return an SQLAlchemy engine with a pool of `size` connections and the time limits of `settings`.
+
+    - `name`: the application name that the server shows for the sessions.
+    - `planning`: more server settings, for the query planner.
+    - `opened` is called with every new session. `options` are those of `create_async_engine`.
+    """
 
     async def connect() -> _Session:
         session: _Session = await asyncpg.connect(
@@ -296,7 +310,7 @@ def _engine(
 
 
 def _location(transaction: Callable[[Connection], object]) -> str:
-    """Return the source location of a transaction's function."""
+    """Return the file, line and name of the function of a transaction, for messages."""
     code = getattr(transaction, "__code__", None)
     if code is None:
         return repr(transaction)
@@ -304,7 +318,7 @@ def _location(transaction: Callable[[Connection], object]) -> str:
 
 
 def _patient(settings: PostgresSettings) -> PostgresSettings:
-    """Return settings for a migration: it may rewrite a table, and masters that start meanwhile wait for it."""
+    """Return `settings` with longer limits, for a migration: it may rewrite a table while other masters wait for it."""
     return replace(settings, idle_in_transaction_s=60.0, lock_s=300.0, statement_s=600.0)
 
 
@@ -342,7 +356,8 @@ def sqlstate(error: BaseException) -> str | None:
 def is_shut_out(error: BaseException) -> bool:
     """Return True if no connection could be made, or the server refused the user or the database.
 
-    `error` is the original, not the `mapped` one. A wrong schema, a lock or a standby returns False.
+    `error` must be the original error, not the result of `mapped`. For a wrong schema, a lock or a standby return
+    False.
     """
     code = sqlstate(error)
     if code is not None:
@@ -354,7 +369,7 @@ def is_shut_out(error: BaseException) -> bool:
 
 
 def mapped(error: Exception) -> Exception:
-    """Return the exception to raise for a database error: DiskFull, Unusable, Transient or Permanent."""
+    """Return the exception to raise in place of a database error: DiskFull, Unusable, Transient or Permanent."""
     origin = getattr(error, "orig", None) or error
     code = sqlstate(error)
     text = f"{origin} ({code})" if code else str(origin) or type(origin).__name__
@@ -386,10 +401,11 @@ _SIZE = text("SELECT pg_database_size(current_database())")
 
 
 def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
-    """Return a gauge of the database's size, against `max_bytes` bytes (0: no bound), and of a recently full disk.
+    """Return a gauge of the database's size: an async function that returns a FillLevel.
 
-    A gauge is a function that returns a FillLevel. The server adds up the sizes of its files, so the gauge queries it
-    only if there is a bound or a refused write.
+    `max_bytes`: the size at which the database counts as full (0: no limit). The FillLevel also shows if a write was
+    refused lately because the disk is full. The size is queried only with a limit or after a refused write, since the
+    server must add up the sizes of its files.
     """
 
     if not isinstance(pool, PostgresPool):

@@ -1,6 +1,6 @@
 """A SELECT as text, which runs on a connection of SQLAlchemy and on one of SQLite's driver.
 
-A command that reads a crawl's folder uses the driver alone. To import SQLAlchemy takes it longer than all of its reads.
+A command that reads a crawl's folder uses the driver alone: to import SQLAlchemy would take longer than all its reads.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Query:
     """A SELECT with parameters such as `:crawl_id`. A row has the columns as attributes, with the driver's types.
 
-    An expression without an alias is only found by its index.
+    A selected expression without an alias has no attribute, only its index in the row.
     """
 
     def __init__(self, sql: str) -> None:
@@ -28,19 +28,19 @@ class Query:
         return f"<Query {self.sql[:60]}>"
 
     def rows(self, connection: "ReadConnection", /, **values: Any) -> Sequence[Any]:
-        """Run the query, and return all its rows."""
+        """Run the query with `values` as its parameters, and return all its rows."""
         if isinstance(connection, sqlite3.Connection):
             cursor = connection.execute(self.sql, values)
             return list(map(_row(tuple(column[0] for column in cursor.description)), cursor))
         return connection.execute(self.clause, values).all()
 
     def first(self, connection: "ReadConnection", /, **values: Any) -> Any | None:
-        """Run the query, and return its first row, or None if there is none."""
+        """Run the query with `values` as its parameters. Return its first row, or None if there is none."""
         return next(iter(self.rows(connection, **values)), None)
 
     @cached_property
     def clause(self) -> "TextClause":
-        """The query as SQLAlchemy takes it."""
+        """The query as an SQLAlchemy clause. SQLAlchemy is imported at the first use."""
         from sqlalchemy import text
 
         return text(self.sql)

@@ -1,8 +1,8 @@
 """Reads a database whose folder cannot be written: another user's, or one on a read-only mount.
 
 SQLite makes the index of a write-ahead log (`-shm`) beside the file before it reads, and fails if it cannot. A database
-that a crawl has closed has no log (`-wal`): the file alone is complete, so SQLite may open it as immutable. A database
-in use has both files, and readers share its index.
+that a crawl has closed has no log (`-wal`). The file is then complete, so SQLite may open it as immutable. A database
+in use has a log and its index, and readers share that index.
 """
 
 import os
@@ -21,7 +21,7 @@ _UNOPENED: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 
 
 def configure_reader(connection: sqlite3.Connection) -> None:
-    """Let a new connection only read, and wait for a lock for up to 10 seconds."""
+    """Configure a new connection to refuse writes, and to wait up to 10 seconds for a lock."""
     for pragma in ("busy_timeout = 10000", "query_only = ON", f"cache_size = -{CACHE_KIB}"):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -34,9 +34,10 @@ class ReadFile:
         self._seen: tuple[int, ...] | None = None
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file. Raise sqlite3.Error if SQLite cannot open it.
+        """Open the file and return the connection. If the folder cannot be written, open the file as immutable.
 
-        Raise Unusable if only a process that can write its folder can read it.
+        Raise sqlite3.Error if SQLite cannot open it. Raise Unusable if a part of the database is in its log, and only a
+        process that can write the folder could read that.
         """
         connection = _opened(os.fspath(self._path))
         try:
@@ -63,7 +64,7 @@ class ReadFile:
         return _opened(f"file:{quote(os.fspath(self._path.absolute()))}?immutable=1", uri=True)
 
     def _logged(self) -> bool:
-        """Return True if a part of the database is, or may be, in its log."""
+        """Return True if the write-ahead log is not empty, so that the file alone may be incomplete."""
         try:
             return os.stat(f"{self._path}-wal").st_size > 0
         except FileNotFoundError:

@@ -40,7 +40,10 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 @compiles(CreateIndex, "postgresql")
 def _create_index(statement: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
-    """Give PostgreSQL the index's condition. As an argument of the index it would load that dialect in each process."""
+    """Return the statement that creates an index on PostgreSQL, with the condition of a `partial_index`.
+
+    The condition is set only here: as an argument of Index it would import the PostgreSQL dialect in every process.
+    """
     index: Index = statement.element
     if "where" in index.info:
         index.dialect_options["postgresql"]["where"] = text(index.info["where"])

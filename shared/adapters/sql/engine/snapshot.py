@@ -40,9 +40,10 @@ def no_database(path: Path) -> str:
 
 @asynccontextmanager
 async def snapshot(database: str) -> AsyncIterator[DatabaseSnapshot]:
-    """Open a snapshot of the whole database for the `with` block. Every query in it sees the database as it is now.
+    """Open a snapshot of the whole database for the `with` block. Every query in the block sees the same state of it.
 
-    Raise Unusable if there is no database, it has no cluster, or its schema is not this program's. Never migrates.
+    `database`: a path or URL. Raise Unusable if there is no database, it has no cluster, or its schema is not this
+    program's. The database is never migrated.
     """
     opened = _on_postgresql(database) if is_postgresql(database) else _on_sqlite(sqlite_file(database))
     async with opened as taken:

@@ -36,9 +36,11 @@ def sqlite_engine(
     read_only: bool = False,
     connect: Callable[[], sqlite3.Connection] | None = None,
 ) -> Engine:
-    """Make an SQLAlchemy engine on one SQLite file. `connect` replaces the function that opens the file.
+    """Return an SQLAlchemy engine on one SQLite file.
 
-    `synchronous`: NORMAL keeps commits if processes die; FULL also keeps them if the power fails.
+    - `synchronous`: with NORMAL, commits survive the end of processes. With FULL they also survive a power failure.
+    - `read_only`: the engine has several connections, which refuse writes.
+    - `connect`: opens the file in place of the default.
     """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
@@ -71,9 +73,9 @@ def sqlite_engine(
 
 
 class SqliteThreads:
-    """Runs transactions on a SQLite file: writes in turn on one thread, reads on a few others.
+    """Runs transactions on a SQLite file: writes one after the other on one thread, reads on a few others.
 
-    Point queries run on the event loop's thread.
+    Point queries run on the thread of the event loop.
     """
 
     def __init__(self, path: Path, *, synchronous: Synchronous = "NORMAL", readers: int = 2) -> None:
@@ -126,7 +128,8 @@ class SqliteThreads:
     def disk_full(self) -> bool:
         """Return True if a transaction was refused within the last five seconds because the disk is full.
 
-        Only an attempt to write shows whether the disk is still full. Required writes keep trying; new work waits.
+        Only an attempt to write shows if the disk is still full. So callers continue required writes, and start no new
+        work.
         """
         return self._refusals.lately(asyncio.get_running_loop().time())
 
@@ -137,8 +140,8 @@ class SqliteThreads:
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run `query` on a snapshot of the database taken after this call, and return its result.
 
-        Raise DiskFull, never ResourceFull, if the disk is full. ResourceFull means that nothing was written, but the
-        query may check a write that was applied just before.
+        If the disk is full, raise DiskFull and never ResourceFull. ResourceFull would mean that nothing was written,
+        but the caller may use the query to check if an earlier write was applied.
         """
         try:
             result = await asyncio.get_running_loop().run_in_executor(
@@ -150,11 +153,11 @@ class SqliteThreads:
         return result
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Return the rows that `query` finds by these keys. The query runs on the caller's own thread.
+        """Return the rows that `query` finds by these keys. The query runs on the calling thread.
 
-        Another thread takes seven times as long, because the GIL changes hands around every call of the database. This
-        never waits for a lock. A reader of a write-ahead log needs one only while another process repairs the log; then
-        the query runs as a `read`.
+        On another thread it would take seven times as long, because Python switches threads around every call of
+        SQLite. The query does not wait for a lock. If it would need one, because another process repairs the log, it
+        runs as a `read`.
         """
         try:
             return [query.row(row) for row in (await self._glances()).execute(*query.sqlite(keys))]
@@ -162,9 +165,9 @@ class SqliteThreads:
             return await self.read(lambda c: c.execute(query.statement, keys).all())
 
     async def data_version(self) -> int | None:
-        """Return a number that differs after any commit to the file, by any process. None if it cannot be read now.
+        """Return a number that changes with every commit to the file, by any process. None if it cannot be read now.
 
-        SQLite counts the commits of other connections than the one that asks, which therefore never writes.
+        SQLite counts only the commits of other connections, so the connection that this uses never writes.
         """
         try:
             (version,) = (await self._glances()).execute("PRAGMA data_version").fetchone()
@@ -173,7 +176,7 @@ class SqliteThreads:
         return int(version)
 
     async def _glances(self) -> sqlite3.Connection:
-        """Return the connection of this thread, which only reads. Open it at the first call."""
+        """Return the read-only connection for queries on the event loop's thread. The first call opens it."""
         if self._glancing is None:
             async with self._opening:
                 if self._glancing is None:
@@ -193,7 +196,10 @@ class SqliteThreads:
 
 
 def _glancing(path: Path) -> sqlite3.Connection:
-    """Open a connection that reads each statement on its own snapshot and never waits for a lock after this call."""
+    """Return a new read-only connection that raises an error, instead of waiting, if the file is locked.
+
+    Each statement reads its own snapshot.
+    """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     configure_reader(connection)
     connection.execute("PRAGMA busy_timeout = 0")
@@ -211,6 +217,6 @@ def _transact(engine: Engine, transaction: Callable[[Connection], T]) -> T:
 
 
 def mapped(error: SQLAlchemyError) -> Exception:
-    """Return the exception to raise for a database error: ResourceFull, DiskFull, Unusable, Transient or Permanent."""
+    """Return the exception to raise in place of `error`: ResourceFull, DiskFull, Unusable, Transient or Permanent."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     return mapped_sqlite(cause) if isinstance(cause, sqlite3.Error) else Permanent(str(error))

@@ -1,4 +1,4 @@
-"""The exception to raise for an error of SQLite's driver."""
+"""Converts errors of SQLite's driver to the exceptions that callers of the store handle."""
 
 import sqlite3
 
@@ -6,7 +6,7 @@ from shared.domain.errors import DiskFull, Permanent, ResourceFull, Transient, U
 
 
 def mapped_sqlite(error: sqlite3.Error) -> Exception:
-    """Return the exception to raise: ResourceFull, DiskFull, Unusable, Transient or Permanent."""
+    """Return the exception to raise in place of `error`: ResourceFull, DiskFull, Unusable, Transient or Permanent."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary == sqlite3.SQLITE_FULL:

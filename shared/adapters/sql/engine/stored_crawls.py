@@ -48,7 +48,7 @@ def counters(connection: "ReadConnection", crawl_id: CrawlId) -> Counters:
 
 
 def counted(row: Any) -> Counters:
-    """Return the counters in a row with the sums as columns."""
+    """Return the counters from a row that has the sum of each counter as a column."""
     return Counters(**{name: int(getattr(row, name)) for name in COUNTED})
 
 
@@ -61,7 +61,7 @@ def tallies(connection: "ReadConnection", crawl_id: CrawlId) -> dict[str, dict[s
 
 
 def crawl_row(row: Any) -> CrawlRow:
-    """Return the crawl in a row of `crawls` with its spec and, as `active`, its active time."""
+    """Return the crawl from a row of `crawls` that also has the columns `spec` and `active`, the active time in ms."""
     return CrawlRow(
         crawl_id=CrawlId(row.crawl_id),
         name=row.name,

@@ -15,7 +15,7 @@ def shortened(url: str, host: str) -> str:
 
 
 def whole(kept: str, host: str) -> str:
-    """Return the URL from its stored form in a row of this host."""
+    """Return the canonical URL whose stored form is `kept`, in a row of the host `host`. `shortened` is the inverse."""
     if kept.startswith("/"):
         return f"https://{host}{kept}"
     if kept.startswith(":"):
