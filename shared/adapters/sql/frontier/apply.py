@@ -141,22 +141,26 @@ _host_values = attrgetter(*_HOST_FACTS, "ip", "host_id")
 def storable(value: Any) -> Any:
     """Return a text with NUL characters replaced by U+FFFD, and any other value unchanged.
 
-    PostgreSQL cannot store NUL, and pages, headers and evidence may have it.
+    PostgreSQL cannot store NUL, and pages, headers and evidence may contain it.
     """
     return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
 
 
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
-    """Write an owner's changes and its position in the reports. Raise OwnershipLost if the partition has another owner.
+    """Write an owner's changes, and `position`, up to which the owner has applied the reports (Store.apply).
 
-    Return the queues that may have more URLs to give up, for another transaction (Store.apply).
+    Return the queues of `changes.give_up` that may have more URLs to give up. The owner gives those up in another
+    transaction. Raise OwnershipLost if the partition has another owner.
     """
     pass_fence(connection, fence, position)
     return write(connection, fence.partition, changes)
 
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
-    """Write an owner's changes as `apply` does, inside a transaction that has passed the fence."""
+    """Write an owner's changes inside a transaction that has passed the fence.
+
+    Return the queues of `changes.give_up` that may have more URLs to give up.
+    """
     URL.run(
         connection,
         [
@@ -230,7 +234,7 @@ def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[t
 
 
 def add_counters(connection: Connection, crawl_id: CrawlId, partition: Partition, deltas: dict[str, int]) -> None:
-    """Add `deltas`, by counter name, to a crawl's counters in this partition. Make the row on first use."""
+    """Add `deltas`, by counter name, to a crawl's counters in this partition. Insert the row if there is none yet."""
     names = [name for name in schema.COUNTERS if deltas.get(name)]
     values: dict[str, Any] = {name: deltas[name] for name in names}
     columns = "".join(f", {name}" for name in names)
@@ -263,10 +267,10 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 
 
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> dict[bytes, int]:
-    """Give up at most `max_count` URLs of a queue. Return their flags by fingerprint.
+    """End at most `max_count` URLs of the queue in `end`, with its state and reason. Return their flags by fingerprint.
 
-    Stored pages that wait for their next fetch are excluded by no budget. The budget of a host spares requisites, and
-    stored pages that are queued for their links.
+    `mark`: the newest command in progress, which then skips these URLs, or None. No budget ends stored pages that wait
+    for their next fetch. The budget of a host also spares requisites and stored pages that are queued for their links.
     """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}

@@ -72,8 +72,10 @@ _SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fi
 
 
 def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
-    """Return two statements on the next URLs of a host. The first counts them by the reason of their failure (None: not
-    in `which`). The second queues those in `which`."""
+    """Return two statements on the next `:step` URLs of a host, of which `which` selects the failed ones to queue.
+
+    The first counts the URLs by the reason of their failure (None: not selected). The second queues the selected ones.
+    """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"
         f" (WHERE flags & {IS_REQUISITE} <> 0 AND {which}) AS requisites FROM (SELECT state, reason, flags,"
@@ -129,9 +131,11 @@ _UNBLOCK = text("UPDATE hosts SET blocked_until_ms = 0 WHERE host = :host AND pa
 def accept(
     connection: Connection, fence: Fence, position: Position, command: CommandRun, now_ms: int
 ) -> CommandRun | None:
-    """Accept a command: store it with its number for `run_chunk`, and return it. Move the position past its message.
+    """Accept a command, and move the position past its message (Store.accept_command).
 
-    Return None if nothing remains to do, for example because this transaction applied it (Store.accept_command).
+    Store the command for `run_chunk`, and return it with its number. Return None if nothing remains to do. That is so
+    if it was accepted before, if it concerns one host and is applied now, if its crawl is being deleted, or if a newer
+    command replaces it.
     """
     kind = check_command(command.kind, command.args)
     pass_fence(connection, fence, position)
@@ -176,7 +180,7 @@ def accept(
 
 
 def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRun, ...]:
-    """Return a partition's commands in progress (accepted and not finished), in the order of their acceptance."""
+    """Return a partition's commands in progress (accepted, but not applied completely), in the order of acceptance."""
     rows = connection.execute(_IN_PROGRESS, {"partition": partition})
     return tuple(
         CommandRun(
@@ -195,7 +199,7 @@ def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRu
 
 
 def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """Return those of the crawls that have a command in progress in any partition (Store.crawls_with_commands)."""
+    """Return which of the crawls have a command in progress in any partition (Store.crawls_with_commands)."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
@@ -204,7 +208,7 @@ def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId])
 
 
 def by_kind(connection: Connection, crawl_id: CrawlId) -> Mapping[str, int]:
-    """Return how many partitions still apply each kind of command of the crawl (Catalog.commands_in_progress)."""
+    """Return, for each kind of command in progress of the crawl, how many partitions still apply it."""
     return {row.kind: row.n for row in connection.execute(_BY_KIND, {"crawl_id": crawl_id})}
 
 
@@ -220,9 +224,13 @@ def run_chunk(
     changed: ChangedScope | None = None,
     found: Rediscovered | None = None,
 ) -> int | None:
-    """Apply one bounded chunk of a command in progress, beginning after `command.after`.
+    """Apply one chunk of a command in progress, beginning after `command.after`. Store where the next chunk begins.
 
-    Return where the next chunk begins, or None when the command is applied (Store.run_command).
+    Return that place, or None when the command is applied (Store.run_command).
+
+    - `sent`, `upto`: for a REPLAY, the letters whose messages were published, and the last letter of this chunk.
+    - `exclusions`: for an EXCLUDE, all exclusions that are in force.
+    - `changed`: for a RESCOPE, the present scope. `found`: for a REDISCOVER, what the owner found in the archive.
     """
     kind = check_command(command.kind, command.args)
     pass_fence(connection, fence)
@@ -273,7 +281,7 @@ def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[
 
 
 def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
-    """Queue one chunk of failed URLs, host by host. Return where the next chunk begins, or None at the end."""
+    """Queue one chunk of the failed URLs that `kind` selects. Return where the next chunk begins, None at the end."""
     count, queue = _RETRY[kind, connection.dialect.name]
     first, mark = place_of(command.after)
     hosts = _hosts(connection, command, first)
@@ -319,7 +327,10 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
 
 
 def _delete(connection: Connection, command: CommandRun) -> int | None:
-    """Delete one chunk of the crawl's rows, each host's queue last. Return where the next chunk begins, or None."""
+    """Delete one chunk of the crawl's rows in the partition. Return where the next chunk begins, or None at the end.
+
+    The rows of URLs come first, host by host, and the queue of a host after its URLs.
+    """
     first, mark = place_of(command.after)
     hosts = _hosts(connection, command, first)
     chunk = Chunk()
@@ -346,7 +357,7 @@ def _delete(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _delete_rest(connection: Connection, command: CommandRun, chunk: Chunk) -> bool:
-    """Delete the crawl's other rows, as many as the chunk may take. Return True if none is left."""
+    """Delete rows of the crawl in tables without hosts, as many as the chunk allows. Return True if none is left."""
     keys = {"crawl_id": command.crawl_id, "partition": command.partition}
     for statement in _DELETE_SOME_REST[connection.dialect.name]:
         while True:

@@ -45,7 +45,11 @@ def since(
     known: Callable[[CrawlId], CrawlVersion | None],
     compare: Collection[CrawlId],
 ) -> CrawlChanges:
-    """Return what changed of the crawls since the earlier read that returned `mark` (Store.crawl_changes)."""
+    """Return what changed in crawls since the earlier read that returned `mark` (Store.crawl_changes).
+
+    `known` returns the version of a crawl that the caller has read. A slow transaction may give its change too low a
+    number for `mark` to find it. So this also compares the crawls in `compare`, and the next few that are worked on.
+    """
     first = mark == ChangeMark()
     recent = {} if first else _versions(connection.execute(_RECENT, {"change": max(0, mark.change - OVERLAP)}))
     change = max((version.change for version in recent.values()), default=0)
@@ -79,9 +83,9 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """Let each crawl's active time grow with the clock of its pool from now on (Store.start_active_time).
+    """Let the active time of crawls grow with the clock of their pool from now on (Store.start_active_time).
 
-    `pools` has the pool of each crawl. The active time of paused and ended crawls does not grow.
+    `pools` has the pool of each crawl. Crawls that are paused or have ended are skipped.
     """
     by_pool: dict[str, list[CrawlId]] = defaultdict(list)
     for crawl_id, pool in pools.items():
@@ -93,7 +97,10 @@ def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> N
 
 
 def add_pool_time(connection: Connection, clocks: Mapping[str, int], ms: int) -> None:
-    """Add `ms` to each pool's clock in `clocks` that still has the value given there (Store.add_pool_time)."""
+    """Add `ms` to the clocks of pools. `clocks` has the value of each clock that the caller has read.
+
+    A clock that has another value by now stays, because another leader has counted the same time (Store.add_pool_time).
+    """
     connection.execute(_ADD, [{"pool": pool, "ms": at, "more": ms} for pool, at in sorted(clocks.items())])
 
 
@@ -105,7 +112,10 @@ def _versions(rows: Iterable[Any]) -> dict[CrawlId, CrawlVersion]:
 
 
 def _counted(connection: Connection, before: Mapping[Partition, int], now: Mapping[Partition, int]) -> set[CrawlId]:
-    """Return the crawls with counters that changed. Only partitions in which something was written are read."""
+    """Return the crawls whose counters changed between `before` and `now`, the versions of the partitions.
+
+    Only partitions whose version has changed are read.
+    """
     return {
         CrawlId(crawl_id)
         for partition, version in now.items()

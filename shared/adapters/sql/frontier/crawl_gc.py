@@ -1,4 +1,4 @@
-"""Transactions of the leader on ended crawls: deleted ones whose rows must be removed, finished ones with new work."""
+"""Transactions of the leader that remove deleted crawls, and that run finished crawls again which have new URLs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -36,9 +36,9 @@ _REOPEN: Final = text(
 
 
 def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
-    """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them.
+    """Return at most _AT_ONCE deleted crawls that are not marked as collected (Store.uncollected).
 
-    (Store.uncollected)
+    Each comes with the partitions that have not removed the crawl's rows yet, which may be none.
     """
     crawls, commands = schema.crawls.c, schema.commands.c
     every = connection.execute(select(schema.cluster.c.partitions)).scalar_one()
@@ -54,7 +54,7 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
-    """Remove one seed set of a deleted crawl, or mark the crawl as collected if it has none (Store.collected)."""
+    """Remove one seed set of a deleted crawl and return False. If it has none, mark it as collected and return True."""
     sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
     set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()
     if set_id is not None:
@@ -70,9 +70,9 @@ def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
 def to_reopen(
     connection: Connection, after: CrawlId, max_count: int, among: Collection[CrawlId]
 ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-    """Return the finished crawls that `reopen` would change, and the crawl id to continue from (None at the end).
+    """Return the finished crawls that `reopen` would change, and the id to pass as `after` next (None at the end).
 
-    It examines the crawls in `among`, and the next `max_count` above `after` that have something queued.
+    It examines the crawls in `among`, and the next `max_count` crawls above `after` that have something queued.
     """
     queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": max_count}).scalars().all()
     again = [
@@ -84,10 +84,7 @@ def to_reopen(
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
-    """Set those candidates to running again that finished as complete and have something queued. Return them.
-
-    (Store.reopen)
-    """
+    """Set each of the candidates to running that has finished as complete and has URLs queued. Return these crawls."""
     return [
         CrawlId(row.crawl_id)
         for some in chunked(candidates)

@@ -19,9 +19,10 @@ CRAWLS_A_QUERY: Final = 1_000
 
 
 def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-    """Return the cluster's number of partitions and public suffix list.
+    """Return the cluster's number of partitions and its public suffix list.
 
-    The first call for a database stores the given ones, because the partition of a host depends on both.
+    The first call for a database stores the given values, and later calls return these. The partition of a host depends
+    on both.
     """
     row = connection.execute(select(schema.cluster.c.partitions, schema.cluster.c.public_suffixes)).first()
     if row is not None:
@@ -47,12 +48,15 @@ _NEWEST_TERMS: Final = text("SELECT max(owner_term) FROM partitions"), text("SEL
 
 
 def newest_term(connection: Connection) -> Term:
-    """Return the greatest term under which a partition or the schedules were claimed, 0 if none were."""
+    """Return the greatest term under which a partition or the schedules were claimed. 0: there was no claim yet."""
     return Term(max(int(connection.execute(query).scalar() or 0) for query in _NEWEST_TERMS))
 
 
 def put_crawl(connection: Connection, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
-    """Create the crawl of this name, or add a revision if `spec` differs. Return it, and True if anything changed."""
+    """Create the crawl `name`, or add a revision if `spec` differs. Return the crawl, and True if anything changed.
+
+    A new or changed crawl gets the state SEEDING.
+    """
     table = schema.crawls
     stored = _crawl_where(connection, (table.c.name == name) & (table.c.state != CrawlState.DELETED))
     if stored is None:
@@ -97,14 +101,14 @@ def worked_on(connection: Connection) -> Sequence[CrawlRow]:
 
 
 def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
-    """Return the rows of those of the crawls that are not deleted, whatever their state (Store.crawl_rows)."""
+    """Return which of the crawls are not deleted, as their rows (Store.crawl_rows)."""
     table = schema.crawls.c
     query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
     return [crawl_row(row) for row in connection.execute(query)]
 
 
 def living(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """Return the ids of those of the crawls that are not deleted (Store.living)."""
+    """Return the ids of the given crawls that are not deleted (Store.living)."""
     table = schema.crawls.c
     query = select(table.crawl_id).where(table.state != CrawlState.DELETED)
     return {
@@ -128,7 +132,11 @@ _DUE_NOW = (
 
 
 def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
-    """Begin a run of a crawl that has the database for itself, before any partition is claimed (Store.begin_run)."""
+    """Prepare another run of the only crawl in the database, before any partition is claimed (Store.begin_run).
+
+    Reset the times since when hosts are silent, since nothing was requested between the runs. `unblock`: also end the
+    back-off of all hosts, and make URLs due that wait for a retry.
+    """
     connection.execute(_OUTAGES_ANEW)
     if unblock:
         connection.execute(_UNBLOCK)
@@ -137,7 +145,7 @@ def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock
 
 
 def set_state(connection: Connection, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None:
-    """Set a crawl's state and finish reason. Record the time of the first RUNNING and of each FINISHED."""
+    """Set a crawl's state and finish reason. Record when it was first RUNNING, and when it became FINISHED."""
     table = schema.crawls
     values: dict[str, Any] = {"state": state, "finished_reason": reason, "change": NEXT_CHANGE}
     if state not in USES_TIME:
@@ -155,14 +163,14 @@ def add_active_time(connection: Connection, crawl_id: CrawlId, ms: int) -> None:
 
 
 def counters_of(connection: Connection, crawls: Sequence[CrawlId]) -> dict[CrawlId, Counters]:
-    """Return the counters of those crawls that have any, summed over partitions (Overview.counters)."""
+    """Return the counters of each crawl, summed over partitions. Crawls without counters are left out."""
     return _summed(connection, crawls, true())
 
 
 def counters_by_partition(
     connection: Connection, crawl_ids: Collection[CrawlId]
 ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
-    """Return the counters of each crawl in each partition that has any (Store.counters_by_partition)."""
+    """Return the counters of each crawl by partition. Partitions in which a crawl has none are left out."""
     table = schema.crawl_counters
     result: dict[CrawlId, dict[Partition, Counters]] = {crawl_id: {} for crawl_id in crawl_ids}
     for some in chunked(crawl_ids):
@@ -175,10 +183,7 @@ def counters_by_partition(
 def counters_in(
     connection: Connection, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
 ) -> dict[CrawlId, Counters]:
-    """Return the counters of each crawl, summed over these partitions. Omit crawls that have none.
-
-    (Store.counters_in)
-    """
+    """Return the counters of each crawl, summed over these partitions. Crawls without counters are left out."""
     return _summed(connection, crawl_ids, schema.crawl_counters.c.partition.in_(partitions))
 
 
@@ -194,7 +199,7 @@ def _summed(connection: Connection, crawl_ids: Collection[CrawlId], condition: A
 
 
 def chunked(crawl_ids: Collection[CrawlId]) -> Iterator[Sequence[CrawlId]]:
-    """Yield the ids of crawls in groups of at most CRAWLS_A_QUERY."""
+    """Yield the ids in ascending order, in groups of at most CRAWLS_A_QUERY."""
     ordered = sorted(crawl_ids)
     for start in range(0, len(ordered), CRAWLS_A_QUERY):
         yield ordered[start : start + CRAWLS_A_QUERY]

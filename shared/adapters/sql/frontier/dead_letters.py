@@ -53,11 +53,11 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
-    """Queue again the URLs of one chunk of dead letters up to number `upto`, with fresh attempts.
+    """Queue the URLs of one chunk of dead letters, with fresh attempts. Return where the next chunk begins, or None.
 
-    Return where the next chunk begins, or None at the end. Delete these letters and those in `sent`, whose messages
-    were published. A URL stays unchanged if it does not exist, is no longer failed, or was written after the command
-    was accepted.
+    The chunk ends at letter `upto` at the latest. Delete its letters of URLs, and the letters in `sent`, whose messages
+    the owner has published. A URL stays as it is if it is unknown, is not failed, or was written after the command was
+    accepted.
     """
     rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
@@ -87,9 +87,9 @@ def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upt
 
 
 def discard(connection: Connection, command: CommandRun) -> int | None:
-    """Delete one chunk of dead letters of any kind. Return where the next chunk begins, or None at the end.
+    """Delete one chunk of the dead letters that the command selects. Return where the next chunk begins, or None.
 
-    Their URLs stay failed.
+    The URLs of the letters stay failed.
     """
     ids = [row.id for row in _rows(connection, command, command.through, urls=False)]
     _forget(connection, ids)
@@ -97,14 +97,14 @@ def discard(connection: Connection, command: CommandRun) -> int | None:
 
 
 def newest_letter(connection: Connection) -> int:
-    """Return the greatest number of a dead letter in any partition, 0 without one. Later ones have greater numbers."""
+    """Return the greatest number of a dead letter in all partitions, or 0. Later letters get greater numbers."""
     return int(connection.execute(_NEWEST).scalar_one())
 
 
 def message_letters(connection: Connection, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:
-    """Return up to `max_count` messages after `command.after` that a REPLAY selects, by number.
+    """Return up to `max_count` dead letters of messages that a REPLAY selects, with numbers above `command.after`.
 
-    (Store.message_letters)
+    The owner publishes the messages again (Store.message_letters).
     """
     which = _keys(command, command.through) | {"max_count": max_count}
     rows = connection.execute(_MESSAGES[bool(command.args["letter"])], which)

@@ -140,10 +140,11 @@ def apply_found(
 ) -> DiscoveryResult:
     """Insert a batch's new URLs, merge its known ones, and move the position. Return what changed (Store.apply_found).
 
-    `next_host`: the next free number of a host. `max_depth`: each crawl's limit of depth, None without one. `marks`:
-    per crawl, the newest command in progress that was accepted before the batch. Such a command skips the URLs that the
-    batch inserts or changes. `max_requisites`: the budgets of requisites of the crawls that have one. `signs`: the
-    crawls that fetch pages again.
+    - `next_host`: the number for the next new host. `max_depth`: the depth limit of each crawl, None without a limit.
+    - `marks`: by crawl, the newest command in progress that was accepted before the batch. Commands up to that one skip
+      the URLs that the batch inserts or changes.
+    - `max_requisites`: the budgets of requisites of the crawls that have one.
+    - `signs`: the rules for signs of change of each crawl that fetches pages again. None: its policy has none.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -212,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages not applied before. Move their producers' marks and count refused links."""
+    """Yield the links of messages that are not applied yet. Move their producers' marks, and count refused links."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -245,7 +246,7 @@ def _producer(connection: Connection, partition: Partition, mark: ProducerMark) 
 def _host_ids(
     connection: Connection, partition: Partition, names: set[str], result: DiscoveryResult
 ) -> dict[str, HostId]:
-    """Return the numbers of the hosts. Give new hosts a number."""
+    """Return the ids of the hosts `names`. Insert hosts that are new, with numbers from `result.next_host` on."""
     ordered = sorted(names)
     ids: dict[str, HostId] = {}
     query = _HOSTS_POSTGRESQL if connection.dialect.name == "postgresql" else _HOSTS_SQLITE
@@ -280,11 +281,11 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert and merge the links. Return the URLs that get no mark, because earlier commands still apply to them.
+    """Insert new URLs and merge links into known ones. Return the URLs that earlier commands must not skip.
 
-    Their link changed nothing that a command reads: a retry applies to failed URLs, a deletion of seeds to URLs that a
-    page links. `required`: the links to requisites; `room`: how many more of them a crawl with such a budget may queue.
-    A seed that is given again gets a mark. So does a URL that nothing excludes any more.
+    They are known URLs that failed, which a retry must queue, or that a page links to, since a deletion may concern
+    them as seeds. A seed that is given again, or an excluded URL that is queued again, is not returned. `least` and
+    `required` have the links to pages and requisites. `room`: how many more requisites a crawl may queue.
     """
     keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()
@@ -431,9 +432,9 @@ def _merge(
 
 
 def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, KnownRow]:
-    """Return what the table has of each existing URL, by its position in `keys`.
+    """Return the stored values (KnownRow) of each URL in `keys` that exists, by its index in `keys`.
 
-    This is one ordered walk over the index for the whole batch.
+    With sorted keys this is one ordered walk over the index for the whole batch.
     """
     if not keys:
         return {}

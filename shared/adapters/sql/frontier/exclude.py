@@ -1,8 +1,9 @@
-"""Excludes what an exclusion covers, for an operator's command, in a transaction that has passed the fence.
+"""Excludes the URLs that an exclusion covers, for an operator's command, in a transaction that has passed the fence.
 
-The command goes through the partition's hosts in the order of their numbers, and through all URLs of those hosts that
-its target may cover. It excludes queued and waiting URLs. A leased URL goes back to the queue, and dispatch excludes
-it. To withdraw a URL is to take its record and its items from the tables; the archive keeps its bytes.
+The command goes through the partition's hosts in the order of their numbers, and through all URLs of each host that the
+exclusion may cover. It excludes queued and waiting URLs. A leased URL goes back to the queue later, and dispatch then
+excludes it. If the exclusion withdraws pages, their records and items are deleted from the tables. The archive keeps
+the bytes.
 """
 
 from collections import Counter
@@ -67,7 +68,7 @@ _WITHDRAW = (
 def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions) -> int | None:
     """Apply one chunk of an EXCLUDE. Return where the next chunk begins, None at the end.
 
-    `exclusions` are those in force: the command's own may have ended since.
+    `exclusions` are all exclusions in force now. The one of the command may have ended, and then excludes nothing.
     """
     of_command, withdraw = Exclusions(0, [str(command.args["target"])]), bool(command.args["withdraw"])
     at_host, at_crawl, mark = _place_of(command.after)
@@ -96,9 +97,9 @@ def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions)
 def end_queued(
     connection: Connection, partition: Partition, crawl_id: CrawlId, host_id: int, ended: Sequence[tuple[Any, str]]
 ) -> None:
-    """Exclude queued and waiting URLs of one queue, each with its reason, and keep all counters in step.
+    """Exclude queued and waiting URLs of one queue, and update its numbers, counters and counts by reason.
 
-    A row has `fingerprint`, `state` and `flags`.
+    `ended` has each URL with its exclusion reason. Its row has the columns `fingerprint`, `state` and `flags`.
     """
     if not ended:
         return
@@ -117,9 +118,10 @@ def end_queued(
 
 
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
-    """Return what decides on the URLs of a host, None if the command's exclusion covers none of them.
+    """Return a function that returns True for the URLs of a host that an exclusion in force covers.
 
-    `ip` is the address that the host had at its last visit.
+    Return None if the exclusion of the command (`of_command`) can cover no URL of the host. `ip`: the address of the
+    host at its last visit.
     """
     address = None if ip is None else parse_address(ip)
     if address is not None and of_command.of_address(address) is not None:
@@ -133,7 +135,11 @@ def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclus
 def _some(
     connection: Connection, command: CommandRun, host: Any, crawl: int, after: bytes, judge: Judge, chunk: Chunk
 ) -> bytes | None:
-    """Exclude and withdraw among the next URLs of a queue. Return the last one that was read, None at the end."""
+    """Exclude, and withdraw if the command says so, the covered URLs among the next ones of a queue.
+
+    Read the URLs after the fingerprint `after`, at most `chunk.step`. Return the last fingerprint read, None at the
+    end.
+    """
     step = chunk.step
     keys: dict[str, Any] = {"crawl_id": crawl, "host_id": host.host_id}
     rows = connection.execute(_URLS, keys | {"after": after, "step": step}).all()
@@ -148,13 +154,16 @@ def _some(
 
 
 def _behind(host_id: int, crawl_id: int, fingerprint: bytes) -> int:
-    """Return the progress number that means: all before this host, crawl and fingerprint is done, and this, too."""
+    """Return the progress number for a command that has done all URLs up to this host, crawl and fingerprint."""
     place = host_id << _CRAWL_BITS | crawl_id
     return place << _FINGERPRINT_BITS | int.from_bytes(fingerprint, "big")
 
 
 def _place_of(after: int) -> tuple[int, int, bytes]:
-    """Return the host and crawl to continue with, and the fingerprint after which to continue (empty: at the start)."""
+    """Return the host, crawl and fingerprint after which a command continues, from its progress number `after`.
+
+    An empty fingerprint means: from the first URL of the host in the crawl. The inverse of `_behind`.
+    """
     place, fingerprint = divmod(after, 1 << _FINGERPRINT_BITS)
     host_id, crawl_id = divmod(place, 1 << _CRAWL_BITS)
     return host_id, crawl_id, fingerprint.to_bytes(_FINGERPRINT_BITS // 8, "big") if fingerprint else b""

@@ -1,4 +1,4 @@
-"""Stores excluded links as examples by exclusion reason, and counts those of a page that is fetched again."""
+"""Stores examples of excluded links by reason, and corrects the counts of such links when a page is fetched again."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -48,9 +48,9 @@ def keep(connection: Connection, partition: Partition, links: Iterable[ExcludedL
 
 
 def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple[CrawlId, str, str], int]:
-    """Return what to add to the crawls' counts by reason if `rows` replace the stored fetches of their URLs.
+    """Return what to add to counts by reason when `rows` replace the stored fetches of their URLs.
 
-    It is a mapping from (crawl, kind, key) to a number. Call it before the rows are written.
+    The result maps (crawl, kind, key) to a number, which may be negative. Call this before the rows are written.
     """
     deltas: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     for row in rows:

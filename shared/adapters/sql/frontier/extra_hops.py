@@ -1,4 +1,4 @@
-"""Links that lead beyond the scope, in the transaction of discoveries: the least hops and the least depth are kept."""
+"""Links that lead beyond the scope, in the transaction of discoveries. A URL keeps its least extra hops and depth."""
 
 from typing import Final
 
@@ -33,9 +33,9 @@ KnownRow = tuple[UrlState, int, LeaseId, str | None, int, int | None]
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
-    """Return the link of two to one URL that counts: one that is admitted, and of these the least in hops and depth.
+    """Return the better of two links to one URL: the admitted one, else that with fewer extra hops, else lesser depth.
 
-    If one has fewer hops beyond the scope and the other the lesser depth, both least numbers count.
+    If one has fewer hops beyond the scope, and the other the lesser depth, the result has both minimums.
     """
     if link.extra == other.extra or link.outside or other.outside:
         of_link = bool(link.outside), link.extra, link.depth, bool(link.via)
@@ -46,7 +46,10 @@ def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
 
 
 class HopChanges:
-    """Changes of known URLs that a link with another number of hops beyond the scope leads to."""
+    """Collects changes of known URLs to which a link with another number of extra hops was found, and writes them.
+
+    Extra hops are the links on the way to a URL that lead beyond the scope.
+    """
 
     __slots__ = ("_depths", "_places")
 
@@ -55,7 +58,10 @@ class HopChanges:
         self._depths: list[Row] = []
 
     def place(self, key: _Key, link: DiscoveredLink, depth: int, flags: int) -> None:
-        """Give the URL the place of the link, and `depth`. `flags`: its new ones, but for the hops."""
+        """Record that the URL gets the depth `depth`, and the extra hops, redirects and linking page of `link`.
+
+        `flags`: the URL's new flags, except for the extra hops, which are added.
+        """
         via = link.via_host or None, link.via or None
         self._places.append((depth, link.hops, *via, with_extra_hops(flags, link.extra), *key))
 
@@ -67,9 +73,10 @@ class HopChanges:
         max_depth: int | None,
         result: DiscoveryResult,
     ) -> bool:
-        """Keep the least hops and the least depth of a `known` URL and a link. Return True if it is queued again.
+        """Record the lesser extra hops and depth of a `known` URL and a link. Return True if it must be queued again.
 
-        That is so for a stored page whose links now are less far from the scope, or within the limit of depth.
+        That is so for a stored page whose links are fewer extra hops away now, or within the depth limit. Changes of
+        leased URLs are also added to `result`.
         """
         state, depth, lease_id, _, flags, _ = known
         extra, leased = extra_hops_of(flags), state is UrlState.LEASED
@@ -91,6 +98,6 @@ class HopChanges:
         return merge is Merge.QUEUE_AGAIN or (fewer and stored)
 
     def write(self, connection: Connection) -> None:
-        """Write the changes."""
+        """Write the recorded changes to the table of URLs."""
         _PLACE.run(connection, self._places)
         _DEPTH.run(connection, self._depths)

@@ -38,12 +38,15 @@ def raise_epoch(connection: Connection, at_least: int) -> int:
 
 
 def positions(connection: Connection) -> Mapping[Partition, Position]:
-    """Return the position of each partition: how far its owner has applied the stream of reports."""
+    """Return for each partition the position up to which its owner has applied the stream of reports."""
     return {partition: position for partition, _, position in positions_and_versions(connection)}
 
 
 def positions_and_versions(connection: Connection) -> Sequence[tuple[Partition, int, Position]]:
-    """Return each partition with its version, which each write of its owner raises, and its position in the reports."""
+    """Return for each partition its version and the position up to which its owner has applied the reports.
+
+    Each write of the owner raises the version.
+    """
     rows = connection.execute(_POSITIONS)
     return [(Partition(partition), int(version), Position(*map(int, applied))) for partition, version, *applied in rows]
 
@@ -60,9 +63,15 @@ def advance_crawl(
     change: int | None = None,
     operator_version: int | None = None,
 ) -> bool:
-    """Move a crawl from the state `before` to `after`. Return False, and write nothing, if it changed meanwhile.
+    """Move a crawl from the state `before` to `after`, with the finish reason `reason`. Return True if it was moved.
 
-    With `counted`, also if a change of its seed sets is not published yet (Store.advance_crawl).
+    Return False, and write nothing, if the crawl is no longer in this state, at this `revision`, or as these numbers
+    say:
+
+    - `counted`: the version of its counters. With it, a change of its seed sets that is not published also gives False.
+    - `change`: the number of its last change. `operator_version`: the version that operators' changes raise.
+
+    None is not compared (Store.advance_crawl).
     """
     table, counters = schema.crawls, schema.crawl_counters
     values: dict[str, Any] = {"state": after, "finished_reason": reason}

@@ -147,7 +147,7 @@ _PROMOTE_QUEUE = text(
 
 
 def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
-    """Return what a new owner must know: the partition's position, leases, commands in progress and next free numbers.
+    """Return the stored state of a partition: position, leases, commands in progress, and next free numbers.
 
     Raise OwnershipLost if the partition's term is no longer `term`.
     """
@@ -181,9 +181,10 @@ def dispatch(
     now_ms: int,
     budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
 ) -> list[LeaseRow]:
-    """Lease the best-ranked URLs of each request's queue, within the budgets of their crawls.
+    """Lease the best-ranked URLs of each request's queue, within the budgets of their crawls (Store.dispatch).
 
-    Return the leases that got URLs (Store.dispatch).
+    Return the leases that got URLs. `next_lease`: the next free number of a lease, after those of the requests.
+    `budgets` has the crawls with a budget.
     """
     pass_fence(connection, fence)
     connection.execute(
@@ -216,9 +217,9 @@ def dispatch(
 def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease pages that are due, then requisites, then other URLs of the queue within the crawl's budget.
+    """Lease due pages, then requisites, then other URLs of the request's queue. Return the lease, None without URLs.
 
-    Return None without any.
+    Only the other URLs use the crawl's budget. `left` is how many of them each crawl may still lease, and is reduced.
     """
     taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
     if request.requisites and len(taken) < request.max_together:
@@ -237,10 +238,10 @@ def _take_apart(
 def _together(
     connection: Connection, requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]
 ) -> Iterable[Sequence[LeaseRequest]]:
-    """Yield the requests in groups, one statement each. On SQLite a group is one request, since no round trip is saved.
+    """Yield the requests in groups, each for one statement. On SQLite each is a group, since no round trip is saved.
 
-    A group has each queue once, else two leases would take the same URLs. A crawl in `bounded` has one request per
-    group, because it determines what its next request may take.
+    A group has each queue once, because two leases would take the same URLs. A request of a crawl in `bounded` begins a
+    group, because the requests before it decide how many URLs it may take.
     """
     part: dict[tuple[CrawlId, HostId], LeaseRequest] = {}
     alone = connection.dialect.name != "postgresql"
@@ -255,10 +256,11 @@ def _together(
 
 
 def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
-    """Return how many URLs of the crawl may still be leased. Leased URLs of all partitions count as pages.
+    """Return how many URLs of the crawl may still be leased within `budget`. 0 if its bytes are spent.
 
-    The crawl's row stays locked until the commit. So owners that lease for one crawl take turns, and each counts what
-    the previous one took. SQLite has one writer anyway.
+    Leased URLs of all partitions count as pages. The crawl's row stays locked until the commit. So owners that lease
+    for one crawl do so one after the other, and each counts what the others took. SQLite has one writer and needs no
+    lock.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_LOCK_CRAWL, {"crawl_id": crawl_id})
@@ -269,9 +271,9 @@ def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
 
 
 def _take(connection: Connection, requests: Sequence[tuple[LeaseRequest, int]], now_ms: int) -> list[LeaseRow]:
-    """Lease up to the given number of URLs of each request's queue. No two requests have the same queue.
+    """Lease URLs of each request's queue, up to the number given with the request. Return the leases that got URLs.
 
-    Return the leases that got URLs.
+    No two requests may have the same queue.
     """
     if not requests:
         return []
@@ -310,7 +312,7 @@ def _leased(request: LeaseRequest, rows: Sequence[Any], now_ms: int) -> LeaseRow
 
 
 def _record(connection: Connection, fence: Fence, rows: Sequence[LeaseRow], now_ms: int) -> None:
-    """Write the leases and update the numbers of their queues and crawls."""
+    """Insert the rows of new leases, and update the numbers of their queues and the counters of their crawls."""
     LEASE.run(
         connection,
         [
@@ -356,9 +358,10 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
 def ready_queues(
     connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
 ) -> list[QueueRow]:
-    """Return at most `max_count` queues of a crawl in a partition that are not empty (Store.ready_queues).
+    """Return at most `max_count` queues of a crawl in a partition that have URLs queued or waiting.
 
-    Queues with work by `soon_ms` (Unix milliseconds) come first. In both groups the least recently served come first.
+    Queues that may be visited by `soon_ms` (Unix ms) come first. Among these, and among the others, the least recently
+    served come first.
     """
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}
     rows = connection.execute(_READY[connection.dialect.name], keys)
@@ -366,7 +369,7 @@ def ready_queues(
 
 
 def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -> list[QueueRow]:
-    """Return those queues with these keys (crawl, host) that exist."""
+    """Return the queues with these keys (crawl, host). Keys without a queue are left out."""
     if connection.dialect.name == "postgresql":
         rows: Iterable[Any] = QUEUES_POSTGRESQL.run(connection, keys) if keys else ()
         return [QueueRow(*row) for row in rows]
@@ -379,9 +382,9 @@ def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -
 
 
 def promote(connection: Connection, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-    """Queue again the URLs of a queue that waited for a retry and are due, the longest due first. Return how many.
+    """Queue the URLs of a queue that wait and are due now, the longest due first. Return how many were queued.
 
-    One transaction changes a bounded number. If more are due, the queue stays due.
+    One transaction queues at most _PROMOTED_AT_ONCE. If more are due, the queue stays due (Store.promote).
     """
     pass_fence(connection, fence)
     keys = {"crawl_id": crawl_id, "host_id": host_id, "now_ms": now_ms}

@@ -1,8 +1,9 @@
 """Deletes rows of hosts that no crawl uses any more, in bounded transactions.
 
-An owner's transaction that gives a crawl its first URL of a host finds the host by its name. The host's row may be
+An owner's transaction that gives a crawl its first URL of a host looks the host up by its name. The host's row may be
 deleted only if no such transaction can have read it. Each of those transactions first locks the partition's row
-(shared.adapters.sql.engine.fence), so this does so, too. If an owner has the lock, its hosts wait for the next sweep.
+(shared.adapters.sql.engine.fence), so the deletion locks it, too. If an owner has the lock, the hosts of its partition
+stay until the next sweep.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,9 +44,10 @@ _FORGET: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """Hosts to delete: unused for the retention time, and without a queue.
+    """A part of the hosts that may be deleted, since they were not used for the retention time and have no queue.
 
-    `hosts`: from a host's number to its partition. `place`: where the sweep over the table continues, "" at the end.
+    `hosts`: the partition of each host, by host id. `place`: the host id after which the sweep continues, "" at the
+    end.
     """
 
     hosts: Mapping[HostId, int]
@@ -53,10 +55,10 @@ class Old:
 
 
 def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, max_count: int) -> Old:
-    """Return the hosts to delete among the next `max_count` rows after `place`.
+    """Return the hosts to delete among the next `max_count` rows after `place`. Read fewer rows if many have queues.
 
-    If they have many queues, read fewer rows. The hosts were last used before `before_ms`, and no crawl has a queue of
-    them.
+    A host may be deleted if it was last used before `before_ms`, its back-off has ended, its policy sets no delay, and
+    it has no queue.
     """
     keys = {"place": int(place or 0), "before": before_ms, "now": now_ms, "max_count": max_count}
     rows = connection.execute(_NEXT, keys).all()
@@ -69,7 +71,10 @@ def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, m
 
 
 def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) -> SweepResult:
-    """Delete the hosts of `old` that are still unused and have no queue. Return how many, and where to continue."""
+    """Delete the hosts of `old` that are still unused and have no queue. Return their number, and where to continue.
+
+    Skip hosts of a partition whose owner is writing.
+    """
     if not old.hosts:
         return SweepResult(0, old.place)
     free = _kept_out(connection, set(old.hosts.values()))
@@ -81,9 +86,9 @@ def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) 
 
 
 def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostId], HostId]:
-    """Return the hosts without a queue, by number, and the last host that was checked.
+    """Return which of `hosts`, in ascending order, have no queue, and the last host that was checked.
 
-    A range with too many queues is shortened, if necessary to one host, for which one queue decides.
+    If the range of hosts has more than LOOKED_UP queues, only its first hosts are checked, and at least one.
     """
     checked = list(hosts)
     while checked:
@@ -103,9 +108,9 @@ def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostI
 
 
 def _kept_out(connection: Connection, partitions: Collection[int]) -> Collection[int]:
-    """Lock the rows of the partitions and return those that were free.
+    """Lock the rows of these partitions that no other transaction has locked, and return the locked partitions.
 
-    Their owners wait until this transaction ends and then read its result. SQLite has one writer.
+    Their owners wait until this transaction ends. SQLite has one writer and needs no lock.
     """
     table = schema.partitions.c.partition
     query = select(table).where(table.in_(sorted(partitions))).order_by(table).with_for_update(skip_locked=True)

@@ -1,6 +1,6 @@
-"""Gives stored pages and sitemaps a due time, or takes it away, for a command, in a transaction behind the fence.
+"""Gives stored pages and sitemaps a due time, or takes it away, for a RECRAWL, in a transaction behind the fence.
 
-So a crawl whose spec is changed fetches again what it stored before, or fetches each page once from now on.
+So after a change of its spec a crawl fetches stored pages again, or stops fetching them.
 """
 
 from typing import Any, Final
@@ -89,7 +89,11 @@ def schedule(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _step(connection: Connection, command: CommandRun, keys: dict[str, Any], counts: dict[str, int]) -> None:
-    """Change the pages among the next URLs of one host."""
+    """Change the due times of pages and sitemaps among the next URLs of one host. Add counter changes to `counts`.
+
+    If `every_ms` of the command is not 0, done pages wait for a fetch that long after their last one. With 0, pages
+    that wait for their next fetch become done. `keys`: the crawl, the host, and the bounds of the step.
+    """
     every_ms, dialect = int(str(command.args["every_ms"])), connection.dialect.name
     keys = keys | {"number": command.number}
     if every_ms:

@@ -1,7 +1,7 @@
-"""Finds the stored pages whose links a wider scope may admit, and applies what their links gave, for a command.
+"""For a REDISCOVER: selects stored pages whose links a wider scope may admit, and writes what their links gave.
 
-The owner reads the archive between the two. The command goes through the crawl's hosts in the partition, and through
-all fetches of each.
+`readable_pages` selects the pages, the owner reads them in the archive, and `rediscovered` writes the result. The
+command goes through the crawl's hosts in the partition, and through all fetches of each.
 """
 
 from collections import defaultdict
@@ -62,7 +62,7 @@ _BEGIN: Final = text(
 
 
 def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages:
-    """Return the next pages that the command must read from the archive (Store.readable_pages)."""
+    """Return the next stored pages, at most PAGES_A_CHUNK, whose links the owner must read from the archive."""
     first, mark = place_of(command.after)
     which = {
         "crawl_id": command.crawl_id,
@@ -122,9 +122,10 @@ def _pages(connection: Connection, command: CommandRun, found: Sequence[tuple[An
 
 
 def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered, now_ms: int) -> int | None:
-    """Apply what a chunk of a REDISCOVER gave. Return where the next chunk begins, None at the end.
+    """Write the result of one chunk of a REDISCOVER. Return where the next chunk begins, None at the end.
 
-    The version of the crawl's counters grows in any case: the finished check compares it.
+    Queue the pages in `done.again`, and add to the counts. The version of the crawl's counters is raised even if no
+    counter changes, because the finished check compares it.
     """
     crawl_id, partition = command.crawl_id, command.partition
     if not command.after:
@@ -150,9 +151,10 @@ def _queue_again(
     deltas: dict[str, int],
     now_ms: int,
 ) -> int:
-    """Queue done pages of a host again, and those that wait for their next fetch, without validators. Return how many.
+    """Queue pages of a host again: done pages, and those that wait for their next fetch. Return how many.
 
-    A page that is queued or leased is read with the present scope anyway.
+    They are fetched without validators, so that the worker gets the whole page. Pages that are queued or leased are
+    skipped: a worker will read them with the present scope anyway. The changes of counters are added to `deltas`.
     """
     keys = {"crawl_id": crawl_id, "host_id": host_id}
     values: list[tuple[Any, ...]] = []
@@ -177,7 +179,10 @@ def _queue_again(
 
 
 def widened_revision(connection: Connection, crawl_id: CrawlId) -> Revision | None:
-    """Return the newest revision whose scope may admit more than the one before (Store.widened_revision)."""
+    """Return the newest revision whose scope may admit more than the one before it. None if there is none.
+
+    If a revision cannot be read, the one after it is returned (Store.widened_revision).
+    """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()
     here = (table.c.crawl_id == crawl_id) & (table.c.revision <= current)

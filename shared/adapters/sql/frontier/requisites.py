@@ -52,10 +52,10 @@ _PLACE: Final = Bulk(
 
 
 def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: Collection[Key]) -> dict[CrawlId, int]:
-    """Return how many more requisites each crawl may queue that has such a budget and links in `required`.
+    """Return how many more requisites each crawl may queue that has a budget of them and links in `required`.
 
-    Requisites of all partitions count. On PostgreSQL the crawl's row stays locked until the commit, so that owners of
-    several partitions take turns (decision 0010).
+    `budgets`: the budget of each such crawl. Requisites of all partitions count. On PostgreSQL the crawl's row stays
+    locked until the commit, so that owners of several partitions count one after the other (decision 0010).
     """
     left = {}
     for crawl_id in sorted({key[0] for key in required} & budgets.keys()) if budgets else ():
@@ -67,10 +67,10 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 @dataclass(frozen=True, slots=True)
 class Relinked:
-    """The change of a known URL that was found as a requisite, or of a requisite that was found as a page.
+    """A change of a known URL that is both a page and a requisite, because a link to it as the other kind was found.
 
-    `before`, `flags`: its flags before and after. `link`: the link to the page, whose place it takes; None keeps the
-    place.
+    `before`, `flags`: its flags before and after. `link`: the link that it takes its depth and linking page from. None:
+    both stay.
     """
 
     key: Key
@@ -83,7 +83,7 @@ class Relinked:
 
     @property
     def leased(self) -> bool:
-        """True if a worker has the URL now."""
+        """True if the URL is in a shard that was sent to a worker."""
         return self.state is UrlState.LEASED
 
     def count(
@@ -93,7 +93,11 @@ class Relinked:
         queued: dict[tuple[CrawlId, HostId], int],
         room: dict[CrawlId, int],
     ) -> None:
-        """Add what the change means to the counters of the crawl, and to what its queue has."""
+        """Add the effects of the change to a crawl's numbers.
+
+        - `deltas`: changes of its counters. `tallies`: changes of counts by reason.
+        - `queued`: how many URLs are added to each queue. `room`: how many more requisites each crawl may queue.
+        """
         crawl_id, host_id, _ = self.key
         if self.flags & ~self.before & IS_REQUISITE or (self.flags & IS_REQUISITE and self.state is UrlState.EXCLUDED):
             tallies[crawl_id, "discover", "requisites"] += 1
@@ -125,13 +129,15 @@ def relinked(
     requisite: bool,
     now_ms: int,
 ) -> Relinked | None:
-    """Return the change of a known URL, None if it stays as it is. It or its links are those of a requisite.
+    """Return the change of a known URL that was found as a requisite, or that is one. None: nothing changes.
 
-    `page`: the link to it as a page, if there is one. `requisite`: it was found as a requisite, within the budget.
+    `page`: the link to it as a page, if there is one. `requisite`: True if it was found as a requisite within the
+    budget.
 
     - A page that waits to be fetched becomes a requisite that is linked as a page, too. Seeds stay pages.
     - A requisite that is linked as a page is marked. It is fetched again as a page if it turned out to be HTML.
-    - A URL that was left out because the budget of requisites was spent is queued if there is budget, or as a page.
+    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued, as a requisite or as a
+      page.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)
@@ -154,13 +160,13 @@ def relinked(
 
 
 def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: DiscoveredLink, now_ms: int) -> Relinked:
-    """Return the change that queues a requisite as a page."""
+    """Return the change that queues a known requisite as a page, with the place of the link `page`."""
     changed = with_extra_hops(as_page(flags) & ~(RETRY | REVISIT) | kind_flags(page.kind), page.extra)
     return Relinked(key, state, reason, flags, changed, rank_of(now_ms, page.depth, page.priority), page)
 
 
 def relink(connection: Connection, changes: Sequence[Relinked]) -> None:
-    """Write the changes of known URLs."""
+    """Write these changes of known URLs to the table of URLs."""
     _CHANGE.run(connection, [(each.flags, each.rank, *each.key) for each in changes])
     places = [(each.link, each.key) for each in changes if each.link is not None]
     rows = [(link.depth, link.hops, link.via_host or None, link.via or None, *key) for link, key in places]

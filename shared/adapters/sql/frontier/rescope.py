@@ -1,9 +1,9 @@
 """Applies a changed scope to the URLs that a crawl has found, for a command, in a transaction behind the fence.
 
 The command goes through the crawl's hosts in the partition, and through all URLs of each. It excludes queued and
-waiting URLs that the scope does not admit. It queues again those that only an earlier scope excluded, and those that
-the page limit of their host excluded if the host may give more pages now. Leased URLs are
-the owner's part: it begins the command once no lease has a URL that the scope does not admit.
+waiting URLs that the scope does not admit. It queues URLs again that only an earlier scope excluded. It also queues
+URLs that the page limit of their host excluded, if the host may give more pages now. The owner begins the command only
+when no leased URL is outside the scope.
 """
 
 from collections import Counter
@@ -102,7 +102,10 @@ def _step(
     names: dict[int, str],
     now_ms: int,
 ) -> bytes | None:
-    """Judge the next URLs of a host. Return the last one that was read, None at the end."""
+    """Apply the changed scope to the next URLs of a host. Return the last fingerprint that was read, None at the end.
+
+    `names`: a cache of host names by id, which the call fills.
+    """
     step, crawl_id = chunk.step, command.crawl_id
     keys = {"crawl_id": crawl_id, "host_id": host.host_id, "after": after, "step": step}
     rows = connection.execute(_URLS, keys).all()
@@ -153,9 +156,9 @@ def _queue_again(
     changed: ChangedScope,
     now_ms: int,
 ) -> None:
-    """Queue excluded URLs again, with their new flags.
+    """Queue excluded URLs again. `back` has each URL with its new flags.
 
-    A stored page that is fetched again waits, and is due at once.
+    If the crawl fetches pages again, a stored page gets the state WAITING instead, and is due at once.
     """
     if not back:
         return
@@ -184,12 +187,12 @@ def _queue_again(
 
 
 def _read_names(connection: Connection, names: dict[int, str], ids: Iterable[int | None]) -> None:
-    """Add the names of hosts to `names`, by id. A host that is no longer stored has none."""
+    """Add the names of the hosts `ids` to `names`, by id. Hosts that are no longer stored are left out."""
     names.update(host_names(connection, {host_id for host_id in ids if host_id is not None} - names.keys()))
 
 
 def host_names(connection: Connection, ids: Iterable[int]) -> Mapping[int, str]:
-    """Return the names of those hosts that are stored, by id (Store.host_names)."""
+    """Return the names of hosts by id. Hosts that are no longer stored are left out (Store.host_names)."""
     ordered = sorted(ids)
     return {
         row.host_id: row.host
@@ -201,7 +204,10 @@ def host_names(connection: Connection, ids: Iterable[int]) -> Mapping[int, str]:
 def via_hosts(
     connection: Connection, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
 ) -> Sequence[Mapping[Fingerprint, str | None]]:
-    """Return for each place (crawl, host, URLs) the names of the hosts that led to its URLs (Store.via_hosts)."""
+    """Return for each place (crawl, host, URLs) the name of the host that led to each URL. None for a seed.
+
+    If that host is no longer stored, the name is that of the URL's own host (Store.via_hosts).
+    """
     found = [
         {
             Fingerprint(bytes(row.fingerprint)): row.via_host
@@ -221,9 +227,10 @@ def via_hosts(
 
 
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
-    """Return the revision since which the crawl admits what it admits now (Store.scope_revision).
+    """Return the first revision since which the crawl has had its present scope (Store.scope_revision).
 
-    A revision that this version cannot read counts as one with another scope.
+    A change that gives a host a higher limit of pages counts as another scope, and so does a revision that cannot be
+    read. Raise Unusable if the present revision cannot be read.
     """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()

@@ -1,4 +1,4 @@
-"""Leases of pages that are fetched again, and what their outcomes change, inside an owner's transaction.
+"""Leases of pages that are fetched again, and the writes of their outcomes, inside an owner's transaction.
 
 Nothing here runs for a crawl that fetches each page once.
 """
@@ -96,7 +96,10 @@ _RATES: Final = text(
 
 
 def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-    """Return the counts of stored pages and sitemaps by bucket of their rates (Store.page_rates)."""
+    """Return how many stored pages and sitemaps of the crawl in the partition are in each bucket of change rates.
+
+    The result has the number by kind (COUNTED) and bucket (Store.page_rates).
+    """
     counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
         counts[row.kind][int(row.key)] = int(row.n)
@@ -106,10 +109,10 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
 def forget_rates(
     connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
 ) -> dict[tuple[CrawlId, str, str], int]:
-    """Take the rates from pages and sitemaps of a host that are fetched no more. Return the tallies to add.
+    """Remove the change rates of pages and sitemaps of a host that are fetched no more. Return the tallies to add.
 
-    `ended`: their flags by fingerprint. Without a rate a page does not count. If it comes back, its next fetch counts
-    it, as that of a new page does.
+    `ended`: the flags of the URLs by fingerprint. A page without a rate is in no bucket of rates. If it is fetched
+    again later, that fetch counts it like a new page.
     """
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]
@@ -128,17 +131,17 @@ def forget_rates(
 
 
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
-    """Return True if a queued URL may have waited for a time up to `before_ms` (Store.due_before).
+    """Return True if the crawl may have a URL that waits and is due by `before_ms` (Unix ms).
 
-    The cost grows with the hosts of the crawl.
+    The cost grows with the crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
 
 
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
-    """Lease pages of the request's queue that are due, the longest due first, and queue the retries that are due.
+    """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
 
-    The rows count as queued in the queue's row until the lease is recorded.
+    The queue's row counts the leased pages as queued until the lease is recorded.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name
@@ -151,7 +154,7 @@ def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequ
 
 
 def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> None:
-    """Add to the URLs of the leases the fetch that stored their page."""
+    """Set `last` of each leased URL whose page is stored to the stored fetch of that page."""
     for lease in leases:
         stored = {key: url for key, url in lease.urls.items() if url.flags & (COUNTED_AS_PAGE | REVISIT)}
         if not stored:
@@ -168,9 +171,9 @@ def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> Non
 
 
 def keep_versions(connection: Connection, changes: Changes) -> None:
-    """Store the versions that `changes.fetches` replaces, and delete the oldest ones beyond those to keep.
+    """Store the page versions that `changes.fetches` will replace, and delete the oldest versions beyond those to keep.
 
-    It runs before the fetches are written.
+    Call it before the fetches are written.
     """
     replaced = sorted(changes.superseded, key=_place)
     _KEEP.run(connection, [(*_place(each), each.version) for each in replaced])
@@ -178,7 +181,7 @@ def keep_versions(connection: Connection, changes: Changes) -> None:
 
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
-    """Write what fetches without a new version change, and the log of changes."""
+    """Write the results of fetches that found no new version, the signals of queues, and the log of page changes."""
     revisited = sorted(changes.revisited, key=_place)
     _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])
     _SIGNALS.run(connection, [(signals, *key) for key, signals in sorted(changes.signals.items())])

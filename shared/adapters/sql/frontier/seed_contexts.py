@@ -1,7 +1,7 @@
 """The contexts of seeds in SQL: written with the URLs that have one, read for leases and for lists.
 
-A URL keeps the context of the first page or seed that led to it. A seed that is given again with labels or a source has
-these from then on, but what was found from it keeps its own. Nothing here runs for a crawl whose seeds have no context.
+A URL keeps the context of the first page or seed that led to it. If a seed is given again with labels or a source, it
+gets these, but URLs found from it before keep their context. Nothing here runs for a crawl whose seeds have no context.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ _ANY: Final = text("SELECT 1 FROM seed_contexts WHERE crawl_id = :crawl_id AND p
 
 
 class GivenContexts:
-    """The contexts that a batch of links gives to URLs."""
+    """The seed contexts that a batch of links gives to URLs: that of the first link to each URL, and those of seeds."""
 
     def __init__(self, links: Iterable[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
         self._first: dict[Place, SeedContext | None] = {}
@@ -50,7 +50,10 @@ class GivenContexts:
                 self._of_seeds[key] = context
 
     def write(self, connection: Connection, partition: Partition, new: Iterable[Place]) -> set[CrawlId]:
-        """Store the contexts of the `new` URLs, and of seeds that were given. Return their crawls."""
+        """Store the contexts of the `new` URLs, and of the seeds in the batch that have one, known ones included.
+
+        Return the crawls of these URLs.
+        """
         given = {key: context for key in new if (context := self._first[key]) is not None} | self._of_seeds
         ids = {context: context_id(context) for context in given.values()}
         defined = {(key[0], partition, ids[context], encoded(context)) for key, context in given.items()}
@@ -64,7 +67,7 @@ class GivenContexts:
 def crawls_with_contexts(
     connection: Connection, partition: Partition, crawl_ids: Collection[CrawlId]
 ) -> Collection[CrawlId]:
-    """Return those of the crawls of which the partition has a context (Store.crawls_with_contexts)."""
+    """Return which of the crawls have a seed context in the partition (Store.crawls_with_contexts)."""
     return {
         crawl_id
         for crawl_id in crawl_ids
@@ -73,7 +76,7 @@ def crawls_with_contexts(
 
 
 def contexts_of(connection: Connection, places: Sequence[HostPlaces]) -> Sequence[Mapping[Fingerprint, SeedContext]]:
-    """Return for each place (crawl, host, URLs) the contexts of those URLs that have one (Store.contexts_of)."""
+    """Return for each place (crawl, host, URLs) the seed contexts by fingerprint. URLs without one are left out."""
     return [_of_host(connection, *place) for place in places]
 
 
@@ -91,7 +94,7 @@ def _of_host(
 
 
 def read_contexts(connection: Connection, partition: Partition, leases: Sequence[LeaseRow]) -> None:
-    """Add to the leases of a partition the contexts of their URLs."""
+    """Set `contexts` of each lease to the seed contexts of its URLs, if its crawl has any in the partition."""
     used = crawls_with_contexts(connection, partition, {lease.crawl_id for lease in leases})
     for lease in leases:
         if lease.crawl_id in used:
@@ -101,7 +104,7 @@ def read_contexts(connection: Connection, partition: Partition, leases: Sequence
 def contexts_at(
     connection: Connection, crawl_id: CrawlId, urls: Iterable[tuple[HostId, Fingerprint]]
 ) -> Mapping[tuple[HostId, Fingerprint], SeedContext]:
-    """Return the contexts of those URLs of a crawl that have one."""
+    """Return the seed contexts of these URLs of a crawl. URLs without one are left out."""
     by_host: dict[HostId, list[Fingerprint]] = defaultdict(list)
     for host_id, fingerprint in urls:
         by_host[host_id].append(fingerprint)

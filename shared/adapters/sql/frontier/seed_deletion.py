@@ -1,11 +1,11 @@
-"""Deletes seeds for an operator's command, and withdraws those of seed sets, in a transaction that passed the fence.
+"""Deletes seeds, and withdraws URLs of seed sets, for an operator's command, in a transaction that passed the fence.
 
 A seed is a URL that no page led to. A seed that was never fetched leaves the queue and is excluded. A fetched seed
-stays as it is; if it was queued for another fetch, it becomes done.
+stays as it is. If it was queued for another fetch, it becomes done.
 
-- A deletion leaves seeds that a set has, and leased ones, which a worker fetches.
-- A URL that has left the sets is withdrawn if only sets gave it (flag OF_SET), even if it failed. If a page links to
-  it, it stays in the place of the nearest link. While it is leased, the command is not over.
+- A deletion spares seeds that a seed set still has, and leased seeds, which a worker fetches.
+- A URL that has left its sets is withdrawn, even if it failed, if only sets gave it (flag OF_SET). If a page links to
+  it, it stays, at the place of the nearest link. While such a URL is leased, the command is not finished.
 """
 
 import json
@@ -86,14 +86,17 @@ def _ending(which: str, reason: str) -> tuple[TextClause, TextClause, TextClause
 
 
 def _deleting(which: str) -> _Statements:
-    """Return the statements of a deletion of the seeds that match `which`."""
+    """Return the statements of a deletion of the seeds that match the SQL condition `which`."""
     seeds = f"{_SEEDS} AND {UNMARKED} AND {which}"
     keep = text(f"UPDATE urls SET flags = flags | {OF_SET} WHERE {seeds} AND {_IN_SETS}")
     return _Statements(*_ending(f"{seeds} AND NOT {_IN_SETS}", SEED_DELETED), keep)
 
 
 def _others(dialect: str, kept: str) -> _Statements:
-    """Return the statements of a deletion of the seeds that match `kept`, among a host's next seeds."""
+    """Return the statements that delete seeds among the next `:step` seeds of a host.
+
+    `kept`: an SQL condition that is true for seeds that the command does not keep.
+    """
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
     return _deleting(f"{kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
 
@@ -164,10 +167,10 @@ TAKE_FROM_QUEUE: Final = text(
 
 
 def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
-    """Apply one chunk of a command that deletes seeds. Return where the next chunk begins, None at the end.
+    """Apply one chunk of a command that deletes or withdraws seeds. Return where the next chunk begins, or None.
 
-    If the command names its seeds, that is the number of seeds done, else a position as `command_progress.behind` makes
-    it.
+    For a command that goes through hosts, the place is made by `command_progress.behind`. Otherwise it is the number of
+    the named seeds that are done.
     """
     places: Any = command.args["places"]
     if command.kind == CommandKind.SEED_SET:
@@ -184,7 +187,7 @@ def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
 
 
 def leased_seeds(connection: Connection, command: CommandRun) -> set[Fingerprint]:
-    """Return the leased URLs that the next chunk of a SEED_SET must withdraw (Store.leased_seeds)."""
+    """Return the leased URLs that the next chunk of a SEED_SET must withdraw once their leases end."""
     return {
         Fingerprint(bytes(row.fingerprint))
         for host_id, fingerprints in _places_of_chunk(connection, command)
@@ -193,10 +196,11 @@ def leased_seeds(connection: Connection, command: CommandRun) -> set[Fingerprint
 
 
 def _withdraw(connection: Connection, command: CommandRun) -> int | None:
-    """Withdraw one chunk of the URLs that have left a set. Return where the next chunk begins, None at the end.
+    """Withdraw one chunk of the URLs that have left a seed set. Return where the next chunk begins, None at the end.
 
-    All are passed twice: first those that are not leased, so that a visit delays none of them. The second pass stays
-    where it is while a URL is leased that it must withdraw.
+    The command goes through its URLs twice. The first pass withdraws the URLs that are not leased, so that no visit
+    delays them. The second pass withdraws the others. While its chunk has a leased URL, it returns the place where it
+    began.
     """
     places: Any = command.args["places"]
     failed: dict[str, int] = defaultdict(int)
@@ -236,7 +240,10 @@ def _places_of_chunk(connection: Connection, command: CommandRun) -> list[tuple[
 
 
 def _delete_others(connection: Connection, command: CommandRun, kept: dict[str, list[bytes]]) -> int | None:
-    """Delete one chunk of the seeds that are not in `kept` (sorted), host by host. Return where the next begins."""
+    """Delete one chunk of all seeds except `kept`, host by host. Return where the next chunk begins, None at the end.
+
+    `kept`: the fingerprints to keep, by host name, in ascending order.
+    """
     dialect = connection.dialect.name
     above, upto = _between(command)
     first, mark = place_of(command.after)
@@ -272,7 +279,7 @@ def _parameter(dialect: str, kept: Sequence[bytes]) -> Any:
 
 
 def _between(command: CommandRun) -> tuple[bytes, bytes]:
-    """Return the range of the command's fingerprints: above the first, up to and including the second."""
+    """Return the range of fingerprints that the command deletes: above the first, up to and including the second."""
     above, upto = command.args.get("above", b""), command.args.get("upto", GREATEST)
     assert isinstance(above, bytes)
     assert isinstance(upto, bytes)
@@ -319,9 +326,11 @@ def _end(
 
 
 class SetSeeds:
-    """The seeds of sets among the links of one transaction, and the links to URLs that only sets give.
+    """Maintains the flag OF_SET, and the links to URLs that have it, in one transaction of discoveries.
 
-    `only`: URLs that sets give, and neither the spec nor an upload.
+    The flag marks URLs that only seed sets give, neither the spec nor an upload. For such a URL the nearest link of a
+    page is stored, so that the URL can stay in the crawl when it leaves its sets. `only`: the URLs among the links that
+    only sets give.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
@@ -345,7 +354,7 @@ class SetSeeds:
                     self._linked[key] = link if other is None else nearer_link(link, other)
 
     def new(self, key: _Key, flags: int) -> int:
-        """Return the flags of a new URL."""
+        """Return the flags of a new URL: `flags`, with OF_SET if only sets give it. Record its nearest link."""
         if key not in self.only:
             return flags
         self._keep_link(key, self._linked.get(key))
@@ -354,9 +363,10 @@ class SetSeeds:
     def merge(
         self, key: _Key, link: DiscoveredLink, state: UrlState, reason: str | None, flags: int, *, linked: bool
     ) -> int:
-        """Note what `link`, which is admitted, means for a known URL. Return its flags as they are after it.
+        """Return the flags of a known URL after an admitted link to it. Record the changes to write.
 
-        `linked`: it was known by a link. That link is kept, because the URL takes the place of a seed.
+        `state`, `reason` and `flags` are the URL's present ones. `linked`: a page led to the URL before. That link is
+        stored if the URL becomes a seed of a set.
         """
         gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
         if key in self.only:
@@ -375,12 +385,12 @@ class SetSeeds:
         return flags
 
     def write_links(self, connection: Connection) -> None:
-        """Write the nearest links, before URLs take other places."""
+        """Write the recorded links. Call it before URLs get other depths and linking pages."""
         _ADD_PLACE.run(connection, sorted(self._places))
         _ADD_LINK.run(connection, sorted(self._links))
 
     def write_flags(self, connection: Connection) -> None:
-        """Write which URLs only sets give, after all other changes of flags."""
+        """Write the recorded changes of the flag OF_SET. Call it after all other changes of flags."""
         _ADD_FLAG.run(connection, sorted(self._to_flag))
         _REMOVE_FLAG.run(connection, sorted(self._to_clear))
 

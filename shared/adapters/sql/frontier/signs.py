@@ -1,6 +1,7 @@
 """Applies signs of change to stored pages, inside an owner's transaction of discoveries.
 
-Nothing here runs for a crawl that does not fetch its pages again.
+A sign of change is the date that a sitemap or feed gives for a page. Nothing here runs for a crawl that does not fetch
+its pages again.
 """
 
 from collections import defaultdict
@@ -49,7 +50,12 @@ def apply_signs(
     result: DiscoveryResult,
     now_ms: int,
 ) -> None:
-    """Bring the pages forward that have a sign of change in `links`. Add to `result` what the memory must learn."""
+    """Apply signs of change to stored pages: update their histories, and make them due sooner if the rules say so.
+
+    - `links`: the links that have a date, by URL.
+    - `rules`: the rules of each crawl that fetches pages again. Crawls with None, or without an entry, are skipped.
+    - `result` gets the changed due times and counts, and the hosts whose sitemaps made a page due sooner.
+    """
     hosts: dict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
     for crawl_id, host_id, fingerprint in sorted(links):
         hosts[crawl_id, host_id].append(fingerprint)
@@ -67,7 +73,10 @@ def apply_signs(
 
 
 def write_found(connection: Connection, partition: Partition, result: DiscoveryResult, now_ms: int) -> None:
-    """Record for the hosts of sitemaps that these listed something new. Forget those of other partitions."""
+    """Record in the queues of the hosts in `result.listing` that their sitemaps listed something new, at `now_ms`.
+
+    Hosts of other partitions are removed from `result.listing`, since this partition's owner does not write them.
+    """
     result.listing = {key for key in result.listing if partition_of_id(key[1]) == partition}
     result.listing_ms = now_ms
     for crawl_id, host_id in sorted(result.listing):

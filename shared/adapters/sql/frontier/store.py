@@ -39,7 +39,7 @@ class SqlStore(SqlAdapter):
 
     @property
     def executor(self) -> Executor:
-        """The executor of the store's transactions, for other code that uses the same database."""
+        """The executor that runs the store's transactions. Other code may use it for the same database."""
         return self._run
 
     open_cluster = write(crawls.open_cluster)
@@ -130,7 +130,11 @@ class SqliteStore(SqlStore):
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "NORMAL") -> "SqliteStore":
-        """Open the SQLite file. Make it and migrate it to the newest schema if needed. Raise Unusable if this fails."""
+        """Open the SQLite file, create it if it is missing, and migrate it to the newest schema.
+
+        `synchronous`: with NORMAL, commits survive the end of processes. With FULL they also survive a power failure.
+        Raise Unusable if the file cannot be opened, or its schema is unknown.
+        """
         threads = SqliteThreads(path, synchronous=synchronous)
         try:
             await threads.migrate(upgrade_sqlite)
