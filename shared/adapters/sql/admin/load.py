@@ -31,10 +31,10 @@ class DatabaseLoad(Protocol):
     """A new database that one process fills. No other process uses it yet."""
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
-        """Run `statements`, which write, and return their result. Callers run one at a time."""
+        """Run `statements`, a function that writes, and return its result. Do not call this concurrently."""
 
     async def settle(self) -> None:
-        """Do all work that remains before the database becomes visible at the end of the `with` block.
+        """Migrate and sync the database, so that the end of the `with` block only has to make it visible.
 
         Nothing may be written afterwards.
         """

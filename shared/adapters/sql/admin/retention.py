@@ -188,7 +188,7 @@ def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -
 
 
 def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the producers of links whose name contains a time of last use that is older than `rules` allow."""
+    """Delete the rows of producers whose name shows that they were last used longer ago than `rules` allow."""
     before = rules.before_ms(RetainedKind.PRODUCERS, now_ms)
     rows, further = _next_producers(connection, place)
     old = [row for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]

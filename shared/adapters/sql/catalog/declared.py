@@ -161,8 +161,8 @@ def turn_locked(
 ) -> DeclaredCrawl:
     """Apply a verb to a crawl that this transaction has locked (`locked`). Return the crawl afterwards.
 
-    RESET returns the new crawl that replaces it. If the state of the crawl does not allow the verb, raise
-    IllegalTransition and write nothing. The same applies to NoRecrawl, if the spec does not allow a refresh.
+    RESET returns the new crawl that replaces it. Raise IllegalTransition, and write nothing, if the state of the crawl
+    does not allow the verb. Raise NoRecrawl if the verb is REFRESH, and the spec fetches each page once.
     """
     recrawls = verb is not Verb.REFRESH or summary_of(stored.spec).recrawl.used
     if verb is Verb.REFRESH and recrawls and stored.state in WORKED_ON:
@@ -289,7 +289,7 @@ def revision(connection: Connection, crawl_id: CrawlId, revision: Revision) -> S
 
 
 def _status_columns(status: CrawlStatus, now_ms: int, stored: DeclaredCrawl) -> dict[str, Any]:
-    """Return the values of columns of `crawls` that change the crawl `stored` to `status`.
+    """Return the new values of columns of `crawls` with which the crawl `stored` gets the status `status`.
 
     A finished crawl that stays finished keeps its finish time and reason.
     """

@@ -55,10 +55,10 @@ def add(
     now_ms: int,
     repeatable: Repeatable | None = None,
 ) -> StoredExclusion:
-    """Store an exclusion of the canonical `target`, and request its command to `partitions` partitions. Return it.
+    """Store an exclusion of the canonical `target`. Request the command that applies it in `partitions` partitions.
 
-    Raise Exists if another exclusion has the target, Full at the limit of number or bytes. A repeat of the request
-    `repeatable` returns the exclusion as it was created (Desired.add_exclusion).
+    Return the exclusion. A repeat of the request `repeatable` returns it as it was created. Raise Exists if another
+    exclusion has the target, or Full at the limit of number or bytes (Desired.add_exclusion).
     """
     revision = int(connection.execute(_NEXT).scalar_one())
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
@@ -121,7 +121,10 @@ def put(
 def remove(
     connection: Connection, exclusion_id: int, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> None:
-    """Delete an exclusion. Raise Missing, or Stale if it has none of the tags in `expected` (None: no condition)."""
+    """Delete an exclusion. Raise Missing if it does not exist (Desired.delete_exclusion).
+
+    Raise Stale if it has none of the tags in `expected` (None: no condition).
+    """
     connection.execute(_NEXT)
     stored = one(connection, exclusion_id)
     if expected is not None and stored.tag not in expected:

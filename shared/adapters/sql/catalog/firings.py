@@ -145,7 +145,8 @@ def fire_queued(
     """Apply the verb of a queued effect to its crawl, and return what was done (Schedules.fire_queued).
 
     Return None, and write nothing, if the effect no longer waits, if its schedule is paused, or if another run of the
-    crawl has begun. The result has the line of the due time if the outcome of that line changes.
+    crawl has begun. The result contains the firing that queued the effect, but only if the outcome of that firing
+    changes.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings

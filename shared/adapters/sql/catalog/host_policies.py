@@ -121,7 +121,7 @@ def remove(connection: Connection, host: str, *, expected: frozenset[str] | None
 def commands(connection: Connection, after: int) -> Sequence[HostPolicyCommand]:
     """Return up to AT_ONCE commands that are not published yet, with revisions above `after`, ordered by revision.
 
-    (Desired.host_policy_commands)
+    Each makes the owner of a host apply its changed policy (Desired.host_policy_commands).
     """
     table = host_policy_commands
     query = select(table).where(table.c.revision > after).order_by(table.c.revision).limit(AT_ONCE)

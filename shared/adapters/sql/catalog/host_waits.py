@@ -55,7 +55,7 @@ def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) ->
 
 
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
-    """Return at most `max_count` hosts on which the crawl has URLs that are queued or wait, as `host_states` does.
+    """Return at most `max_count` hosts on which the crawl has URLs queued or waiting, each as in `host_states`.
 
     The cost depends on `max_count`, not on the number of the crawl's hosts.
     """

@@ -271,7 +271,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
 
 def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[str]) -> ItemChanges:
-    """Store the items of accepted fetches, and return the counts. Add outdated items to `dropped`, counts by reason."""
+    """Store the items of accepted fetches, and return all counts. Outdated items are added to `dropped`, by reason."""
     newest = _newest(fetched)
     read = _items(page for page in newest.values() if page is not None)
     earlier = _outdated(connection, newest)
@@ -328,7 +328,7 @@ def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) ->
 def _rows_of(
     connection: Connection, query: TextClause, places: Iterable[_Place]
 ) -> Iterator[tuple[tuple[CrawlId, HostId], Row[Any]]]:
-    """Yield ((crawl, host), row) for each row that `query` finds at `places`. It runs once for _AT_ONCE places."""
+    """Yield ((crawl, host), row) for each row that `query` finds at `places`. A query reads at most _AT_ONCE places."""
     by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
     for crawl_id, host_id, fingerprint in places:
         by_host[crawl_id, host_id].append(fingerprint)
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the last row that a page of the list scanned. It finds no row if the list ended before."""
+    """Return the query for the last row that a call scans. No row: the list ends before. `page`: as in `_sizes`."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"

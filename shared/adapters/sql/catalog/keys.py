@@ -57,9 +57,11 @@ def put_key(
 ) -> tuple[ApiKey, bool]:
     """Create the key `wanted`, or replace what the key of its name declares. Return the key, and True if it is new.
 
-    `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
-    condition. Raise Exists if another key has the certificate, NoSecret if a certificate would become a key, or
-    LastAdmin (Catalog.put_key).
+    - `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
+      condition.
+
+    Raise Exists if another key has the certificate, or NoSecret if a certificate would become a key. Raise LastAdmin if
+    no admin key that never expires would be left (Catalog.put_key).
     """
     _lock(connection)
     stored = _live(connection, wanted.name)

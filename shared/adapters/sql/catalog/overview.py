@@ -101,8 +101,8 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
     """Return how many URLs of the crawls are queued, and the age in seconds of the oldest queue.
 
-    At most QUEUES queues are read: of each crawl and partition the least recently served. The result says if there are
-    more. One statement reads many partitions, to save round trips.
+    At most QUEUES queues are read: of each crawl and partition the least recently served. The result's `more` is True
+    if some were not read. One statement reads many partitions, to save round trips.
     """
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))

@@ -1,4 +1,4 @@
-"""Commands that the leader sends for a new revision of a crawl's spec. No client requests them or records them."""
+"""Commands that the leader sends for a new revision of a spec. No client requests them, so no request is stored."""
 
 import re
 from collections.abc import Callable

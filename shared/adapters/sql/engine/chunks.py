@@ -38,7 +38,7 @@ class Chunk:
 
     @property
     def full(self) -> bool:
-        """True if this chunk may read no more rows or has no time left. The command continues in the next chunk."""
+        """True if this chunk may read no more rows or has no time left. Then the command continues in a new chunk."""
         return self._rows <= 0 or time.monotonic() >= self._until
 
 

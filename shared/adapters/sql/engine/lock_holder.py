@@ -36,7 +36,7 @@ _OPEN: Final = (str(0x40000002), "510")
 
 
 class MasterNote(msgspec.Struct, frozen=True):
-    """A file that a master writes beside the SQLite file that it has open. It identifies the master's process.
+    """The content of the file that a master writes beside its SQLite file. It identifies the master's process.
 
     `ticks`: the start time of the process, as in /proc. `boot`: the kernel's boot id.
     """

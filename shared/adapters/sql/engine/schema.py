@@ -1,6 +1,6 @@
-"""The tables of the frontier. Alembic's migrations own the schema; a test compares the two.
+"""The tables of the frontier. Alembic's migrations define the schema, and a test compares the two.
 
-`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. URL rows cluster by (crawl,
+`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. URL rows are ordered by (crawl,
 host), so that the links of one page touch few pages of the index. Columns that only fetched URLs need are in `fetches`.
 """
 
@@ -34,7 +34,7 @@ Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    """Return an index of the rows that meet the SQL condition `where`, for both engines."""
+    """Return an index of the rows that meet the SQL condition `where`, for both SQLite and PostgreSQL."""
     return Index(name, *columns, unique=unique, sqlite_where=text(where), info={"where": where})
 
 

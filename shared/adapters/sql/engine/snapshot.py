@@ -27,7 +27,7 @@ class DatabaseSnapshot(Protocol):
     """A database at one point in time, the same for every query."""
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run `query` on the snapshot, and return its result. Callers run one at a time."""
+        """Run `query` on the snapshot, and return its result. Do not call this concurrently."""
 
 
 def no_database(path: Path) -> str:

@@ -37,7 +37,7 @@ _TALLIES: Final = Query(
 
 
 def crawls(connection: "ReadConnection") -> Sequence[CrawlRow]:
-    """Return all crawls that are not deleted, oldest first. A crawl folder's database has one."""
+    """Return all crawls that are not deleted, oldest first. The database of a crawl's folder has one."""
     return [crawl_row(row) for row in _CRAWLS.rows(connection)]
 
 

@@ -72,9 +72,10 @@ _SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fi
 
 
 def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
-    """Return two statements on the next `:step` URLs of a host, of which `which` selects the failed ones to queue.
+    """Return two SQL statements on the next `:step` URLs of a host. `which`: the condition for URLs to queue again.
 
-    The first counts the URLs by the reason of their failure (None: not selected). The second queues the selected ones.
+    The first counts the URLs by the reason of their failure (NULL: `which` is false). The second queues the URLs for
+    which `which` is true.
     """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"
@@ -357,7 +358,7 @@ def _delete(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _delete_rest(connection: Connection, command: CommandRun, chunk: Chunk) -> bool:
-    """Delete rows of the crawl in tables without hosts, as many as the chunk allows. Return True if none is left."""
+    """Delete the crawl's rows that belong to no host, as many as the chunk allows. Return True if none is left."""
     keys = {"crawl_id": command.crawl_id, "partition": command.partition}
     for statement in _DELETE_SOME_REST[connection.dialect.name]:
         while True:

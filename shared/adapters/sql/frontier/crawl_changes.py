@@ -83,7 +83,7 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """Let the active time of crawls grow with the clock of their pool from now on (Store.start_active_time).
+    """Count the time of a pool's clock as active time of its crawls from now on (Store.start_active_time).
 
     `pools` has the pool of each crawl. Crawls that are paused or have ended are skipped.
     """
@@ -99,7 +99,8 @@ def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> N
 def add_pool_time(connection: Connection, clocks: Mapping[str, int], ms: int) -> None:
     """Add `ms` to the clocks of pools. `clocks` has the value of each clock that the caller has read.
 
-    A clock that has another value by now stays, because another leader has counted the same time (Store.add_pool_time).
+    A clock that no longer has this value is left unchanged: another leader has counted the same time
+    (Store.add_pool_time).
     """
     connection.execute(_ADD, [{"pool": pool, "ms": at, "more": ms} for pool, at in sorted(clocks.items())])
 

@@ -101,7 +101,7 @@ def worked_on(connection: Connection) -> Sequence[CrawlRow]:
 
 
 def rows_of(connection: Connection, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
-    """Return which of the crawls are not deleted, as their rows (Store.crawl_rows)."""
+    """Return the rows of the given crawls that are not deleted (Store.crawl_rows)."""
     table = schema.crawls.c
     query = _crawl_query().where(table.crawl_id.in_(crawl_ids), table.state != CrawlState.DELETED)
     return [crawl_row(row) for row in connection.execute(query)]
@@ -134,7 +134,7 @@ _DUE_NOW = (
 def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
     """Prepare another run of the only crawl in the database, before any partition is claimed (Store.begin_run).
 
-    Reset the times since when hosts are silent, since nothing was requested between the runs. `unblock`: also end the
+    Forget since when hosts have been silent, because nothing was requested between the runs. `unblock`: also end the
     back-off of all hosts, and make URLs due that wait for a retry.
     """
     connection.execute(_OUTAGES_ANEW)

@@ -213,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages that are not applied yet. Move their producers' marks, and count refused links."""
+    """Yield the links of messages that were not applied before. Store each producer's progress. Count refused links."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -283,9 +283,10 @@ def _merge(
 ) -> set[_Key]:
     """Insert new URLs and merge links into known ones. Return the URLs that earlier commands must not skip.
 
-    They are known URLs that failed, which a retry must queue, or that a page links to, since a deletion may concern
-    them as seeds. A seed that is given again, or an excluded URL that is queued again, is not returned. `least` and
-    `required` have the links to pages and requisites. `room`: how many more requisites a crawl may queue.
+    These are known URLs that failed, so that a retry queues them, and known URLs that a page links to, so that a
+    deletion deletes them if they are seeds. A seed that is given again, or an excluded URL that is queued again, is not
+    returned. `least`, `required`: the links to pages and to requisites. `room`: how many more requisites a crawl may
+    queue.
     """
     keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()

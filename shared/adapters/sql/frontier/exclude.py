@@ -68,7 +68,7 @@ _WITHDRAW = (
 def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions) -> int | None:
     """Apply one chunk of an EXCLUDE. Return where the next chunk begins, None at the end.
 
-    `exclusions` are all exclusions in force now. The one of the command may have ended, and then excludes nothing.
+    `exclusions` are all exclusions in force now. If the exclusion of the command has ended since, it excludes nothing.
     """
     of_command, withdraw = Exclusions(0, [str(command.args["target"])]), bool(command.args["withdraw"])
     at_host, at_crawl, mark = _place_of(command.after)
@@ -160,9 +160,9 @@ def _behind(host_id: int, crawl_id: int, fingerprint: bytes) -> int:
 
 
 def _place_of(after: int) -> tuple[int, int, bytes]:
-    """Return the host, crawl and fingerprint after which a command continues, from its progress number `after`.
+    """Return the host and crawl with which a command continues, and the fingerprint after which (empty: the first).
 
-    An empty fingerprint means: from the first URL of the host in the crawl. The inverse of `_behind`.
+    `after` is the progress number that `_behind` has made.
     """
     place, fingerprint = divmod(after, 1 << _FINGERPRINT_BITS)
     host_id, crawl_id = divmod(place, 1 << _CRAWL_BITS)

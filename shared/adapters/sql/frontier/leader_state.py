@@ -65,13 +65,12 @@ def advance_crawl(
 ) -> bool:
     """Move a crawl from the state `before` to `after`, with the finish reason `reason`. Return True if it was moved.
 
-    Return False, and write nothing, if the crawl is no longer in this state, at this `revision`, or as these numbers
-    say:
+    Return False, and write nothing, if the crawl has another state or revision, or if one of these numbers differs:
 
-    - `counted`: the version of its counters. With it, a change of its seed sets that is not published also gives False.
+    - `counted`: the version of its counters. With it, return False also if a change of its seed sets is not published.
     - `change`: the number of its last change. `operator_version`: the version that operators' changes raise.
 
-    None is not compared (Store.advance_crawl).
+    A number that is None is not compared (Store.advance_crawl).
     """
     table, counters = schema.crawls, schema.crawl_counters
     values: dict[str, Any] = {"state": after, "finished_reason": reason}

@@ -44,7 +44,7 @@ _FORGET: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """A part of the hosts that may be deleted, since they were not used for the retention time and have no queue.
+    """Hosts that a sweep may delete, since they were not used for the retention time and have no queue.
 
     `hosts`: the partition of each host, by host id. `place`: the host id after which the sweep continues, "" at the
     end.

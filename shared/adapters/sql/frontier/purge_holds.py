@@ -14,7 +14,7 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 
 
 def take(connection: Connection, holder: str, now_ms: int) -> None:
-    """Begin the hold of `holder`, a process that copies the reports, with beat 1. Delete holds older than a day."""
+    """Begin a hold for `holder`, a process that copies the reports. Its beat is 1. Delete holds older than a day."""
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))
     connection.execute(_TAKE, {"holder": holder, "now_ms": now_ms})

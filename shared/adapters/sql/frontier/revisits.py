@@ -109,7 +109,7 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
 def forget_rates(
     connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
 ) -> dict[tuple[CrawlId, str, str], int]:
-    """Remove the change rates of pages and sitemaps of a host that are fetched no more. Return the tallies to add.
+    """Remove the change rates of pages and sitemaps of a host that are no longer fetched. Return the tallies to add.
 
     `ended`: the flags of the URLs by fingerprint. A page without a rate is in no bucket of rates. If it is fetched
     again later, that fetch counts it like a new page.
