@@ -1,9 +1,9 @@
-"""The port to the message broker (NATS): visits out, reports and items in, questions and answers between.
+"""The port to the message broker (NATS): URL shards to workers, reports and items from them, and requests to owners.
 
 Errors:
 - Transient: the broker is away or did not answer in time. The message may have been stored; publish it again with the
   same message id.
-- Refused: a bounded subject is full.
+- Refused: the subject or stream is full.
 - Permanent: the broker will never accept the message.
 - Unusable: the broker refuses this client for good.
 """
@@ -20,14 +20,14 @@ from shared.domain.ids import CrawlId, HostId, Partition
 
 
 class Backlog(Protocol):
-    """Counts the reports of all partitions that their owners have not applied yet."""
+    """Counts the reports in the broker that owners have not applied yet, over all partitions."""
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return the number of stored reports after these positions, and the age of the oldest by the broker's own
-        clock.
+        """Return the number of stored reports after these positions, and the age of the oldest by the broker's clock.
 
-        Zero is exact. For a partition with unapplied reports, applied reports not yet purged count too. Raise Transient
-        if the broker is away.
+        `positions` maps a partition to the position up to which its reports are applied. The result is 0 only if no
+        report is unapplied. It may be too high: in a partition with unapplied reports, applied ones that are not purged
+        yet count too. Raise Transient if the broker is away.
         """
 
 
@@ -38,7 +38,7 @@ KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
 
 class Delivered(Struct, frozen=True):
-    """A message read from a stream: its sequence, the broker's time of storing it (Unix ns), its bytes and subject."""
+    """A message read from a stream: its sequence, the time when it was stored (Unix ns), its bytes and its subject."""
 
     sequence: int
     at_ns: int
@@ -47,14 +47,14 @@ class Delivered(Struct, frozen=True):
 
 
 class StreamState(Struct, frozen=True):
-    """The state of the stream of reports: its creation time (Unix ns) and its last sequence over all subjects."""
+    """The state of the stream of reports: its creation time (Unix ns) and the sequence of its newest message."""
 
     created_ns: int
     last_sequence: int
 
 
 class ItemsState(Struct, frozen=True):
-    """The state of the stream of items: its creation time (Unix ns), its oldest kept sequence and its last one.
+    """The state of the stream of items: its creation time (Unix ns), and the sequences of its first and last message.
 
     An empty stream has `first == last + 1`.
     """
@@ -65,7 +65,10 @@ class ItemsState(Struct, frozen=True):
 
 
 class QueuedVisit(NamedTuple):
-    """The place of a URL shard in a pool's queue: a host and one of its slots, which hold one shard at a time."""
+    """The place of a URL shard in a pool's queue: a host, and the number of one of its slots.
+
+    A slot has one shard at most.
+    """
 
     pool: str
     host_id: HostId
@@ -73,7 +76,7 @@ class QueuedVisit(NamedTuple):
 
 
 class VisitOrigin(Struct, frozen=True):
-    """Where a delivered URL shard is queued: its place, its partition, and its sequence in the pool's stream."""
+    """Where a delivered URL shard is queued: its partition, its place in the pool's queue, and its stream sequence."""
 
     partition: Partition
     place: QueuedVisit
@@ -81,16 +84,16 @@ class VisitOrigin(Struct, frozen=True):
 
 
 class StoredVisit(Struct, frozen=True):
-    """A URL shard in its pool's queue. A later shard of the same host and slot has a greater sequence."""
+    """A URL shard as stored in its pool's queue. `sequence` grows with each shard of the same host and slot."""
 
     sequence: int
     data: bytes
 
 
 class VisitMessage(Protocol):
-    """A URL shard that the broker delivered to this worker. Exactly one of `ack` and `nak` settles it.
+    """A URL shard that the broker delivered to this worker. The worker settles it by exactly one of `ack` and `nak`.
 
-    Until then each `working` postpones its redelivery.
+    Until it is settled, each call of `working` postpones the time at which the broker delivers it again.
     """
 
     @property
@@ -102,148 +105,184 @@ class VisitMessage(Protocol):
 
     @property
     def origin(self) -> VisitOrigin | None:
-        """Where the shard is queued; None if its subject does not have the form of a visit's subject."""
+        """Where the shard is queued. None if the subject of the message is not that of a URL shard."""
 
     async def ack(self) -> None:
-        """Acknowledge the shard, so that it is not delivered again. Wait until the broker has confirmed. A repeat is
-        harmless.
+        """Acknowledge the shard, so that it is not delivered again, and wait until the broker confirms.
 
-        After Transient the shard may be delivered again. A broker that was killed may have lost the delivery: it then
-        never confirms, and delivers again, counting from 1.
+        The call may be repeated. After Transient the shard may be delivered again. A broker that was killed may have
+        lost the record of the delivery. It then never confirms, and delivers the shard again with `delivery` 1.
         """
 
     async def nak(self, delay_s: float) -> None:
-        """Hand the shard back, so that the broker delivers it again after `delay_s` seconds."""
+        """Return the shard to the queue. The broker delivers it again after `delay_s` seconds."""
 
     async def working(self) -> None: ...
 
 
 class ReportReader(Protocol):
-    """Reads one subject's reports (or all items) from a position on, in order, without end. It acknowledges nothing."""
+    """Reads the messages of one subject or stream in order, starting after a position. It acknowledges nothing.
+
+    Readers of a partition's reports and of the items have this protocol.
+    """
 
     async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        """Return up to `max_count` messages. Wait up to `wait_s` seconds for the first only; return none if none came.
+        """Return up to `max_count` messages in order.
 
-        Raise Transient while the broker is away; reading again continues without a gap or a repeat. Raise
-        StreamReplaced once the stream is another one, or came back shorter: open a new reader.
+        Wait up to `wait_s` seconds for the first; return none if none came. Raise Transient while the broker is away.
+        The next call then continues without a gap or a repeat. Raise StreamReplaced if the stream was deleted and
+        created again, or was restored to an earlier state. A new reader is needed then.
         """
 
     async def purge(self, through: int) -> bool:
-        """Delete the subject's messages up to and including sequence `through`.
+        """Delete the messages of this reader's subjects up to and including sequence `through`.
 
-        Return False, and delete nothing, while it is not certain that the stream is still the one that was read.
+        Return True if they are deleted. Return False, and delete nothing, if this reader cannot be sure that the broker
+        still has the same stream.
         """
 
     async def close(self) -> None: ...
 
 
 class Broker(Protocol):
-    """One connection to the broker, with all that masters and workers send and receive by it."""
+    """One connection to the broker. Masters and workers send and receive all their messages over it."""
 
     async def declare(self, pools: Sequence[str]) -> None:
-        """Create or update the streams, consumers and buckets, also of `pools`. Safe to repeat; no message is lost."""
+        """Create or update all streams, consumers and buckets, including a queue for each of `pools`.
+
+        It may be repeated, and never loses a message. Raise Permanent if the broker could apply the settings only by
+        deleting messages.
+        """
 
     def stores_nothing(self) -> bool:
-        """Return True if the broker answers, but for a while stored nothing this process published to some stream."""
+        """Return True if publishes to a stream have failed for some seconds, although the broker is reachable."""
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
-        """Queue a URL shard durably. Return False (no error) if the previous one of this host slot is still queued."""
+        """Queue a URL shard durably at this host slot of the pool's queue. Return True if it is queued.
+
+        Return False, and queue nothing, if the slot still has its previous shard.
+        """
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
-        """Store a report durably. Return its sequence. A repeat with the same id within two minutes is dropped."""
+        """Store a report durably and return its sequence.
+
+        A repeat with the same `message_id` within two minutes is not stored.
+        """
 
     async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
-        """Store a command to the partition's owner durably, in order with the outcomes. Workers have no right to this.
+        """Store a command for the partition's owner durably, and return its sequence.
 
-        Return its sequence. A repeat with the same id within two minutes is dropped.
+        Workers have no permission for this. The owner reads commands and outcomes in one order. A repeat with the same
+        `message_id` within two minutes is not stored.
         """
 
     async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:
-        """Return up to `max_count` URL shards of a pool. Wait up to `wait_s` seconds for the first only.
+        """Return up to `max_count` URL shards of a pool.
 
-        Only one caller at a time may pull from a pool.
+        Wait up to `wait_s` seconds for the first; return none if none came. Calls for the same pool must not overlap.
         """
 
     async def read_reports(
         self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
     ) -> ReportReader:
-        """Return a reader of the reports of one kind after sequence `after`.
+        """Return a reader of a partition's reports of one kind after sequence `after`.
 
-        `at_ns`: when the report at `after` was stored (Unix ns). Raise StreamReplaced if the present stream does not
-        continue the one with that report (see `continues`). With None, do not compare.
+        Commands are read together with the outcomes. `at_ns` is the time when the report at sequence `after` was stored
+        (Unix ns). With it, raise StreamReplaced if the present stream did not store that report (see `continues`). None
+        skips this comparison.
         """
 
     async def reports_state(self) -> StreamState: ...
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        """Return the sequence of the newest report of this kind for the partition, or 0 if there is none.
+        """Return the sequence of the partition's newest report of this kind, or 0 if there is none.
 
-        Commands count as outcomes. Purged reports count too, as far as the broker still has the number.
+        Commands count as outcomes. A broker need not count reports that were purged.
         """
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
-        """Return True if the present stream of reports is the one in which the report at `sequence` was stored at
-        `at_ns`.
+        """Return True if this is still the stream that stored a report at `sequence` at the time `at_ns` (Unix ns).
 
-        The stream is another one if that report has another time, or if an earlier sequence has a later time.
+        Return False if the report at `sequence` has another time, or if a report with a lower sequence was stored
+        later. The stream was then created again, or restored to an earlier state.
         """
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
         """Delete the partition's reports of this kind up to and including sequence `through`."""
 
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
-        """Return the places that the partition's queued URL shards occupy, in every pool that has a queue, used or not.
+        """Return the places (pool, host and slot) of all queued URL shards of the partition, in every pool's stream.
 
-        At most 100,000 per pool, far more than dispatch sends out.
+        Pools that are no longer configured are included. A pool returns at most 100,000 places, far more than dispatch
+        fills.
         """
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
-        """Return the URL shard that is queued at `place` (a pool, a host and a slot of it) now, or None."""
+        """Return the URL shard that is queued at `place` (pool, host and slot) now, or None if the place is empty."""
 
     async def visit_waits(self, partition: Partition, place: QueuedVisit) -> bool:
-        """Return True if the broker has never delivered the URL shard in this place of a pool's queue.
-
-        Its turn in the queue is then yet to come.
-        """
+        """Return True if a URL shard is queued at `place` and the broker has not delivered it to any worker yet."""
 
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:
-        """Delete a queued URL shard whose lease is gone. With `through`, only if its sequence is at most that."""
+        """Delete the URL shard that is queued at this host slot of a pool. Do nothing if there is none.
+
+        `through`: delete it only if its sequence is at most this. Owners use this for a shard whose lease is gone.
+        """
 
     async def pending_reports(self) -> int:
-        """Return the number of reports in the broker, over all partitions. Applied ones count until they are purged."""
+        """Return the number of reports in the broker, over all partitions.
+
+        It includes applied reports until they are purged.
+        """
 
     async def fullness(self, kind: ReportKind) -> float:
-        """Return how full the fullest partition is with reports of this kind: 0 is empty, 1 refuses further ones."""
+        """Return the share of the limit that reports of this kind use in the fullest partition.
+
+        At 1 the broker refuses more.
+        """
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:
-        """Store items durably. Return their sequence. A repeat with the same id within two minutes is dropped."""
+        """Store a message with items of a crawl durably, and return its sequence.
+
+        A repeat with the same `message_id` within two minutes is not stored.
+        """
 
     async def read_items(self, after: int) -> ReportReader:
-        """Return a reader of all crawls' items stored after sequence `after`.
+        """Return a reader of the items of all crawls, starting after sequence `after`.
 
-        Items that the stream no longer keeps are skipped: the sequences then have a gap.
+        The stream deletes old messages. The reader skips those that are gone, so the sequences may have gaps.
         """
 
     async def items_state(self) -> ItemsState: ...
 
     async def ask(self, partition: Partition, data: bytes, wait_s: float) -> bytes:
-        """Send a question to the partition's owner and return its answer. Raise Transient if none came in time."""
+        """Send `data` as a request to the partition's owner, and return the owner's answer.
+
+        Raise Transient if no master answers for the partition, or if no answer comes within `wait_s` seconds.
+        """
 
     def answer(
         self, partition: Partition, reply: Callable[[bytes], Awaitable[bytes | None]]
     ) -> AbstractAsyncContextManager[None]:
-        """During the `with` block, answer questions to the partition's owner by `reply` (None: send no answer)."""
+        """Answer the requests that `ask` sends to the partition's owner, until the `with` block ends.
+
+        `reply` returns the answer for the bytes of a request. None: send no answer.
+        """
 
     async def get_robots(self, key: str) -> bytes | None: ...
 
     async def put_robots(self, key: str, value: bytes) -> None: ...
 
     async def tell(self, subject: str, data: bytes) -> None:
-        """Send a message to the processes that listen on the subject now. Nothing is stored."""
+        """Send a message to all processes that `listen` on the subject at this moment. The broker does not store it."""
 
     def listen(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Yield the messages that other processes `tell` on the subject. A slow listener loses the oldest."""
+        """Subscribe to `subject` for the `with` block.
+
+        The value of the block iterates over the messages sent by `tell`. If the caller reads too slowly, the oldest
+        unread messages are dropped.
+        """
 
     async def close(self) -> None: ...

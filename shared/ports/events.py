@@ -1,7 +1,7 @@
-"""The port to the stream of events. Events are kept for a while; any number of readers may start at any position.
+"""The port to the stream of events. The broker keeps events for a limited time. Readers may start at any position.
 
-Sequences only grow, even when a new stream replaces the old one, so a sequence identifies one event for ever. The
-oldest events are dropped first; a busy subject drops its own oldest. Errors as for the broker.
+Sequences only grow, even when a new stream replaces the old one, so a sequence never identifies two events. The oldest
+events are deleted first. A subject with too many events loses its own oldest. Errors are those of the broker.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from shared.ports.broker import Delivered
 
 @dataclass(frozen=True, slots=True)
 class EventsState:
-    """The state of the stream of events: its creation time (Unix ns), its oldest kept sequence and its last one.
+    """The state of the stream of events: its creation time (Unix ns), and the sequences of its first and last event.
 
     An empty stream has `first == last + 1`.
     """
@@ -24,35 +24,45 @@ class EventsState:
 
 
 class EventReader(Protocol):
-    """Reads events from a position in the stream on, in order. Reading acknowledges and deletes nothing."""
+    """Reads events in order, starting after a sequence. Reading acknowledges and deletes nothing."""
 
     async def read(self, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        """Return up to `max_count` events. Wait up to `wait_s` seconds for the first only; return none if none came.
+        """Return up to `max_count` events in order.
 
-        Raise Transient while the broker is away; reading again continues without a gap or a repeat. Once the stream was
-        replaced, always raise Transient (compare `Events.state`).
+        Wait up to `wait_s` seconds for the first; return none if none came. Raise Transient while the broker is away.
+        The next call then continues without a gap or a repeat. If the stream was replaced, every call raises Transient.
+        A caller detects that by `Events.state`, and opens a new reader.
         """
 
     async def close(self) -> None:
-        """Let the broker forget this reader."""
+        """Delete what the broker keeps for this reader. `read` must not be called afterwards."""
 
 
 class Events(Protocol):
-    """The broker's stream of events: publishes, looks up and reads them."""
+    """The broker's stream of events: publishes events, looks them up, and opens readers."""
 
     async def declare(self) -> None:
-        """Create the stream of events in the broker, or update its settings. Safe to repeat."""
+        """Create the stream of events in the broker, or update its settings. It may be repeated."""
 
     async def publish(self, subject: str, data: bytes, message_id: str) -> int:
-        """Store an event and return its sequence. A repeat with the same id within two minutes is dropped."""
+        """Store an event durably and return its sequence.
+
+        A repeat with the same `message_id` within two minutes is not stored.
+        """
 
     async def state(self) -> EventsState: ...
 
     async def last(self, subject: str) -> Delivered | None:
-        """Return the newest stored event whose subject is `subject`, or matches it as a pattern; None without one."""
+        """Return the newest stored event on `subject`, which may be a pattern with wildcards. None if there is none."""
 
     async def newest(self, pattern: str) -> Sequence[Delivered]:
-        """Return the newest stored event of every subject that the pattern matches, oldest first."""
+        """Return the newest stored event of each subject that matches `pattern`.
+
+        The events are ordered from old to new.
+        """
 
     async def read(self, subjects: Sequence[str], after: int) -> EventReader:
-        """Return a reader of the events on these subjects after sequence `after`. Their patterns must not overlap."""
+        """Return a reader of the events on `subjects` after sequence `after`.
+
+        `subjects` may be patterns that do not overlap.
+        """

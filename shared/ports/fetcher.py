@@ -1,4 +1,4 @@
-"""The port through which a worker speaks HTTP."""
+"""The port through which a worker sends HTTP requests."""
 
 from typing import Protocol
 
@@ -6,14 +6,14 @@ from shared.domain.web.fetch import Answer, FetchFailed, FetchRequest
 
 
 class Fetcher(Protocol):
-    """Performs single HTTP exchanges for crawls.
+    """Sends single HTTP requests for crawls and returns the responses or failures.
 
     Guarantees:
 
-    - A call sends at most one request and follows no redirect.
-    - The egress rules hold for the address actually connected to. The limits of the request hold.
-    - Cancelling the awaiting task closes the connection before the cancellation is re-raised.
-    - Whatever the server does is a returned value. An exception is a defect of the crawler.
+    - A call of `fetch` sends at most one request and follows no redirect.
+    - The egress rules are applied to the address that it connects to. The limits in the request are kept.
+    - If the caller's task is cancelled, the connection is closed before CancelledError is raised.
+    - Any behavior of the server leads to a returned value. An exception is a defect of the crawler.
     """
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed: ...

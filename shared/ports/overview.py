@@ -1,6 +1,6 @@
-"""The port to the overview for monitoring: states, counters and lag of crawls, dead letters and the audit log.
+"""The port for monitoring: reads states, counters and lag of crawls, dead letters and the audit log from the database.
 
-It only reads. Each call is one snapshot, at a cost that is bounded or grows with the number of crawls. Errors as for
+It never writes. Each call is one snapshot. Its cost is bounded or grows with the number of crawls. Errors are those of
 the store.
 """
 
@@ -19,7 +19,7 @@ from shared.domain.reads.declared import DeadLetterView
 
 @dataclass(frozen=True, slots=True)
 class CrawlOverview:
-    """A crawl without its spec: its name, state and versions."""
+    """A crawl without its spec: its name, revision, version, state, finish reason and creation time."""
 
     crawl_id: CrawlId
     name: str
@@ -31,36 +31,39 @@ class CrawlOverview:
 
 
 class Overview(Protocol):
-    """Reads of the database for monitoring: crawls with their counters and lag, dead letters and the audit log."""
+    """Reads the database for monitoring: crawls with their counters and lag, dead letters and the audit log."""
 
     async def crawl_overviews(self, which: Collection[CrawlId] | None = None) -> Sequence[CrawlOverview]:
-        """Return those of the crawls `which` that are not deleted, in the order of their ids. None: of all crawls.
+        """Return the crawls in `which` (None: all crawls) that are not deleted, ordered by id.
 
-        The cost grows with the number returned.
+        The cost grows with the number of crawls returned.
         """
 
     async def counters(self, crawls: Sequence[CrawlId]) -> Mapping[CrawlId, Counters]:
-        """Return a mapping from crawl to its counters. Crawls that have none are left out."""
+        """Return the counters of each crawl in `crawls`, summed over partitions. Leave out crawls without counters."""
 
     async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
-        """Return at most `max_count` hosts on which the crawl has URLs to send out.
+        """Return the states of at most `max_count` hosts on which the crawl has URLs to fetch.
 
-        Their `rest_s` counts from the last visit; `waits.rested` must add the host's delay to it.
+        Their `rest_s` counts from the last visit, without the host's delay. `waits.rested` adds the delay.
         """
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
-        """Return how much work waits at each stage, in one crawl (None: in all crawls that are worked on)."""
+        """Return how much work waits at each stage, in one crawl or in all crawls that are seeding, running or paused.
+
+        - `crawl_id`: None means all such crawls.
+        - `now_ms`: the time from which ages are computed (Unix ms).
+        """
 
     async def letters(self, after: int, max_count: int) -> Sequence[DeadLetterView]:
-        """Return up to `max_count` dead letters with numbers above `after`, oldest first."""
+        """Return up to `max_count` dead letters with numbers greater than `after`, in the order of their numbers."""
 
     async def newest_letter(self) -> int:
-        """Return the number of the newest dead letter, 0 if there is none."""
+        """Return the number of the newest dead letter, or 0 if there is none."""
 
     async def audit(self, which: AuditFilter, *, before: int, max_count: int) -> tuple[Sequence[AuditLine], int | None]:
-        """Return up to `max_count` lines of the audit log that match `which`, with numbers below `before`, newest
-        first.
+        """Return up to `max_count` lines of the audit log that match `which` and have numbers below `before`.
 
-        Also return the number to pass as `before` next (None at the end). A call examines a bounded number of rows, so
-        a page may be short or empty before the end.
+        The newest come first. Also return the number to pass as `before` in the next call, or None at the end. A call
+        examines a bounded number of rows. So it may return few lines or none before the end.
         """

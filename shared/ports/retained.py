@@ -1,4 +1,4 @@
-"""The port by which rows that are kept for a limited time are removed."""
+"""The port through which rows are deleted after their retention time."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,9 +8,9 @@ from shared.domain.ops.retention import RetainedKind, Retention
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """The result of one `Retained.forget`: the number of `rows` removed, and the `place` to pass to the next call.
+    """The result of one `Retained.forget`: the number of `rows` deleted, and the `place` to pass to the next call.
 
-    The `place` is empty when the whole table was read.
+    `place` is empty when the end of the table was reached.
     """
 
     rows: int
@@ -18,11 +18,11 @@ class SweepResult:
 
 
 class Retained(Protocol):
-    """Removes rows that are kept for a limited time, in many small steps. Errors as for the store."""
+    """Deletes rows after their retention time, in many small transactions. Its errors are those of the store."""
 
     async def forget(self, what: RetainedKind, rules: Retention, now_ms: int, place: str) -> SweepResult:
-        """Remove some rows of the kind `what` that are older than `rules` allow, in one bounded transaction.
+        """Delete some rows of the kind `what` that are older than `rules` allow, in one bounded transaction.
 
-        Begin with the place "" and go on with the `place` of each result. A call reads a bounded number of rows,
-        expired or not, so it costs the same at any table size.
+        Pass an empty `place` to begin, and then the `place` of the previous result. A call reads a bounded number of
+        rows, expired or not. So its cost does not depend on the size of the table.
         """

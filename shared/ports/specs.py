@@ -1,4 +1,4 @@
-"""The ports by which the leader publishes the specs of crawls, and workers read them."""
+"""The ports through which the leader publishes the specs of crawls, and workers read them."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,11 +10,12 @@ from shared.domain.ids import CrawlId, Revision
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpec:
-    """A crawl as workers see it: its active spec at a revision. `gone`: the crawl is deleted.
+    """A crawl as workers see it: the spec of its active revision, and its state.
 
-    `partitions` is the cluster's number of partitions. It determines the owner of a link. `document` is the stored text
-    of the spec. It is published unchanged, so that fields of a later version reach members that can read them. None
-    means the encoded `spec`.
+    - `partitions`: the cluster's number of partitions, from which a worker computes the owner of a link.
+    - `gone`: the crawl is deleted. `paused`: no request may be started.
+    - `document`: the stored text of the spec, None for the encoded `spec`. It is published unchanged, so that members
+      of a later version can read fields that this version does not know.
     """
 
     crawl_id: CrawlId
@@ -27,27 +28,30 @@ class PublishedSpec:
 
 
 class SpecSource(Protocol):
-    """The specs that the leader published, as far as they have reached this process."""
+    """Reads the specs that the leader published, as far as they have reached this process."""
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
-        """Return the crawl's spec at `revision` or later, waiting a while for it. Return None if specs of that revision
-        have arrived and the crawl's is not among them.
+        """Return the crawl's published spec at `revision` or later, and wait a while for it.
 
-        Raise Transient if the revision does not arrive in time: absent must never be taken for deleted.
+        `gone` marks a deleted crawl. Return None if this process has all specs of that revision and the crawl is not
+        among them. Raise Transient if the revision does not arrive in time: a spec that is missing does not prove that
+        the crawl is deleted.
         """
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """Return the newest spec of the crawl that this process has received. Return None if it has none that it can
-        read.
+        """Return the newest spec of the crawl that has reached this process, or None if it has no readable one.
 
-        Never waits.
+        Never wait.
         """
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield at once, then whenever the result of `latest` may have changed for some crawl, without end."""
+        """Yield at once, and then each time `latest` may return another result for some crawl. It never ends."""
 
 
 class SpecPublisher(Protocol):
-    """Publishes crawls' active specs for workers, by the leader. Publishing the same spec again changes nothing."""
+    """Publishes the active specs of crawls, so that workers can read them. Only the leader uses it.
+
+    Publishing a spec that is already published changes nothing.
+    """
 
     async def publish(self, spec: PublishedSpec) -> None: ...
