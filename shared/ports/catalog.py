@@ -1,7 +1,7 @@
-"""The port to the catalog: crawls as operators declare them, keys, the audit log, and bounded reads of the frontier.
+"""The port to the catalog: crawls as operators declare them, API keys, the audit log, and reads of the frontier.
 
-Every method is one transaction. It raises the errors below, and Transient, Permanent and Unusable as the store does.
-Any master may call it. It never writes the frontier's rows.
+Every method is one transaction of bounded size. It raises the errors below, and Transient, Permanent and Unusable with
+the meaning of the store's errors. Any master may call it. It never writes the frontier's rows.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,27 +39,30 @@ from shared.domain.web.url import Location
 
 
 class Missing(Exception):
-    """No crawl, key, revision or other object has that name."""
+    """There is no crawl, key, revision or other object with the requested name or number."""
 
 
 class Exists(Exception):
-    """An object of that name exists already, so it cannot be created."""
+    """An object with this name exists already, so it cannot be created."""
 
 
 class Full(Exception):
-    """There are already as many crawls as allowed."""
+    """The number of objects of this type, such as crawls or schedules, is at its limit, so no other can be created."""
 
 
 class LastAdmin(Exception):
-    """The key must not be revoked: it is the last with the role admin. Without it no key could be created over REST."""
+    """The key must not be revoked or lose its role: it is the last admin key.
+
+    Without one no key could be created over REST.
+    """
 
 
 class NoSecret(Exception):
-    """The identity is a client certificate. It has no secret that its client knows, so it cannot become a key."""
+    """A client certificate cannot become a key. No secret was ever shown for it, so no client could use the key."""
 
 
 class Stale(Exception):
-    """The object changed since the caller read it. `current` is the tag (HTTP ETag) of its present version."""
+    """The object has changed since the caller read it. `current` is the ETag of its present version."""
 
     def __init__(self, current: str) -> None:
         super().__init__(f"the current version is {current}")
@@ -67,22 +70,22 @@ class Stale(Exception):
 
 
 class ReusedKey(Exception):
-    """The request's idempotency key was used for a different request before."""
+    """The request's Idempotency-Key was used before, for a different request."""
 
 
 @dataclass(frozen=True, slots=True)
 class UrlPlace:
-    """The URL after which a listing continues, by its host and fingerprint."""
+    """A place in a list of URLs: the host id and fingerprint of the URL after which the next page begins."""
 
     host_id: HostId
     fingerprint: Fingerprint
 
 
 class Catalog(Protocol):
-    """Declared crawls, their seeds, URLs, pages and items, hosts, dead letters, commands and API keys.
+    """Reads and writes declared crawls and API keys. Reads seeds, URLs, pages, items, hosts, commands and dead letters.
 
-    `expected` in a method: tags (HTTP ETags), one of which the object's present version must have, else Stale. None
-    sets no condition.
+    `expected` in a method: tags (HTTP ETags). Raise Stale if the object's present version has none of them. None: no
+    condition.
     """
 
     async def create(
@@ -95,11 +98,14 @@ class Catalog(Protocol):
         repeatable: Repeatable | None = None,
         max_count: int | None = None,
     ) -> DeclaredCrawl:
-        """Create a crawl, and with `start` begin it. Return it.
+        """Create a crawl and return it. With `start`, also start it.
 
-        Raise Exists, or Full if there would be more than `max_count` crawls that are not deleted. Crawls created
-        concurrently are not counted. A repeat returns the crawl as it was created. Raise ReusedKey if its key was used
-        for another request.
+        - `repeatable`: if the same request was made before, return the crawl as it was created then. Raise ReusedKey if
+          the Idempotency-Key was used for another request.
+        - `max_count`: raise Full if there are already so many crawls that are not deleted. Concurrent requests may
+          exceed it.
+
+        Raise Exists if the name is taken.
         """
 
     async def put(
@@ -113,61 +119,72 @@ class Catalog(Protocol):
         max_count: int | None = None,
         enforce: bool = True,
     ) -> tuple[DeclaredCrawl, bool]:
-        """Create the crawl of that name, or update it, as declared. Return it, and True if it was created.
+        """Create the crawl, or update it as declared. Return it, and True if it was created.
 
-        `start` and `max_count` only apply to a new crawl. `enforce`: also start or pause a crawl that is not as it is
-        declared to be (`status_as_desired`).
+        If nothing differs, change nothing.
+
+        - `expected`: raise Missing if there is no such crawl, or Stale if its ETag is not one of these. None: do not
+          check.
+        - `start`, `max_count`: as for `create`. They apply only to a new crawl.
+        - `enforce`: also start, resume or pause the crawl if its state is not as declared (`status_as_desired`).
         """
 
     async def turn(
         self, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
-        """Apply an operator's verb to a crawl. Return the crawl before and after. Raise Missing, Stale or
-        IllegalTransition.
+        """Apply an operator's verb to the crawl. Return the crawl before and after.
 
-        RESET gives a new crawl id with the same spec. DELETE gives the state DELETED and frees the name.
+        RESET creates a new crawl id with the same spec. DELETE frees the name. Raise Missing, Stale if its present ETag
+        is not in `expected`, or IllegalTransition if the crawl's state does not allow the verb.
         """
 
     async def crawl(self, name: str) -> DeclaredCrawl:
         """Return the crawl of that name. Raise Missing if it does not exist or is deleted."""
 
     async def stamp(self, name: str) -> Stamp:
-        """Return the crawl's stamp, which changes with anything shown of it, at less cost than `crawl`. Raise
-        Missing.
+        """Return the crawl's stamp, a value that changes whenever anything that `crawl` returns changes. Raise Missing.
+
+        It costs less than `crawl`, so a caller can check for changes.
         """
 
     async def crawls(
         self, which: CrawlFilter, *, after: str, max_count: int, specs: bool = False
     ) -> tuple[Sequence[DeclaredCrawl], bool]:
-        """Return at most `max_count` crawls that match, after the name `after`, ordered by name, and True if there are
-        more.
+        """Return up to `max_count` crawls that match `which`, with names after `after`, and True if there are more.
 
-        Without `specs` each has a SpecSummary instead of its spec. With `specs` large specs make the page shorter.
+        They are ordered by name. With `specs` each has its spec, and large specs make the result shorter. Without, each
+        has a SpecSummary in place of the spec.
         """
 
     async def revisions(
         self, crawl_id: CrawlId, *, before: int, max_count: int, specs: bool = False
     ) -> Sequence[StoredRevision]:
-        """Return at most `max_count` revisions of a crawl's spec below the number `before`, newest first.
+        """Return up to `max_count` revisions of a crawl's spec with numbers below `before`, newest first.
 
-        Without `specs` each has an empty spec. With `specs` large specs make the page shorter.
+        With `specs` each has its spec, and large specs make the result shorter. Without, the specs are empty.
         """
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
-        """Return that revision of the crawl's spec. Raise Missing if it does not exist."""
+        """Return revision `revision` of the crawl's spec. Raise Missing if it does not exist."""
 
     async def stats(self, crawl_id: CrawlId) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-        """Return a crawl's counters, its tallies (kind -> key -> number), and the hosts with the most pages."""
+        """Return a crawl's counters, its counts by reason, and its ten hosts with the most pages.
+
+        The counts map a kind and a key to a number, such as "status" -> "200" -> 17.
+        """
 
     async def commands_in_progress(self, crawl_id: CrawlId) -> Mapping[str, int]:
-        """Return how many partitions still apply each kind of command of the crawl. Finished kinds are left out."""
+        """Return how many partitions have not finished each kind of command of the crawl, by kind.
+
+        A kind that every partition has finished is left out.
+        """
         ...
 
     async def scope_change(self, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
-        """Return which of the crawl's queued URLs `scope` would exclude, from a sample of bounded size."""
+        """Return which of the crawl's queued URLs `scope` would exclude. It examines a sample of bounded size."""
 
     async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[ExcludedLinkExample]]:
-        """Return examples of links that the crawl's rules excluded, by reason: `MAX_EXAMPLES` for each at most."""
+        """Return examples of links that the crawl's rules excluded, by reason. A reason has at most `MAX_EXAMPLES`."""
 
     async def urls(
         self,
@@ -179,11 +196,13 @@ class Catalog(Protocol):
         max_count: int,
         status: int | None = None,
     ) -> tuple[Sequence[KnownUrl], UrlPlace | None]:
-        """Return up to `max_count` URLs of a crawl that match, after `after`, and the place to continue from (None at
-        the end).
+        """Return up to `max_count` URLs of a crawl after the place `after`, and the place to continue from.
 
-        `status` is that of the last response. A call examines a bounded number of rows, so a page may be short or empty
-        before the end.
+        The place is None at the end. A call examines a bounded number of rows. So it may return few URLs or none before
+        the end.
+
+        `state`, `host`, `status`: return only URLs in this state, on this host, whose last response had this HTTP
+        status. None: any.
         """
 
     async def url(self, crawl_id: CrawlId, location: Location) -> UrlView | None: ...
@@ -191,72 +210,94 @@ class Catalog(Protocol):
     async def pages(
         self, crawl_id: CrawlId, *, after: UrlPlace, which: PageFilter, max_count: int
     ) -> tuple[Sequence[Page], UrlPlace | None]:
-        """Return up to `max_count` stored pages that match, after `after`, and the place to continue from (None at the
-        end).
+        """Return up to `max_count` stored pages that match `which`, after `after`, and the place to continue from.
 
-        A call examines a bounded number of rows, as in `urls`.
+        The place is None at the end. A call examines a bounded number of rows. So it may return few pages or none
+        before the end.
         """
 
     async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
-        """Return the stored page of that URL, or None if none is stored."""
+        """Return the stored page of a URL, which is given by its place or its location. None if no page is stored."""
 
     async def changes(
         self, crawl_id: CrawlId, *, after: ChangePlace, kinds: Collection[ChangeKind], max_count: int
     ) -> tuple[Sequence[PageChangeView], ChangePlace | None]:
-        """Return up to `max_count` changes of pages after `after`, in the order of time, and the place to continue from
-        (None at the end).
+        """Return up to `max_count` changes of pages of these `kinds` after `after`, and the place to continue from.
 
-        A call examines a bounded number of rows, so there may be fewer before the end.
+        The changes are in the order of time. The place is None at the end. A call examines a bounded number of rows. So
+        it may return few changes or none before the end.
         """
 
     async def changes_deleted_ms(self, crawl_id: CrawlId) -> int | None:
-        """Return the time (Unix ms) of the newest change of a page that retention has deleted. None: it deleted none.
+        """Return the time (Unix ms) of the newest change of a page that retention deleted, or None if it deleted none.
 
-        All earlier changes are deleted, too.
+        All changes before that time are deleted, too.
         """
 
     async def versions(self, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
-        """Return the versions of a stored page that are listed, the newest first. Empty if no page is stored there."""
+        """Return the stored versions of the page at `at`, the newest first. Empty if no page is stored there.
+
+        Versions that retention has dropped are missing.
+        """
 
     async def captures(self, crawl_id: CrawlId, query: CdxQuery, partition: Partition) -> Sequence[IndexRow] | None:
-        """Return the captures among which a query of the CDX server selects, unsorted. `partition`: its host's.
+        """Return the captures (stored responses) from which a query of the CDX server selects its results, unsorted.
 
-        A call reads a bounded number of rows. Return None if the query would have to read more.
+        Return None if the query would have to read more rows than one call may. `partition`: the partition of the
+        query's host.
         """
 
     async def items(
         self, crawl_id: CrawlId, *, after: bytes, which: ItemFilter, max_count: int
     ) -> tuple[Sequence[StoredItem], bytes | None]:
-        """Return up to `max_count` items that match, after the item id `after`, and the id to continue from (None at
-        the end).
+        """Return up to `max_count` items that match `which`, after the item id `after`, and the id to continue from.
 
-        The bytes returned and the rows examined are bounded, so there may be fewer before the end.
+        The id is None at the end. The bytes returned and the rows examined are bounded. So a call may return few items
+        or none before the end.
         """
 
     async def item(self, crawl_id: CrawlId, item: bytes) -> StoredItem | None: ...
 
     async def seeds(self, crawl_id: CrawlId, *, after: UrlPlace, max_count: int) -> Sequence[SeedView]:
-        """Return up to `max_count` seeds after `after` that the frontier has, both of the spec and uploaded."""
+        """Return up to `max_count` seeds of the crawl after the place `after`: seeds of the spec and uploaded ones.
+
+        Seeds that owners have not applied yet are missing.
+        """
 
     async def known_seeds(self, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
-        """Return what the frontier knows of these URLs, by fingerprint. Those that it does not know are left out."""
+        """Return what the frontier stores of the URLs at `locations`, by fingerprint.
+
+        URLs that it does not have are left out.
+        """
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
-        """Return what is stored of a host, with the numbers of its queue of one crawl (zeros if `crawl_id` is None)."""
+        """Return what is stored of the host `name`, and the numbers of its queue in one crawl.
+
+        None if the host is unknown. If `crawl_id` is None, the numbers are 0.
+        """
 
     async def hosts(self, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
-        """Return up to `max_count` hosts after the host id `after`, of one crawl, or of all if `crawl_id` is None."""
+        """Return up to `max_count` hosts with ids greater than `after`, ordered by id.
+
+        `crawl_id`: return the hosts of this crawl, with the numbers of its queues. None: return all hosts, with numbers
+        0.
+        """
 
     async def host_queues(self, host_id: HostId, max_count: int) -> Sequence[HostQueue]:
-        """Return up to `max_count` queues on a host, one for each crawl that has URLs of it, ordered by crawl name."""
+        """Return the queues of a host, one for each crawl that has URLs on it, ordered by the crawl's name.
+
+        At most `max_count` queues are returned.
+        """
 
     async def dead_letters(
         self, crawl_id: CrawlId | None, *, before: int | None, max_count: int
     ) -> tuple[Sequence[DeadLetterView], int | None]:
-        """Return up to `max_count` dead letters below the number `before`, of one crawl or of all, newest first.
+        """Return up to `max_count` dead letters with numbers below `before`, newest first, and the number to pass next.
 
-        Also return the number to pass as `before` next (None at the end). The bytes returned are bounded, so there may
-        be fewer before the end.
+        The number is None at the end. The bytes returned are bounded, so there may be fewer letters before the end.
+
+        - `crawl_id`: return only letters of this crawl. None: of all crawls.
+        - `before`: None begins with the newest letter.
         """
 
     async def dead_letter(self, letter: int) -> DeadLetterView | None: ...
@@ -264,35 +305,48 @@ class Catalog(Protocol):
     async def ask(
         self, command_id: str, crawl_id: CrawlId, kind: str, args: str, partitions: int, *, actor: Actor, now_ms: int
     ) -> None:
-        """Record a requested command and its audit entry, before the command is published. A repeat changes nothing."""
+        """Record an operator's command with its line of the audit log.
+
+        If `command_id` is recorded already, change nothing. Call this before publishing the command. `args` is a JSON
+        object. `partitions`: how many partitions must apply it.
+        """
 
     async def command(self, command_id: str) -> CommandProgress | None: ...
 
     async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-        """Store a new API key. Raise Exists if its name or its certificate belongs to another one.
+        """Store a new API key. Raise Exists if its name is taken or its certificate belongs to another identity.
 
-        Raise Exists also if this repeats a create (`repeatable`): the secret was shown only then.
+        Raise Exists also if the same request (`repeatable`) created the key before, because its secret cannot be shown
+        again.
         """
 
     async def add_first_key(self, key: ApiKey) -> bool:
-        """Store the API key if there is none at all. Return True if it is stored.
+        """Store the API key if the database has no key at all. Return True if this key is stored.
 
-        A caller that got no answer repeats the call with the same key.
+        A caller that got no answer repeats the call with the same key. The result is True then, too.
         """
 
     async def put_key(
         self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[ApiKey, bool]:
-        """Create the key `wanted`, or replace what the key of its name declares. Return it, and True if it is new.
+        """Create the key `wanted`, or replace what the key with its name declares.
 
-        A key that exists keeps its id, its secret, and its creation. If nothing differs, nothing changes. Raise Stale,
-        Exists if another identity has its certificate, NoSecret if a certificate would become a key, or LastAdmin.
+        Return it, and True if it was created. An existing key keeps its id, its secret and its creation time. If
+        nothing differs, change nothing. Errors:
+        - Missing: `expected` is given and there is no such key.
+        - Stale: the key's present ETag is not in `expected`.
+        - Exists: another identity has the certificate.
+        - NoSecret: a certificate would become a key.
+        - LastAdmin: no other admin key without an end would be left.
         """
 
     async def revoke_key(
         self, name: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
     ) -> ApiKey:
-        """Revoke the API key of that name and return it. Raise Missing, Stale or LastAdmin."""
+        """Revoke the API key of that name and return it.
+
+        Raise Missing, Stale if its present ETag is not in `expected`, or LastAdmin if it is the last admin key.
+        """
 
     async def key(self, key_id: str) -> ApiKey | None:
         """Return the API key with this id, revoked or not, or None if there is none."""
@@ -301,22 +355,29 @@ class Catalog(Protocol):
         """Return the API key of that name that is not revoked. Raise Missing if there is none."""
 
     async def keys(self, *, after: tuple[str, str], max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
-        """Return up to `max_count` API keys after a name and an id, ordered by these. `revoked` includes revoked keys.
+        """Return up to `max_count` API keys after the name and id in `after`, ordered by name and id.
 
-        A name may have any number of revoked keys.
+        With `revoked`, include revoked keys. Any number of these may have the same name.
         """
 
     async def key_of_certificate(self, certificate_names: frozenset[str]) -> ApiKey | None:
-        """Return the identity that one of these names of a certificate proves, by itself; None if there is none.
+        """Return the identity whose certificate has one of these names, or None if there is none.
 
-        A fingerprint comes before other names.
+        `certificate_names`: the names in the certificate, and its fingerprint. If several identities match, that of the
+        fingerprint is returned.
         """
 
     async def note_uses(self, uses: Mapping[str, int]) -> None:
-        """Record the last use of keys, in Unix ms by id. An earlier time than the recorded one changes nothing."""
+        """Record when keys were last used. `uses` maps key ids to Unix ms.
+
+        A time before the recorded one changes nothing.
+        """
 
     async def secret(self, name: str) -> bytes:
-        """Return 32 random bytes that all masters of the cluster share, made at the first call."""
+        """Return the 32 random bytes stored as `name`, which all masters of the cluster share.
+
+        The first call creates them.
+        """
 
     async def ping(self) -> None:
-        """Ask the database for a response. Raise Transient if it does not answer."""
+        """Check that the database answers a query. Raise Transient if it does not."""

@@ -1,18 +1,18 @@
-"""The port to the coordinator (etcd): the live members, the leader, and the few small records that every member
-watches.
+"""The port to the coordinator (etcd): live members, the leader, and small records that every member watches.
 
-A coordinator holds keys with values and a *revision*: a number that every change of any key increases. A view shows the
-complete state as of a revision; the difference of two snapshots shows what happened. So a reader that misses snapshots
-misses no state. Only a leader writes (`Leadership.write`). Every other member registers keys that vanish with its
-session.
+The coordinator stores keys with values. Every change of a key increases a number, the *revision*. A view shows the
+values of all keys under a prefix as of one revision. To detect events, compare two snapshots. So a reader that misses
+snapshots still gets the latest state. Only a leader writes (`Leadership.write`). Every other member registers keys that
+vanish when its session ends.
 
-Errors: Transient if the coordinator is away or did not answer in time, Unusable if it refuses this client,
-OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are repeated internally for a few
-seconds. A leader's write is not: if its answer is lost it may have happened. Read again, then decide.
+Errors: Transient if the coordinator is away or did not answer in time. Unusable if it refuses this client.
+OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are retried internally for a few
+seconds. A leader's write is not retried. If its answer is lost, it may have been applied: read again, then decide.
 
-*History.* A coordinator may be replaced by an empty or an older one (wiped, restored from a backup). Its revisions then
-start again. `Snapshot.history` counts how often this was noticed, so that no earlier state is taken for newer. The
-terms of owners do not depend on it being noticed: they carry an epoch (`shared.wire.keys.EpochRecord`).
+*History.* A coordinator may be replaced by an empty or an older one (wiped, or restored from a backup). Its revisions
+then start again. `Snapshot.history` counts how often this process detected that, so that it does not take an earlier
+state for a newer one. Owners' terms are safe even if no process detects it, because they contain an epoch
+(`shared.wire.keys.EpochRecord`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,10 @@ MAX_WRITES: Final = 100
 
 
 class Conflict(Exception):
-    """A leader's write was not applied: `keys` are not at the revisions that it expected. Read again, then decide."""
+    """A leader's write was refused, because each of `keys` had another revision than expected.
+
+    Read again, then decide.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__(f"changed meanwhile: {', '.join(keys)}")
@@ -40,10 +43,11 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key with its present value. `revision` is the coordinator's revision of its last write.
+    """A key of the coordinator and its value.
 
-    `created` is the revision of its creation. A key that is deleted and created again has another one. `lease` is the
-    id of the session it vanishes with, 0 for none.
+    - `revision`: the coordinator's revision at which the value was last written.
+    - `created`: the revision at which the key was created. It changes if the key is deleted and created again.
+    - `lease`: the id of the session with which the key vanishes, 0 if it does not depend on a session.
     """
 
     key: str
@@ -55,10 +59,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The value of every key under a prefix as of `revision`.
+    """The entries of all keys under a prefix, by key, as of the coordinator's `revision`.
 
-    `changed`: none of the keys has changed since this revision. `history`: how often the coordinator was seen to be
-    replaced.
+    - `changed`: the revision since which no key under the prefix has changed.
+    - `history`: how often the coordinator was replaced by an empty or older one, as far as this process detected it.
     """
 
     entries: Mapping[str, Entry]
@@ -67,15 +71,15 @@ class Snapshot:
     history: int = 0
 
     def changed_since(self, other: "Snapshot") -> bool:
-        """Return True if a key changed between `other` and this snapshot, both of the same prefix."""
+        """Return True if a key changed after the snapshot `other` of the same prefix was taken."""
         return (self.history, self.changed) > (other.history, other.revision)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewChange:
-    """A key that differs between two snapshots. `before` is None if it is new, `after` is None if it is gone.
+    """A key that differs between two snapshots. `before` is None if it is new, `after` is None if it was deleted.
 
-    If both have different `created`, the key was deleted and created again in between.
+    If both are set and have different `created`, the key was deleted and created again between the snapshots.
     """
 
     key: str
@@ -84,7 +88,10 @@ class ViewChange:
 
 
 def differences(before: Snapshot, after: Snapshot) -> Iterator[ViewChange]:
-    """Yield the keys that differ between two snapshots: gone ones, then new and changed ones, each ordered by key."""
+    """Yield the keys that differ between two snapshots of one prefix.
+
+    First come deleted keys, then new and changed ones. Both groups are ordered by key.
+    """
     for key in sorted(before.entries.keys() - after.entries.keys()):
         yield ViewChange(key, before.entries[key], None)
     for key in sorted(after.entries.keys()):
@@ -94,117 +101,139 @@ def differences(before: Snapshot, after: Snapshot) -> Iterator[ViewChange]:
 
 
 class View(Protocol):
-    """All keys under a watched prefix, kept up to date."""
+    """The state of all keys under a watched prefix, which the coordinator keeps up to date."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest known state of all keys under the prefix. It stays available while the coordinator is away."""
+        """The newest state of the keys that this process has received.
+
+        It stays readable while the coordinator is away.
+        """
 
     @property
     def answered_at(self) -> float:
-        """When the coordinator last sent anything for this view (`Clock.elapsed`). The snapshot is no older."""
+        """The time (`Clock.elapsed`) when the coordinator last sent anything for this view.
+
+        The snapshot was current then.
+        """
 
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
-        """Wait until a snapshot is newer than `after`, at most `wait_s` seconds (None: without limit). Return the
-        newest one.
+        """Wait until there is a snapshot newer than `after`, and return the newest one.
 
-        No wake-up can be lost: a change before the call counts. A snapshot may contain several changes, but never a
+        If none comes within `wait_s` seconds (None: no limit), return the present snapshot. A change that came before
+        the call ends the wait at once. Several writes may appear as one new snapshot, but a snapshot never has only a
         part of one write.
         """
 
 
 class Leadership(Protocol):
-    """The right to act as the leader, won in one election. Once resigned or lost it is over: campaign again."""
+    """The right to act as the leader, won in one election. Once resigned or lost, it is over for good.
+
+    To lead again, call `Session.campaign`.
+    """
 
     @property
     def revision(self) -> int:
-        """The coordinator's revision at which the election was won. It grows from one leadership to the next."""
+        """The coordinator's revision at which the election was won. A later leadership has a greater one."""
 
     def acting(self, now: float) -> bool:
-        """Return True if the leader may still act at `now` (`Clock.elapsed`).
+        """Return True if the leader may act at the time `now` (`Clock.elapsed`).
 
-        It is False from LEADER_MARGIN_S before the coordinator could give the leadership to another master, computed
-        from when the last answered renewal was *sent*. It becomes True again when a renewal is answered in time.
+        It becomes False some seconds (LEADER_MARGIN_S) before another master could win the leadership. That time is
+        computed from when the last answered renewal of the session was *sent*. It becomes True again if a renewal is
+        answered before the session ends.
         """
 
     async def lost(self) -> None:
-        """Wait until the leadership is over: the session was lost, or the leader's key is gone or another master's."""
+        """Wait until the leadership is over: the session has ended, or the leader's key is gone or another master's."""
 
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None
     ) -> int:
-        """Write and delete keys, all or nothing, only while this leadership lasts. Return the revision of the write.
+        """Write and delete keys, all or none of them, while this leadership lasts. Return the revision of the write.
 
-        `expect` gives the revisions that keys must be at, 0 for a key that must not exist.
-        - Conflict: a key was at another revision. Nothing was written.
+        `expect` maps keys to the revision of their last write, 0 for a key that must not exist. Errors:
+        - Conflict: a key had another revision than expected. Nothing was written.
         - OwnershipLost: the leadership is over or may not act (`acting`). Nothing was written.
-        - Transient: it may or may not have been written. It is not repeated.
-        - ValueError: more than MAX_WRITES keys.
+        - Transient: the keys may or may not have been written. The call does not retry.
+        - ValueError: the call names more than MAX_WRITES keys.
         """
 
     async def barrier(self) -> int:
-        """Return the coordinator's newest revision. Reads from now on include every earlier leader's writes.
+        """Return the coordinator's newest revision.
 
-        Raise OwnershipLost as `write` does.
+        Reads at this revision or later include the writes of all earlier leaders. Raise OwnershipLost if the leadership
+        is over or may not act.
         """
 
     async def resign(self) -> None:
-        """Give up the leadership at once, so that another master can win. Harmless if it is lost already.
+        """Give up the leadership at once, so that another master can win it. Do nothing if it is already lost.
 
-        If this raises Transient, the leadership ends with the session, at the latest.
+        Transient: the leader's key may still exist. It vanishes at the end of the session at the latest.
         """
 
 
 class Session(Protocol):
-    """A member's session at the coordinator. It ends after its time to live, unless it is renewed: at every third of
-    that.
+    """A member's session at the coordinator, with the keys that vanish when it ends.
 
-    A lost session never returns, and the keys registered with it vanish.
+    It ends when its time to live passes without a renewal. It is renewed automatically at every third of that time. A
+    session that was lost never becomes alive again.
     """
 
     @property
     def id(self) -> int:
-        """The number of the session, which its keys have as `Entry.lease`."""
+        """The number of the session. Entries of its keys have it as `Entry.lease`."""
 
     @property
     def ok_until(self) -> float:
-        """Until when (`Clock.elapsed`) no other member can hold what depends on the session, such as the leadership.
+        """The time (`Clock.elapsed`) until which no other member can get what this session has, such as the leadership.
 
-        This is the time the last answered renewal was *sent*, plus the session's time to live.
+        It is the time at which the last answered renewal was *sent*, plus the session's time to live.
         """
 
     def alive(self, now: float) -> bool:
         """Return True if the session is not lost and `now` (`Clock.elapsed`) is before `ok_until`."""
 
     async def lost(self) -> None:
-        """Wait until the session is over: expired by this process's clock, or no longer present in the coordinator."""
+        """Wait until the session is over: it expired by this process's clock, or the coordinator no longer has it."""
 
     async def register(self, key: str, value: bytes) -> None:
-        """Set the key to this value for as long as the session lives. A repeat changes the value.
+        """Set `key` to `value` until the session ends. A later call with the same key changes its value.
 
-        If several sessions register a key, the last one has it. Raise OwnershipLost if the session is over.
+        If several sessions register the same key, the last call determines its value and session. Raise OwnershipLost
+        if the session is over.
         """
 
     async def campaign(self, key: str, value: bytes) -> Leadership:
-        """Wait without limit until the key does not exist, then create it and return the leadership won by that.
+        """Wait, without a time limit, until `key` does not exist, and create it with `value`.
 
-        Raise OwnershipLost if the session ends meanwhile. A cancelled call holds nothing.
+        Return the leadership won. Raise OwnershipLost if the session ends first. If the call is cancelled, it leaves no
+        key behind.
         """
 
 
 class Coordinator(Protocol):
-    """A connection to the coordinator (etcd in a cluster): reads and watches keys, and opens sessions."""
+    """A connection to the coordinator (etcd in a cluster). It reads and watches keys, and opens sessions."""
 
     async def list(self, prefix: str) -> Snapshot:
-        """Return all keys that start with `prefix`, with their values. Writes acknowledged before are included."""
+        """Return a snapshot of all keys that start with `prefix`.
+
+        It includes every write acknowledged before the call.
+        """
 
     async def get(self, key: str) -> Entry | None:
-        """Return one key's present entry, or None if it does not exist."""
+        """Return the present entry of `key`, or None if the key does not exist."""
 
     def watch(self, prefix: str) -> AbstractAsyncContextManager[View]:
-        """Open a view of all keys under a prefix for the `with` block. Raise Transient if that fails."""
+        """Open a view of all keys that start with `prefix`, for the `with` block.
+
+        Raise Transient if it cannot be opened.
+        """
 
     def session(self, ttl_s: float) -> AbstractAsyncContextManager[Session]:
-        """Open a session for the `with` block; at its end its keys vanish at once. Raise Transient if that fails."""
+        """Open a session with a time to live of `ttl_s` seconds, for the `with` block.
+
+        At the end of the block its keys are deleted at once. Raise Transient if it cannot be opened.
+        """
 
     async def close(self) -> None: ...

@@ -1,9 +1,9 @@
 """The port to desired state: hot configuration, members that are to drain, exclusions, host policies and seed sets.
 
-Every method is one transaction. Errors: Missing, Exists, Full and Stale as for the catalog, Transient, Permanent and
-Unusable as for the store. The leader publishes what is stored here (`api.leader.config_publisher` and
-`exclusion_publisher`); members follow what is published. It sends the owners of hosts their policies
-(`host_policy_publisher`), and the owners of URLs the changes of seed sets (`seed_set_publisher`).
+Every method is one transaction. Missing, Exists, Full and Stale have the meaning of the catalog's errors. Transient,
+Permanent and Unusable have the meaning of the store's errors. The leader publishes what is stored here to the members
+(`api.leader.config_publisher` and `exclusion_publisher`). It sends the commands for policies and seed sets to owners
+(`host_policy_publisher` and `seed_set_publisher`).
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,22 @@ from shared.domain.reads.declared import Actor, Repeatable
 
 
 class Desired(Protocol):
-    """The desired state in the database: hot configuration, members to drain, exclusions, host policies, seed sets."""
+    """Reads and writes the desired state in the database: configuration, drains, exclusions, host policies, seed sets.
+
+    Parameters that several methods have:
+    - `expected`: tags (HTTP ETags). Raise Stale if the present version has none of them. Raise Missing if there is no
+      present version. None: no condition.
+    - `partitions`: the cluster's number of partitions.
+    """
 
     async def config(self) -> StoredConfig:
-        """Return the newest revision of the hot configuration, or the empty revision 0 if there is none."""
+        """Return the newest revision of the hot configuration.
+
+        Before the first `put_config` this is an empty revision 0.
+        """
 
     async def config_revision(self, revision: int) -> StoredConfig:
-        """Return the hot configuration's revision of that number. Raise Missing if it does not exist."""
+        """Return the revision `revision` of the hot configuration. Raise Missing if it does not exist."""
 
     async def config_revisions(self, *, before: int, max_count: int) -> Sequence[StoredConfig]:
         """Return up to `max_count` revisions of the hot configuration below the number `before`, newest first."""
@@ -38,33 +47,42 @@ class Desired(Protocol):
         now_ms: int,
         document: str | None = None,
     ) -> tuple[StoredConfig, bool]:
-        """Store `wanted` as a new revision, unless the newest equals it. Return the newest revision, and True if it is
-        new.
+        """Store `wanted` as a new revision of the hot configuration, unless the newest revision equals it.
 
-        `document`: the text to store, which may have fields of a later version. None: `wanted` as JSON.
-        `expected`: tags (HTTP ETags) of revisions, one of which must be the newest, else raise Stale. None accepts any.
+        Return the newest revision afterwards, and True if it is new.
+
+        - `document`: the text to store, which may have fields of a later version. None: `wanted` as JSON.
+        - `expected`: tags (HTTP ETags) of revisions. Raise Stale if the newest revision has none of them. None: no
+          condition.
         """
 
     async def drains(self) -> Drains:
-        """Return the ids of the members that are to drain, alive or not."""
+        """Return the ids of the members that operators have ordered to drain, whether they run or not."""
 
     async def drain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
-        """Order a member to drain. Return True if that is new. Raise Refused while too many others are to drain."""
+        """Order a member to drain. Return True if it was not ordered before.
+
+        Raise Refused if the number of members that are ordered to drain is at its limit.
+        """
 
     async def undrain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
-        """Withdraw the order that a member drains. Return True if there was one."""
+        """Withdraw the order to drain of a member. Return False if there was no order."""
 
     async def forget_drains(self, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
-        """Withdraw orders to drain that are older than `before_ms`, of members not in `living`. Return the members."""
+        """Withdraw the orders to drain that are older than `before_ms` and name a member that is not in `living`.
+
+        Return the members of the withdrawn orders. Times are Unix ms.
+        """
 
     async def exclusions(self, *, after: int, max_count: int, target: str | None = None) -> Sequence[StoredExclusion]:
-        """Return up to `max_count` exclusions after the id `after`, ordered by id, ended ones included.
+        """Return up to `max_count` exclusions with ids greater than `after`, ordered by id.
 
-        With `target` (canonical) only the one that has it.
+        Ended exclusions are included. If `target` (in canonical form) is given, return only the exclusion with that
+        target.
         """
 
     async def exclusion(self, exclusion_id: int) -> StoredExclusion:
-        """Return an exclusion, ended or not. Raise Missing if there is none."""
+        """Return the exclusion with this id, whether it has ended or not. Raise Missing if there is none."""
 
     async def add_exclusion(
         self,
@@ -76,10 +94,11 @@ class Desired(Protocol):
         now_ms: int,
         repeatable: Repeatable | None = None,
     ) -> StoredExclusion:
-        """Store an exclusion of a canonical `target`, and record its command to `partitions` partitions.
+        """Store an exclusion of `target`, which is in canonical form, and its command to all `partitions` partitions.
 
-        Return the earlier answer if the request is repeated. Raise Exists if another exclusion has the target, Full at
-        the limits of number and bytes.
+        Return the stored exclusion. If the request is repeated (`repeatable`), return the exclusion as it was first
+        created. Raise Exists if another exclusion has the target. Raise Full if their number or the bytes of their
+        targets reach the limit.
         """
 
     async def put_exclusion(
@@ -92,27 +111,33 @@ class Desired(Protocol):
         actor: Actor,
         now_ms: int,
     ) -> StoredExclusion:
-        """Replace the terms of an exclusion and record its command, unless nothing differs. Raise Missing or Stale."""
+        """Replace the terms of an exclusion and record its command for `partitions` partitions. Return the exclusion.
+
+        If the terms are the same, change nothing. Raise Missing, or Stale if its present ETag is not in `expected`.
+        """
 
     async def delete_exclusion(
         self, exclusion_id: int, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> None:
-        """Delete an exclusion. Raise Missing or Stale."""
+        """Delete an exclusion, so that it no longer applies to any crawl.
+
+        Raise Missing, or Stale if its present ETag is not in `expected`.
+        """
 
     async def exclusions_revision(self) -> int:
-        """Return the revision of the list of exclusions, 0 if it was never changed."""
+        """Return the revision of the list of exclusions, which each change raises. 0 means it was never changed."""
 
     async def exclusions_in_force(self, now_ms: int) -> ExclusionList:
-        """Return the exclusions that have not ended at `now_ms`, and those whose command is to be sent."""
+        """Return the exclusions that have not ended at `now_ms`, and the exclusions whose command was not sent yet."""
 
     async def exclusion_commanded(self, exclusion_id: int, revision: int) -> None:
-        """Record that the command of an exclusion at `revision` was sent to all its partitions."""
+        """Record that the command of an exclusion, as of its revision `revision`, was sent to all partitions."""
 
     async def host_policies(self, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
-        """Return up to `max_count` host policies after the host `after`, ordered by host."""
+        """Return up to `max_count` policies of hosts whose names sort after `after`, ordered by the host's name."""
 
     async def host_policy(self, host: str) -> StoredHostPolicy:
-        """Return the policy of a host. Raise Missing if it has none."""
+        """Return the policy of a host. Raise Missing if the host has no policy."""
 
     async def put_host_policy(
         self,
@@ -126,29 +151,45 @@ class Desired(Protocol):
         now_ms: int,
         new: bool = False,
     ) -> tuple[StoredHostPolicy, bool]:
-        """Store the policy of a canonical host with the command that applies it, unless nothing differs.
+        """Store the policy of `host`, in canonical form, and the command that applies it.
 
-        Return it, and True if it was created. With `new`, raise Stale if the host has a policy, even the same. Raise
-        Missing, Stale, or Full at the limit of number.
+        If it is the same, change nothing. Return the stored policy, and True if the host had none.
+
+        - `partition`: the partition of the host, whose owner gets the command.
+        - `limits`: what `spec` sets for the owner, computed by `limits_of`.
+        - `expected`: raise Missing if the host has no policy, or Stale if the policy's ETag is not one of these. None:
+          do not check.
+        - `new`: raise Stale if the host has a policy, even if it is the same.
+
+        Raise Full if the number of policies is at its limit.
         """
 
     async def delete_host_policy(self, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:
-        """Delete the policy of a host. Return the id of the command that applies this. Raise Missing or Stale."""
+        """Delete the policy of a host. Return the id of the command by which the host's owner stops applying it.
+
+        Raise Missing, or Stale if its present ETag is not in `expected`.
+        """
 
     async def host_policy_commands(self, after: int) -> Sequence[HostPolicyCommand]:
-        """Return some commands after a revision that are not published yet, ordered by revision."""
+        """Return the next commands of host policies that are not published yet, ordered by revision.
+
+        Only commands with a revision greater than `after` are returned, and at most a fixed number of them.
+        """
 
     async def host_policy_commanded(self, revision: int) -> None:
-        """Record that the command of this revision is published."""
+        """Record that the command with this revision was published. `host_policy_commands` no longer returns it."""
 
     async def seed_sets(self, crawl: str, *, after: str, max_count: int) -> Sequence[StoredSeedSet]:
-        """Return up to `max_count` sets of the crawl after the name `after`, by name, without their seeds.
+        """Return up to `max_count` seed sets of a crawl with names after `after`, ordered by name.
 
-        Raise Missing if there is no such crawl.
+        Leave out their seeds. `crawl` is the name of the crawl. Raise Missing if it does not exist.
         """
 
     async def seed_set(self, crawl: str, name: str) -> StoredSeedSet:
-        """Return a seed set of the crawl of this name. Raise Missing if there is no such crawl or set."""
+        """Return the seed set `name` of the crawl named `crawl`.
+
+        Raise Missing if the crawl or the set does not exist.
+        """
 
     async def put_seed_set(
         self,
@@ -162,10 +203,17 @@ class Desired(Protocol):
         actor: Actor,
         now_ms: int,
     ) -> tuple[StoredSeedSet, bool]:
-        """Create or replace a set of a crawl with the command that applies the change, unless nothing differs.
+        """Create or replace a seed set of a crawl, and store the command that applies the change.
 
-        Return it, and True if it was created. Raise Missing, Stale, or Full at the limit of number. With `new` also
-        raise Stale if the set exists.
+        Return the set, and True if it was created. If the set is the same, change nothing.
+
+        - `crawl`: the name of the crawl. Raise Missing if it does not exist.
+        - `partitions`: the cluster's number of partitions.
+        - `expected`: raise Missing if the set does not exist, or Stale if its ETag is not one of these. None: do not
+          check.
+        - `new`: raise Stale if the set exists.
+
+        Raise Full if the crawl's number of sets is at its limit.
         """
 
     async def delete_seed_set(
@@ -178,10 +226,17 @@ class Desired(Protocol):
         actor: Actor,
         now_ms: int,
     ) -> str:
-        """Delete a seed set. Return the id of the command that withdraws its seeds. Raise Missing or Stale."""
+        """Delete a seed set of the crawl named `crawl`. Return the id of the command that withdraws its seeds.
+
+        Raise Missing, or Stale if its present ETag is not in `expected`. `partitions`: the cluster's number of
+        partitions.
+        """
 
     async def seed_set_commands(self, after: int) -> Sequence[SeedSetCommand]:
-        """Return some changes of seed sets after a revision that are not published yet, ordered by revision."""
+        """Return the next changes of seed sets that are not published yet, ordered by revision.
+
+        Only changes with a revision greater than `after` are returned, and at most a fixed number of them.
+        """
 
     async def seed_set_commanded(self, revision: int) -> None:
-        """Record that the change of this revision is published."""
+        """Record that the change with this revision was published. `seed_set_commands` no longer returns it."""

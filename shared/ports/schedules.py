@@ -1,8 +1,8 @@
-"""The port to schedules in the database: as operators declare them, and as the leader fires them.
+"""The port to schedules in the database: operators declare them, and the leader fires them.
 
-Every method is one transaction. Errors: Missing, Exists, Full and Stale as for the catalog, Transient, Permanent and
-Unusable as for the store. A method with a `term` raises OwnershipLost, and writes nothing, if a later leader has
-claimed the schedules.
+Every method is one transaction. Missing, Exists, Full and Stale have the meaning of the catalog's errors. Transient,
+Permanent and Unusable have the meaning of the store's errors. A method with a parameter `term` raises OwnershipLost,
+and writes nothing, if a later leader has claimed the schedules.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,20 @@ from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, Unreada
 
 
 class Schedules(Protocol):
-    """Schedules and their history."""
+    """Reads and writes schedules and the history of their firings.
+
+    `expected` in a method: tags (HTTP ETags). Raise Stale if the schedule's present version has none of them. None: no
+    condition.
+    """
 
     async def schedule(self, name: str) -> StoredSchedule:
-        """Return the schedule of that name. Raise Missing."""
+        """Return the schedule of that name. Raise Missing if it does not exist."""
 
     async def listing(self, *, after: str, max_count: int, crawl: str | None = None) -> Sequence[StoredSchedule]:
-        """Return up to `max_count` schedules after the name `after`, ordered by name. With `crawl` only those of it."""
+        """Return up to `max_count` schedules with names after `after`, ordered by name.
+
+        `crawl`: return only schedules that name this crawl. None: return all.
+        """
 
     async def create(
         self,
@@ -35,9 +42,10 @@ class Schedules(Protocol):
         now_ms: int,
         repeatable: Repeatable | None = None,
     ) -> StoredSchedule:
-        """Create a schedule. Its first due time comes after `now_ms`. Raise Exists or Full.
+        """Create a schedule, whose first due time comes after `now_ms` (Unix ms), and return it.
 
-        A repeat returns the schedule as it was created. Raise ReusedKey if its key was used for another request.
+        If the request is repeated (`repeatable`), return the schedule as it was first created. Raise ReusedKey if its
+        key was used for another request. Raise Exists if the name is taken, and Full if there are too many schedules.
         """
 
     async def put(
@@ -50,61 +58,86 @@ class Schedules(Protocol):
         actor: Actor,
         now_ms: int,
     ) -> tuple[StoredSchedule, bool]:
-        """Create the schedule or replace it. Return it, and True if it was created. Raise Missing, Stale or Full.
+        """Create the schedule or replace its spec. Return it, and True if it was created.
 
-        If its times change, or its pause ends, the next due time comes after `now_ms`.
+        If nothing differs, change nothing. If its times change, or if it was paused, its next due time comes after
+        `now_ms`. Raise Full if there are too many schedules. With `expected`, raise Missing if it does not exist, or
+        Stale if its ETag is not one of these.
         """
 
     async def pause(
         self, name: str, *, paused: bool, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> StoredSchedule:
-        """Pause or resume the schedule. Raise Missing or Stale. A repeat changes nothing."""
+        """Pause the schedule, or resume it if `paused` is False. Return it. If nothing differs, change nothing.
+
+        Raise Missing, or Stale if its present ETag is not in `expected`.
+        """
 
     async def delete(self, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
-        """Delete the schedule with its history. Raise Missing or Stale."""
+        """Delete the schedule with its history. Raise Missing, or Stale if its present ETag is not in `expected`."""
 
     async def history(self, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
-        """Return up to `max_count` firings with due times before `before_ms`, newest first."""
+        """Return up to `max_count` firings of the schedule with due times before `before_ms` (Unix ms).
+
+        The newest come first.
+        """
 
     # --- the leader ---------------------------------------------------------------------------------------------------
 
     async def claim(self, term: Term) -> None:
-        """Let only leaders of `term` or later write from now on. Raise OwnershipLost if a later one has claimed."""
+        """Permit writes to the schedules only to leaders of `term` or a later term.
+
+        Raise OwnershipLost if a leader of a later term has claimed them already.
+        """
 
     async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
-        """Return up to `max_count` schedules that fire at `now_ms` or earlier, the earliest first."""
+        """Return up to `max_count` schedules that fire at `now_ms` (Unix ms) or earlier, the earliest first.
+
+        Paused schedules are left out. A schedule whose spec cannot be read is returned as UnreadableSchedule.
+        """
 
     async def next_fires_ms(self) -> int | None:
-        """Return when the next schedule fires, None if none does."""
+        """Return the time (Unix ms) at which the next schedule fires, or None if none will fire."""
 
     async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
-        """Carry out a step of a schedule with the effects on its crawls. Return what was done.
+        """Apply a step to a schedule. Return the lines that this adds to its history.
 
-        Return None, and write nothing, if the schedule is not as `due` any more.
+        The schedule moves to its next due time. If a due time fires, its verb is applied to the schedule's crawls.
+        Return None, and write nothing, if the schedule has changed since `due` was read.
+
+        - `due`: the schedule as it was read.
+        - `step`: its due times that were missed, the one that fires, and the next one.
+        - `partitions`: the cluster's number of partitions. Each of them must apply a command.
         """
 
     async def fire_all(
         self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
     ) -> Sequence[Fired | None]:
-        """Do what `fire` does for each of the steps, in one transaction. No two are of the same schedule.
+        """Do what `fire` does for each of `steps`, in one transaction. No schedule may have two steps.
 
-        If this raises Permanent, nothing was written, and one of the steps may be the cause.
+        Return one result for each step, in order. Permanent: nothing was written, and one of the steps may be the
+        cause.
         """
 
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
-        """Return up to `max_count` effects that waited for the end of a run that is over now."""
+        """Return up to `max_count` queued effects, each of which may be applied now, because its crawl's run has ended.
+
+        An effect is the verb that a firing applies to one crawl. It is queued if it must wait until the crawl's present
+        run ends.
+        """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Carry out an effect that waited. Return what was done; None if it does not wait any more, or must go on.
+        """Apply a queued effect to its crawl. Return the firing's line of the history if this changes its outcome.
 
-        The result has the line of the due time if its outcome is another one by that.
+        The result has no line if the outcome stays the same. Return None, and write nothing, if the effect is no longer
+        queued, its schedule is paused, or another run of the crawl has begun.
         """
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
-        """Return up to `max_count` commands that are not published for certain, ordered by their `place`.
+        """Return up to `max_count` commands of firings that may not be published yet, ordered by their `place`.
 
-        `after`: only those after this place. None: from the first on.
+        `after`: return only commands after this place. None: begin with the first.
         """
 
     async def commanded(self, command: WaitingCommand) -> None:
-        """Record that a command was published."""
+        """Record that a command was published, so that `commands` no longer returns it."""

@@ -1,10 +1,12 @@
-"""The port to the frontier's tables in the database. Every method is one transaction. Owners' methods begin with a
-fence.
+"""The port to the frontier's tables in the database. Every method is one transaction.
+
+An owner's write methods have a parameter `fence`: the transaction writes nothing unless the partition is still at that
+state.
 
 Errors:
-- OwnershipLost: the fence is out of date, since another owner or transaction came after it. Nothing was written.
-- Transient: the database was away, or busy beyond its limits. Nothing was written, or the answer was lost. The caller
-  must claim and load again.
+- OwnershipLost: another owner or transaction has written after the fence was read. Nothing was written.
+- Transient: the database was away, or busy beyond its limits. Nothing was written, or the answer was lost. An owner
+  must claim and load its partition again.
 - Permanent: these rows can never be written.
 - ResourceFull: the disk is full. Nothing was written.
 - Unusable: the tables are not those of this software.
@@ -44,49 +46,57 @@ NO_SIGNS: Final[Mapping[CrawlId, PageSigns | None]] = MappingProxyType({})
 
 
 class Store(Protocol):
-    """The frontier's tables of one cluster: crawls, and the URLs, hosts, leases and counters of its partitions."""
+    """Reads and writes the frontier's tables of a cluster: crawls, and each partition's URLs, hosts and leases."""
 
     async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-        """Return the number of partitions and the public suffix list (text or name). The first call ever fixes both."""
+        """Return the cluster's number of partitions and its public suffix list (its text or its name).
+
+        The first call for a database stores the given values. Later calls return these and ignore their own.
+        """
 
     async def public_suffixes(self) -> str:
-        """Return the public suffix list (its text or its name) that `open_cluster` fixed."""
+        """Return the public suffix list (its text or its name) that the first `open_cluster` stored."""
 
     async def newest_term(self) -> Term:
-        """Return the greatest term under which any partition was claimed."""
+        """Return the greatest term under which any partition or the schedules were claimed, 0 if none were."""
 
     async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
-        """Create the crawl `name` with this spec, or add a revision if `spec` differs from its active one.
+        """Create the crawl `name` with this spec, or add a revision if `spec` differs from its active spec.
 
-        Return the crawl, and True if anything changed.
+        Return the crawl, and True if anything changed. `spec` is the JSON text of the spec.
         """
 
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
 
     async def worked_on(self) -> Sequence[CrawlRow]:
-        """Return the crawls that are seeding, running or paused, oldest first. Others cost nothing."""
+        """Return the crawls that are seeding, running or paused, ordered by id.
+
+        The cost does not depend on other crawls.
+        """
 
     async def crawl_changes(
         self, mark: ChangeMark, known: Callable[[CrawlId], CrawlVersion | None], compare: Collection[CrawlId]
     ) -> CrawlChanges:
-        """Return what changed in crawls since `mark`. The cost depends on the changes, not on the number of crawls.
+        """Return what changed in crawls since the earlier call that returned `mark`.
 
-        `known` returns the version of a crawl that the caller has read. A transaction that took long may number its
-        change too low to be found by `mark`. So each call also compares the crawls in `compare`, and the next few
-        crawls that are worked on.
+        Its cost depends on the changes only.
+
+        - `known` returns the version of a crawl that the caller has read, None if it has read none.
+        - `compare`: crawls to compare with `known` in any case. The next few crawls that are worked on are compared,
+          too. This finds a change of a slow transaction, whose number may be too low to be found by `mark`.
         """
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
-        """Return the rows of those crawls that are not deleted. Pass at most some 10,000 ids."""
+        """Return the rows of the crawls in `crawl_ids` that are not deleted. Pass at most some 10,000 ids."""
 
     async def living(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return the ids of those crawls that are not deleted."""
+        """Return the ids in `crawl_ids` whose crawls exist and are not deleted."""
 
     async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
-        """Prepare another run of the database's only crawl, before any partition is claimed.
+        """Prepare another run of the only crawl in the database. Call this before any partition is claimed.
 
-        Reset the outage counts of hosts, since no request was made between the runs. `unblock`: also unblock the hosts,
-        and make URLs that wait for a retry due.
+        It resets the durations of hosts' outages, because no request was made between the runs. With `unblock`, it also
+        unblocks all hosts, and URLs that wait for a retry become due at `now_ms`.
         """
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
@@ -94,15 +104,15 @@ class Store(Protocol):
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...
 
     async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
-        """Count the time of a pool's clock as active time of its crawls from now on. `pools` maps a crawl to its pool.
+        """Let each crawl's active time grow with the clock of its pool from now on. `pools` maps crawls to their pools.
 
-        Crawls that are paused or have ended are left out.
+        Crawls that are paused or have ended are skipped.
         """
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
-        """Add `ms` to the clock of each pool in `clocks`, if the clock still has the value given there.
+        """Add `ms` to the clock of each pool in `clocks`, if the clock still has the value that `clocks` gives.
 
-        So of two leaders that count the same time, one counts it.
+        So if two leaders count the same time, only one adds it.
         """
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
@@ -110,66 +120,87 @@ class Store(Protocol):
     async def counters_by_partition(
         self, crawl_ids: Collection[CrawlId]
     ) -> Mapping[CrawlId, Mapping[Partition, Counters]]:
-        """Return the counters of each crawl by partition. Partitions in which a crawl has none are left out."""
+        """Return the counters of each crawl by partition. Partitions in which a crawl has no counters are left out."""
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
     ) -> Mapping[CrawlId, Counters]:
-        """Return each crawl's counters and their version, summed over these partitions. Crawls without any are left
-        out.
-        """
+        """Return each crawl's counters, summed over these partitions. Crawls without counters there are left out."""
 
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
 
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-        """Return how many of the crawl's stored pages and sitemaps in the partition are in each bucket of rates."""
+        """Return the counts of the crawl's stored pages and sitemaps in the partition, by how often they change.
+
+        The result maps a kind of count (`recrawl_pages.COUNTED`) to a mapping from bucket to number. A bucket is a
+        range of change rates.
+        """
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
-        """Return the revision since which the crawl has its present scope, and no host a higher limit of pages."""
+        """Return the first revision since which the crawl's specs admit the same URLs as now.
+
+        Since that revision no host's limit of pages has risen, either.
+        """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
-        """Return the newest revision of the crawl whose scope may admit more than the one before. None without any."""
+        """Return the newest revision of the crawl whose scope may admit more links than the revision before it.
+
+        Return None if no revision widened the scope.
+        """
         ...
 
     async def host_names(self, ids: Collection[int]) -> Mapping[int, str]:
-        """Return the names of those of the hosts that are stored, by id."""
+        """Return the names of the hosts with these ids, by id. Hosts that are not stored are left out."""
 
     async def via_hosts(
         self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
     ) -> Sequence[Mapping[Fingerprint, str | None]]:
-        """Return for each place (crawl, host, URLs) the name of the host that led to each URL; None for a seed."""
+        """Return for each place the host whose page led to each of its URLs: a mapping from fingerprint to name.
+
+        A place is a crawl, a host, and fingerprints of URLs on the host. The name is None for a seed. URLs that are not
+        stored are left out.
+        """
 
     async def crawls_with_contexts(self, partition: Partition, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return those of the crawls of which the partition has a URL with the context of a seed, or had one."""
+        """Return the crawls in `crawl_ids` for which the partition has stored the context of a seed.
+
+        A crawl is returned even if none of its URLs has a context any more.
+        """
         ...
 
     async def contexts_of(
         self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
     ) -> Sequence[Mapping[Fingerprint, SeedContext]]:
-        """Return for each place (crawl, host, URLs) the contexts of those URLs that have one."""
+        """Return for each place the seed contexts of its URLs, as a mapping from fingerprint to context.
+
+        A place is a crawl, a host, and fingerprints of URLs on the host. URLs without a context are left out.
+        """
         ...
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
-        """Return True if a queued URL of the crawl may have waited for a time up to `before_ms` (Unix ms)."""
+        """Return True if a URL of the crawl may be waiting (for a retry or its next fetch) that was due by `before_ms`.
+
+        `before_ms` is a time in Unix ms.
+        """
 
     # The control plane's ----------------------------------------------------------------------------------------------
 
     async def epoch(self) -> int:
-        """Return the cluster's epoch: the part of a term that rises when the coordinator is replaced."""
+        """Return the cluster's epoch, the part of every term that rises when etcd or the database comes back older."""
 
     async def raise_epoch(self, at_least: int) -> int:
-        """Raise the epoch to `at_least`, unless it is greater already. Return the epoch afterwards."""
+        """Set the epoch to `at_least` if it is lower. Return the epoch afterwards."""
 
     async def positions(self) -> Mapping[Partition, Position]:
-        """Return, for each partition, the positions up to which its reports are applied."""
+        """Return the position of each partition: up to which reports its owner has applied them."""
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the purge holds on reports: the number of each holder's last beat
-        (shared.domain.frontier.purge_holds).
+        """Return the holds that keep owners from purging reports, as a mapping from holder to its beat.
 
-        The result includes all that was committed before the call.
+        A beat is a number that a live holder keeps raising (shared.domain.frontier.purge_holds). The result includes
+        everything committed before the call.
         """
 
     async def advance_crawl(
@@ -186,50 +217,58 @@ class Store(Protocol):
     ) -> bool:
         """Move a crawl from the state `before` to `after`, as the leader decided. Return True if it was moved.
 
-        Return False, and write nothing, if the crawl is at another revision or in another state. With `counted`, also
-        if its counters have another version: the leader then decided on old numbers. With `change`, also if that is not
-        the number of its last change: it may be in another run by now, with the same state, revision and counters.
-        With `operator_version`, also if an operator has changed it since: its seeds must be published again.
+        Return False, and write nothing, if the crawl has another state or revision, or fails a condition that is given:
+
+        - `counted`: the version of the crawl's counters on which the decision is based. No change of its seed sets may
+          be unpublished, either.
+        - `change`: the number of the crawl's last change. A crawl in a later run may have the same state, revision and
+          counters.
+        - `operator_version`: the operator's version of the crawl. If an operator has changed it, its seeds must be
+          published again.
+
+        `reason` is the finish reason to store, or None.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
-        """Return some deleted crawls whose rows may remain, each with the partitions that have not removed them yet."""
+        """Return some deleted crawls that may still have rows, each with the partitions that have not removed theirs."""
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
-        """Remove one seed set of a deleted crawl whose other rows are removed. Return False if it had one.
+        """Remove one seed set of a deleted crawl, after its partitions have removed their rows.
 
-        Without any, record that nothing is left, and return True. Then `uncollected` no longer returns the crawl.
+        Return False if it had one. If it has no seed set, record that nothing of it remains, and return True.
+        `uncollected` then no longer returns it. So call this until it returns True.
         """
 
     async def reopen(
         self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
     ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-        """Set crawls that finished as `complete` running again if they have URLs queued now.
+        """Set crawls that finished as `complete`, but have URLs queued now, to running again.
 
-        Return them, and the id to pass as `after` next (None at the end). A call examines the crawls in `among`, and
-        the next `max_count` crawls above `after` that have something queued.
+        Return these crawls, and the id to pass as `after` next (None at the end). A call examines the crawls in
+        `among`, and the next `max_count` crawls above `after` that have something queued.
         """
 
     # An owner's transactions ------------------------------------------------------------------------------------------
 
     async def claim(self, partition: Partition, term: Term) -> Claimed:
-        """Make the caller the partition's owner under `term`, and return the partition's state.
+        """Make the caller the partition's owner under `term`.
 
-        Raise OwnershipLost if an equal or later term owns it.
+        Return the partition's state: fence, position, leases, commands. Raise OwnershipLost if the partition was
+        claimed under an equal or later term.
         """
 
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
-        """Write an owner's decisions, and set up to where it has applied reports (`position`).
+        """Write an owner's `changes`, and set the position up to which it has applied reports to `position`.
 
-        Return the queues of `changes.give_up` that may have more URLs to end. Another transaction must end those, since
-        a host may have any number of URLs.
+        A transaction ends a bounded number of the URLs of `changes.give_up`. Return the queues that may have more. The
+        owner ends these by further calls.
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """Return the partition's state, as `claim` under the same `term` returned it, but as of now.
+        """Read the state of a partition again that the caller claimed under `term`. The result is as that of `claim`.
 
-        Raise OwnershipLost if another term owns the partition, or no claim was committed. A transaction that began
-        earlier under this term can no longer commit.
+        Raise OwnershipLost if the partition is not claimed under `term`. An earlier transaction of the caller whose
+        result is unknown can no longer commit afterwards.
         """
 
     async def apply_found(
@@ -245,23 +284,30 @@ class Store(Protocol):
         max_requisites: Mapping[CrawlId, int] = NO_MARKS,
         signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
     ) -> DiscoveryResult:
-        """Insert a batch's new URLs, merge its known ones, store its dead letters and set `position`. Return what
-        changed.
+        """Apply a batch of discoveries, and set `position`. Return what changed.
 
-        `max_depth`: the depth limit of each crawl (see merge_link). `marks`: per crawl, the newest command in progress
-        that was accepted before the batch. Rows that the batch writes carry it, so that such a command skips them.
-        `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
-        `signs`: the crawls that fetch pages again. None for those that do not use signs of change.
+        New URLs are inserted, known ones merged (`merge_link`), and the batch's dead letters stored.
+
+        - `next_host`: the next free host number of the partition.
+        - `max_depth`: the depth limit of each crawl, None for no limit.
+        - `marks`: by crawl, the newest command in progress that was accepted before the batch. Rows that the batch
+          writes carry it, so that this command skips them.
+        - `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
+        - `signs`: by crawl that fetches pages again, its rules for signs of change. None: it uses no signs.
         """
 
     async def accept_command(
         self, fence: Fence, position: Position, command: CommandRun, now_ms: int
     ) -> CommandRun | None:
-        """Set the position behind a command's message, and store the command for `run_command`.
+        """Store a command for `run_command`, and move the position past its message.
 
-        Return it with its number. Return None if nothing remains to do: the command acts on one host and this
-        transaction applied it, or it was accepted before, or its crawl is being deleted. A DELETE ends the other
-        commands of its crawl: they count as applied.
+        Return the command with its number. Return None if nothing remains to do:
+        - The command concerns one host, and this transaction applied it.
+        - It was accepted before.
+        - Its crawl is being deleted.
+        - It is a RESCOPE or REDISCOVER, and one of a newer revision is in progress.
+
+        A DELETE ends the other commands of its crawl, and they are recorded as applied.
         """
 
     async def run_command(
@@ -276,28 +322,40 @@ class Store(Protocol):
         changed: ChangedScope | None = None,
         found: Rediscovered | None = None,
     ) -> int | None:
-        """Apply one bounded chunk of a command in progress, beginning after `command.after`.
+        """Apply one bounded chunk of a command in progress, beginning after `command.after`, and store the progress.
 
-        Return where the next chunk begins, or None when the command is applied. The same transaction stores that
-        progress. Rows written after the command was accepted are not touched (`Changes.marks`). For a REPLAY, queue the
-        URLs of dead letters up to `upto` and delete the letters in `sent`. The owner publishes the messages
-        (`message_letters`). An EXCLUDE excludes what `exclusions`, those in force now, cover.
-        A RESCOPE applies `changed`, the crawl's present scope. Without it nothing remains to do: the crawl is deleted.
-        A REDISCOVER applies `found`, which the owner found on `readable_pages`. Without it nothing remains to do.
+        Return where the next chunk begins, or None when the whole command is applied. Rows written after the command
+        was accepted are not changed (`Changes.marks`). Parameters of single kinds of command:
+
+        - `sent`, `upto`: REPLAY queues the URLs of dead letters up to the number `upto`, and deletes the letters in
+          `sent`. Before, the owner must publish the messages of these letters (`message_letters`).
+        - `exclusions`: EXCLUDE excludes the URLs that these cover, the exclusions in force now.
+        - `changed`: RESCOPE applies this, the crawl's present scope. None: the crawl is deleted, so nothing remains to
+          do.
+        - `found`: REDISCOVER applies this, which the owner found in `readable_pages`. None: the crawl is deleted.
         """
 
     async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
-        """Return the leased URLs that the next chunk of a SEED_SET must withdraw."""
+        """Return the URLs of the next chunk of a SEED_SET command that must be withdrawn and are leased now."""
 
     async def readable_pages(self, command: CommandRun) -> ReadablePages:
-        """Return the next stored pages, in bounded number, whose links a REDISCOVER must read from the archive."""
+        """Return the next stored pages whose links a REDISCOVER command must read from the archive.
+
+        A call returns a bounded number of pages, and the place where the next chunk begins.
+        """
         ...
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return which of these crawls have a command in progress. All that was committed before the call counts."""
+        """Return the crawls in `crawl_ids` that have a command in progress in any partition.
+
+        The result includes everything committed before the call.
+        """
 
     async def message_letters(self, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:
-        """Return up to `max_count` messages that a REPLAY selects from the dead letters, after `command.after`."""
+        """Return up to `max_count` messages that a REPLAY command selects from the dead letters.
+
+        Only letters with numbers greater than `command.after` are returned.
+        """
 
     async def dispatch(
         self,
@@ -307,39 +365,49 @@ class Store(Protocol):
         now_ms: int,
         budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
     ) -> Sequence[LeaseRow]:
-        """Lease URLs of hosts' queues. A request gives no lease if its queue is empty or its crawl's budget is used up.
+        """Lease URLs from hosts' queues. Return the leases that got URLs.
 
-        `budgets` holds the crawls that have one. At most as many URLs are leased as may still become pages, and none
-        once the bytes are spent. This holds although other owners lease for the crawl at the same time.
+        A request gets no lease if its queue is empty or the budget of its crawl is spent.
+
+        - `next_lease`: the partition's next free lease number, to be stored.
+        - `budgets`: the budgets of the crawls that have one. No more URLs are leased than may still become pages. None
+          are leased once `max_bytes` is reached. This holds even if several owners lease for one crawl at the same
+          time.
         """
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
-        """Count one more grant of each lease. The owner calls it before it sends the grants to workers."""
+        """Add 1 to the number of grants of each lease. The owner calls it before it sends these grants to workers."""
 
     async def data_version(self) -> int | None:
-        """Return a number that differs after any commit to the database, by any process. None if that is unknown."""
+        """Return a number that changes with every commit to the database, by any process.
+
+        None if the database has none.
+        """
 
     def silent_s(self) -> float:
-        """Return the seconds for which the database has not answered this process."""
+        """Return the number of seconds since the database last answered this process."""
 
     async def still_owner(self, fence: Fence) -> bool:
-        """Return True if the partition's term was still the fence's when this was called: it has no later owner."""
+        """Return True if the partition is still claimed under the fence's term, so that it has no later owner.
+
+        The result holds for the moment of the call.
+        """
 
     async def ready_queues(
         self, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
     ) -> Sequence[QueueRow]:
-        """Return up to `max_count` of a crawl's host queues in a partition that have URLs queued or waiting.
+        """Return up to `max_count` host queues of a crawl in a partition that have queued or waiting URLs.
 
-        Queues that may be visited by `soon_ms` come first: neither blocked nor waiting beyond it. Then the least
-        recently served come first.
+        First come the queues that may be visited at `soon_ms` (Unix ms) or before: their host is not blocked, and a URL
+        is due. In each group the least recently served queues come first.
         """
 
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
     async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-        """Queue a host's WAITING URLs whose time has come, those due for longest first. Return how many.
+        """Change WAITING URLs of a host to QUEUED if they are due at `now_ms`, the longest due first. Return how many.
 
-        One transaction moves a bounded number; the rest stay due.
+        A call changes a bounded number. If more are due, they stay WAITING, and the caller must call it again.
         """
 
     async def close(self) -> None: ...
