@@ -195,9 +195,9 @@ class Broker(Protocol):
     async def reports_state(self) -> StreamState: ...
 
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
-        """Return the sequence of the partition's newest report of this kind, or 0 if there is none.
+        """Return the sequence of the partition's newest stored report of this kind, or 0 if none is stored.
 
-        Commands count as outcomes. A broker need not count reports that were purged.
+        Commands count as outcomes. Purged reports do not count.
         """
 
     async def continues(self, sequence: int, at_ns: int) -> bool:

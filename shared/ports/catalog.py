@@ -237,7 +237,7 @@ class Catalog(Protocol):
     async def versions(self, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
         """Return the stored versions of the page at `at`, the newest first. Empty if no page is stored there.
 
-        Versions that retention has dropped are missing.
+        Only a limited number of versions is kept for each page.
         """
 
     async def captures(self, crawl_id: CrawlId, query: CdxQuery, partition: Partition) -> Sequence[IndexRow] | None:

@@ -217,20 +217,21 @@ class Store(Protocol):
     ) -> bool:
         """Move a crawl from the state `before` to `after`, as the leader decided. Return True if it was moved.
 
-        Return False, and write nothing, if the crawl has another state or revision, or fails a condition that is given:
+        Return False, and write nothing, if the crawl has another state or revision by now. Do the same if a number that
+        is given differs from the stored one:
 
-        - `counted`: the version of the crawl's counters on which the decision is based. No change of its seed sets may
-          be unpublished, either.
+        - `counted`: the version of the crawl's counters on which the decision is based. The crawl must also have no
+          change of a seed set that is not published yet.
         - `change`: the number of the crawl's last change. A crawl in a later run may have the same state, revision and
           counters.
-        - `operator_version`: the operator's version of the crawl. If an operator has changed it, its seeds must be
+        - `operator_version`: the version that each change by an operator raises. After such a change the seeds must be
           published again.
 
         `reason` is the finish reason to store, or None.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
-        """Return some deleted crawls that may still have rows, each with the partitions that have not removed theirs."""
+        """Return some deleted crawls that may still have rows, each with the partitions that have not removed them."""
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
         """Remove one seed set of a deleted crawl, after its partitions have removed their rows.
@@ -381,7 +382,7 @@ class Store(Protocol):
     async def data_version(self) -> int | None:
         """Return a number that changes with every commit to the database, by any process.
 
-        None if the database has none.
+        None if it cannot be determined.
         """
 
     def silent_s(self) -> float:
