@@ -1,7 +1,11 @@
-"""What masters and workers share: rules, ports, messages, and adapters to NATS, etcd, the database and disks.
+"""What masters and workers share: rules, ports, messages, and adapters to NATS, etcd, databases and disks.
 
-`domain` decides, without clock or I/O. `ports` declares what the outside must provide, as protocols. `wire` has the
-messages between processes and their subjects. `adapters` implement the ports. `runtime` has run loops that several
-processes use: tasks, retries, registration, the pressure monitor, stall watches. `settings`, `telemetry` and `tls`
-configure a process. Imports go one way: adapters -> runtime -> wire -> ports -> domain. The checks enforce it.
+- `domain`: the rules of crawling, as functions of their arguments, without clock or I/O.
+- `ports`: protocols that state what the crawler requires of engines, disks and clocks.
+- `wire`: the messages between processes, and the subjects and keys under which they are sent.
+- `adapters`: implementations of the ports.
+- `runtime`: run loops that several processes use, such as tasks, retries, registration and pressure monitors.
+- `settings`, `telemetry` and `tls`: the configuration of a process.
+
+Imports go only in this direction: adapters -> runtime -> wire -> ports -> domain. `orb lint` enforces it.
 """

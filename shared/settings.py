@@ -1,8 +1,8 @@
-"""The settings of a process: read once at its start, frozen, passed down by constructors.
+"""The settings of a process. It reads them once at its start, and passes them to constructors.
 
-A process of a cluster reads its settings from flags, variables (`ORB_*`) and a file. The first of them, in this order,
-that has a setting determines it (`SettingValue`). `cli.terminal.settings` gathers them. Other processes read only
-variables.
+A master or worker of a cluster reads flags, environment variables (`ORB_*`) and a file. If several of these have a
+setting, the first in this order determines its value (`SettingValue`). `cli.terminal.settings` collects them. Other
+processes read only environment variables.
 """
 
 import os
@@ -39,10 +39,10 @@ _QUERY: Final = re.compile(r"(?i)\b(password|sslpassword|token)=[^&\s]*")
 class _Process(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of every process.
 
-    - `dir`: the folder of the crawl (crawl.db, archive/, nats/).
-    - `nats_url`: the broker. `nats_user` and `nats_password`, or `nats_token`: what it knows the process by.
-    - `ack_wait_s`: after this the broker delivers a silent shard again.
-    - `memory_bytes`: the memory at which the process takes on no new work. 0 means a share of the available memory
+    - `dir`: the folder of the crawl, with `crawl.db`, `archive/` and `nats/`.
+    - `nats_url`: the URL of the broker. `nats_user` and `nats_password`, or `nats_token`: the process's login there.
+    - `ack_wait_s`: the broker delivers a shard again if its worker is silent for so many seconds.
+    - `memory_bytes`: at this memory use the process takes on no new work. 0 means a share of the available memory
       (shared.adapters.local.resources).
     """
 
@@ -63,15 +63,15 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
 class MasterSettings(_Process, frozen=True, kw_only=True):
     """The settings of the standalone master of a local crawl, which owns all partitions.
 
-    - `partitions` is fixed when the folder is first used.
-    - `grant_s`: how long a worker may fetch without asking again.
-    - `grace_s`: how long reports are still applied at a stop.
-    - `synchronous`: SQLite's setting. FULL survives the loss of power.
-    - `alone`: the starter has proved that no process of an earlier run lives.
-    - `retry_id`: retry every failed URL, once for each such id. Empty: retry none.
-    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: go on fetching pages again.
-    - `unblock`: request blocked hosts at once.
-    - `renewed`: hosts may have been fetched a moment ago by a crawl whose folder was emptied.
+    - `partitions`: the number of partitions. It is fixed when the folder is first used.
+    - `grant_s`: the seconds for which a worker may fetch before it must extend its grant.
+    - `grace_s`: the seconds for which the master still applies reports after it is stopped.
+    - `synchronous`: SQLite's setting. Only FULL survives a loss of power.
+    - `alone`: the starting process has proved that no process of an earlier run is alive.
+    - `retry_id`: retry every failed URL, but only once for each id. Empty: retry none.
+    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: keep fetching pages again.
+    - `unblock`: end the blocks of all hosts at the start.
+    - `renewed`: the folder was emptied, and the crawl that was in it may have requested hosts a moment ago.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 1
@@ -89,15 +89,15 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
 class WorkerSettings(_Process, frozen=True, kw_only=True):
     """The settings of a worker, which fetches the URL shards leased to it.
 
-    - `max_visits`: URL shards in hand at once, most of which wait for their hosts.
-    - `max_requests`: requests under way at once.
-    - `connections`: connections kept open.
-    - `grace_s`: how long visits may continue after a stop.
-    - `report_s`: the longest time a finished page waits to be reported.
-    - `metrics`: the `host:port` that serves the worker's metrics. Empty: none.
-    - `metrics_crawls`: how many crawls have metrics of their own. The others share theirs.
-    - `extract_s`, `extract_bytes`: processor time and memory to extract the items of one page.
-    - `open_crawls`: how many crawls may have a WARC file open.
+    - `max_visits`: the number of URL shards in progress. Most of them wait until their host may be requested again.
+    - `max_requests`: the number of HTTP requests in progress.
+    - `connections`: the number of connections kept open.
+    - `grace_s`: the seconds for which visits may continue after the worker is stopped.
+    - `report_s`: the longest time in seconds that a fetched page waits to be reported.
+    - `metrics`: the `host:port` at which the worker serves its metrics. Empty: none.
+    - `metrics_crawls`: the number of crawls with metrics of their own. All others share one set.
+    - `extract_s`, `extract_bytes`: the limits of CPU seconds and memory for extracting the items of one page.
+    - `open_crawls`: the number of crawls that may have an open WARC file.
     """
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -115,33 +115,39 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
 
 
 class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a master of a cluster. Those not listed are as in MasterSettings.
+    """The settings of a master of a cluster.
 
-    - `id` names it among the masters. A second process of the same name takes its place.
+    Settings not listed here have the meaning that they have in MasterSettings.
+
+    - `id`: the master's name. A second process with this name replaces the first.
     - `etcd`, `nats_url`: endpoints, separated by commas. `pools`: the names of the pools, separated by commas.
-    - `nats_replicas`: how many servers of a NATS cluster keep each stream. A stream that has more keeps them.
+    - `nats_replicas`: the number of NATS servers that keep each stream. A stream that has more keeps them.
     - `database`: a path or `sqlite:` URL of a file on a local disk, or a `postgresql:` URL.
-    - `partitions` is fixed when the cluster is first used.
-    - `http`: where its API listens. `address`: where other masters reach it, if that differs.
-    - `tls_cert`, `tls_key`: serve the API over TLS. `tls_client_ca`: accept only clients with a certificate it signed.
+    - `partitions`: the number of partitions. It is fixed when the cluster is first used.
+    - `http`: the `host:port` of its API. `address`: the URL at which other masters reach it, if that is another one.
+    - `tls_cert`, `tls_key`: if set, the API uses TLS. `tls_client_ca`: accept only clients with a certificate signed by
+      it.
     - `tls_ca`: the CA of the masters' certificates, if it is not `tls_client_ca`.
-    - `metrics_crawls`: how many crawls have metrics of their own. The others share theirs.
-    - `metrics_s`: how often the metrics from SQL are read.
-    - `archive`: the folder that workers write their segments to, if this master can read it. It serves stored pages.
-    - `events_age_s`, `events_bytes`: the age and total size above which the oldest events are dropped.
-    - `items_age_s`, `items_bytes`: the same for items in their stream.
-    - `event_streams`, `exports`: how many clients may follow events, and receive exports, from this master at once.
-    - `body_bytes`: the size of a request. `http_connections`: connections to the API at once.
-    - `key_reads`, `key_writes`, `key_bulk`: requests of a key a second, by the class of route. 0: no limit.
-    - `wrong_keys`: wrong keys of an address a minute. 0: no limit.
-    - `pool_visits`: visits that the workers of a pool may have in hand together. `pool_workers`: workers of a pool
-      that may wait for visits.
-    - `reports_per_partition`: reports of a kind in NATS. `robots_bytes`: the size of robots.txt records there.
+    - `metrics_crawls`: the number of crawls with metrics of their own. All others share one set.
+    - `metrics_s`: the interval in seconds at which metrics are read from SQL.
+    - `archive`: the folder to which workers write segments, if this master can read it. It then serves stored pages.
+    - `events_age_s`, `events_bytes`: the age and total size above which the oldest events are deleted.
+    - `items_age_s`, `items_bytes`: the same for the stream of items.
+    - `event_streams`, `exports`: how many clients of this master may follow events, or receive exports, at the same
+      time.
+    - `body_bytes`: the largest size of a request. `http_connections`: the largest number of open connections to the
+      API.
+    - `key_reads`, `key_writes`, `key_bulk`: requests per second of one API key, for each class of route. 0: no limit.
+    - `wrong_keys`: requests with a wrong key per minute from one address. 0: no limit.
+    - `pool_visits`: visits that all workers of a pool together may have in progress. `pool_workers`: the number of
+      workers of a pool that may wait for visits.
+    - `reports_per_partition`: reports of one kind that NATS stores for a partition. `robots_bytes`: the size of stored
+      robots.txt files in NATS.
     - `database_bytes`: the size at which a PostgreSQL database counts as full. 0: no bound.
-    - `database_writers`, `database_readers`: connections of each kind from a master to PostgreSQL.
-    - `reports_bytes`: the size of reports in NATS. 0: no bound.
-    - `nats_store`: the folder of NATS's files, if it is on this machine.
-    - `member_ttl_s`: after this silence the master counts as dead.
+    - `database_writers`, `database_readers`: the numbers of connections to PostgreSQL for writing and reading.
+    - `reports_bytes`: the size of all reports in NATS. 0: no bound.
+    - `nats_store`: the folder with NATS's files, if it is on this machine.
+    - `member_ttl_s`: other masters take this one for dead after so many seconds of silence.
     """
 
     id: MemberId
@@ -206,12 +212,14 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
-    """The settings of a worker of a cluster. Those not listed are as in ClusterMasterSettings.
+    """The settings of a worker of a cluster.
 
-    - `dir` holds its archive.
+    Settings not listed here have the meaning of WorkerSettings or ClusterMasterSettings.
+
+    - `dir`: the folder of the worker's archive.
     - `allow_net`: networks in CIDR notation, separated by commas, that a spec's `egress.allow` may open. Default: none.
-    - `closed`: `host:port` of further servers, separated by commas, that no crawl reaches. Members, and the servers
-      that they use (such as the database), are closed anyway.
+    - `closed`: `host:port` of servers, separated by commas, that no crawl may request. Members, and the servers that
+      they use (such as the database), are always closed.
     """
 
     etcd: str
@@ -236,12 +244,12 @@ class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Return the parts of a comma-separated setting, stripped of space. Empty parts are left out."""
+    """Return the parts of a comma-separated setting, without surrounding space. Leave out empty parts."""
     return tuple(part for part in map(str.strip, text.split(",")) if part)
 
 
 class SettingOrigin(StrEnum):
-    """Where the value of a setting comes from. If several give one, the first in this order counts."""
+    """Where the value of a setting comes from. If several origins give a value, the first in this order is used."""
 
     FLAG = "flag"
     ENVIRONMENT = "environment"
@@ -251,7 +259,10 @@ class SettingOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """A setting as given: its text, its origin, and the place, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`."""
+    """A setting as the user gave it: its text, its origin, and its place.
+
+    The place is a flag, a variable or a line of a file, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`.
+    """
 
     text: str
     origin: SettingOrigin
@@ -259,7 +270,7 @@ class SettingValue:
 
 
 def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -> dict[str, SettingValue]:
-    """Return the settings that `ORB_<FIELD>` variables give, by the names of the fields of `kind`."""
+    """Return the settings of `kind` that are given as `ORB_<FIELD>` variables in `environment`, by field name."""
     return {
         name: SettingValue(environment[variable], SettingOrigin.ENVIRONMENT, variable)
         for name in kind.__struct_fields__
@@ -270,10 +281,10 @@ def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -
 def settled(
     kind: type[Process], given: Mapping[str, SettingValue], flags: Mapping[str, str] = MappingProxyType({})
 ) -> Process:
-    """Return a `kind` with the given values and its defaults. Raise Unusable with everything missing or wrong, and its
-    place.
+    """Return a `kind` with the values in `given`, and its defaults for all other fields.
 
-    `given` maps a field to its value. `flags` maps a field to the flag that sets it, for messages.
+    Raise Unusable with all missing and invalid values, and where each was given. `given` maps a field to its value.
+    `flags` maps a field to the flag that sets it, for the messages.
     """
     values: dict[str, Any] = {}
     problems = []
@@ -294,12 +305,15 @@ def settled(
 
 
 def from_environment(kind: type[Process], environment: Mapping[str, str] | None = None) -> Process:
-    """Return a `kind` made of `ORB_<FIELD>` variables alone (default: this process's). Raise Unusable as `settled`."""
+    """Return a `kind` made only from `ORB_<FIELD>` variables of `environment` (None: of this process).
+
+    Raise Unusable with all missing and invalid values.
+    """
     return settled(kind, in_environment(kind, os.environ if environment is None else environment))
 
 
 def masked(name: str, text: str) -> str:
-    """Return the text of the setting `name` for display: passwords and tokens are masked, also those in URLs."""
+    """Return `text`, the value of the setting `name`, for display. Passwords and tokens are masked, also in URLs."""
     if name in _HIDDEN:
         return _MASK
     if name == "nats_url":  # a user without a password is a token there
@@ -327,5 +341,5 @@ def is_postgresql(database: str) -> bool:
 
 
 def sqlite_file(database: str) -> Path:
-    """Return the path of the SQLite file that `database`, a path or a `sqlite:` URL, names."""
+    """Return the path of the SQLite file that `database` names. `database` is a path or a `sqlite:` URL."""
     return Path(re.sub(r"^sqlite:(//(?=/))?", "", database))

@@ -1,7 +1,7 @@
-"""Logs and metrics.
+"""Logging and metrics of a process.
 
-A log line on stderr is one event and its fields (docs/logs.md). Metrics are read from a process's counts at each
-scrape. The metrics library is loaded only by processes that expose metrics.
+A log line on stderr is one event with its fields (docs/logs.md). At each scrape, metrics are computed from numbers that
+the process keeps. Only processes that expose metrics import the metrics library.
 """
 
 import json
@@ -26,7 +26,10 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class _Threshold:
-    """Drops lines below a level that may change. Loggers are cached, so their own level cannot change."""
+    """A structlog processor that drops log lines below `level`, which may change while the process runs.
+
+    Loggers are cached, so their own level could not change.
+    """
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -41,10 +44,11 @@ _threshold = _Threshold(logging.INFO)
 
 
 class LogStream:
-    """A stream for log lines that never raises on a full disk or a closed pipe, since logging must not fail the caller.
+    """A stream for log lines.
 
-    Lines that could not be written are counted. The next line that can be written follows a line `log_lines.delayed`
-    with the number of `lines` that are late or lost.
+    It never raises, even on a full disk or a closed pipe, because logging must not fail the caller. It counts the lines
+    that could not be written. As soon as a line can be written, it first writes a line `log_lines.delayed` with that
+    number as `lines`. These lines are late or lost.
     """
 
     def __init__(self, stream: TextIO, rendered: Callable[[Any, str, Any], Any]) -> None:
@@ -65,13 +69,17 @@ class LogStream:
             self._unwritten += 1
 
     def flush(self) -> None:
-        """Do nothing: each line is flushed already."""
+        """Do nothing, because `write` flushes each line."""
 
 
 def configure_logging(level: str, form: str, **fields: Any) -> None:
-    """Send structlog and the standard library's logging to stderr, as JSON or text, with `fields` in every line.
+    """Make structlog and the standard library's logging write to stderr.
 
-    Logging never raises if stderr cannot be written, such as a file on a full disk.
+    - `level`: the lowest level to write: debug, info, warning or error.
+    - `form`: "json" writes each line as JSON, anything else as text.
+    - `fields`: fields to add to every line.
+
+    Logging does not raise if stderr cannot be written.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -99,9 +107,10 @@ _encoder = msgspec.json.Encoder(enc_hook=repr)
 
 
 def _as_json(_logger: Any, _method: str, event: Any) -> str:
-    """Return the line as JSON.
+    """Return a log line as JSON. This is a structlog processor.
 
-    Values that msgspec refuses (numbers beyond 64 bits, lone surrogates) are encoded by `json`, so no line is lost.
+    Values that msgspec refuses (numbers beyond 64 bits, lone surrogates) are encoded by `json`, so that no line is
+    lost.
     """
     try:
         return _encoder.encode(event).decode()
@@ -110,7 +119,10 @@ def _as_json(_logger: Any, _method: str, event: Any) -> str:
 
 
 def set_log_level(level: str) -> None:
-    """Write log lines of `level` and above from now on. Those of other libraries must be warnings, at least."""
+    """Write only log lines of `level` and above from now on.
+
+    Lines of other libraries must also be warnings or errors.
+    """
     _threshold.level = _LEVELS[level]
     logging.getLogger().setLevel(max(_LEVELS[level], logging.WARNING))
 
@@ -124,7 +136,7 @@ def _without_meta(_logger: Any, _method: str, event: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """The description of a metric: its name without the prefix `orb_`, its help text, and the names of its labels."""
+    """The description of a metric: its name without the prefix `orb_`, its type, its help text, and its label names."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -154,7 +166,7 @@ Readings = Iterable[tuple[Metric, Values]]
 
 
 def pressure_readings(shortages: PressureState) -> "Readings":
-    """Yield the metrics USED, LIMIT and SHORT, each with its values by resource as of their last check."""
+    """Yield the metrics USED, LIMIT and SHORT with their values for each resource, as of its last check."""
     levels = shortages.levels.items()
     yield USED, {(str(place),): level.used for place, level in levels}
     yield LIMIT, {(str(place),): max(0, level.capacity) for place, level in levels}
@@ -162,10 +174,10 @@ def pressure_readings(shortages: PressureState) -> "Readings":
 
 
 def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "CollectorRegistry":
-    """Return a Prometheus registry of the `described` metrics, which `read` reads at each scrape, and of Python's own
-    metrics.
+    """Return a Prometheus registry of the metrics in `described`, and of metrics of the Python process.
 
-    `read` runs on the event loop without an await, so it needs no lock and must not take long.
+    `read` is called at each scrape and returns the values of the described metrics. It runs on the event loop without
+    an await. So it needs no lock and must be quick.
     """
     from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -185,7 +197,10 @@ def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "C
 
 
 def exposed(registry: "CollectorRegistry", accept: str = "") -> tuple[bytes, str]:
-    """Return the registry's metrics as text, in the format that fits the Accept header best, and its media type."""
+    """Return the registry's metrics as text, and the media type of the text.
+
+    The format is the one that fits `accept`, the Accept header of the request, best.
+    """
     from prometheus_client.exposition import choose_encoder
 
     encode, media_type = choose_encoder(accept)

@@ -1,8 +1,7 @@
-"""TLS of the connections between members, and to servers such as NATS and etcd: PEM files, and SSL contexts made of
-them.
+"""TLS of connections between members and to servers such as NATS and etcd: PEM files, and SSL contexts made from them.
 
-Certificates may be short-lived. `following` reads the PEM files again when they change, and new connections use them.
-Open connections continue.
+Certificates may be short-lived. `following` reads the PEM files again when they change. New connections then use them,
+and open connections continue.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The PEM files of one end of TLS connections.
+    """The PEM files that this process uses for a TLS connection.
 
-    `ca`: the authority that signs the other end's certificates (None: the system's authorities). `cert`, `key`: the
-    certificate and private key of this end.
+    `ca`: the authority that must have signed the peer's certificate (None: the system's authorities). `cert`, `key`:
+    this process's certificate and private key, if it has one.
     """
 
     ca: Path | None = None
@@ -34,23 +33,23 @@ class TlsSettings:
 
 
 def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsSettings | None:
-    """Return these files as TlsSettings, or None if all three are None."""
+    """Return these files as TlsSettings. Return None if all three are None, which means no TLS."""
     return TlsSettings(ca, cert, key) if ca or cert or key else None
 
 
 def client_context(files: TlsSettings) -> ssl.SSLContext:
-    """Return an SSL context for connections that this process opens. It verifies the server's certificate and name.
+    """Return an SSL context for connections that this process opens.
 
-    Raise Unusable if a file is invalid.
+    It verifies the server's certificate and host name. Raise Unusable if a file cannot be read or is invalid.
     """
     return _loaded(ssl.Purpose.SERVER_AUTH, files)
 
 
 def server_context(files: TlsSettings) -> ssl.SSLContext:
-    """Return an SSL context for connections that this process accepts. Raise Unusable if `cert` is None or a file is
-    invalid.
+    """Return an SSL context for connections that this process accepts.
 
-    If `ca` is set, each client must have a certificate that it signed.
+    If `ca` is set, each client must present a certificate signed by it. Raise Unusable if `cert` is None or a file is
+    invalid.
     """
     if files.cert is None:
         raise Unusable("no tls_cert given: TLS needs a certificate")
@@ -61,9 +60,10 @@ def server_context(files: TlsSettings) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """The TLS of a listening port, whose SSL context is `context`. New connections use the PEM files as last read.
+    """The TLS of a listening port.
 
-    `stamp` identifies the version of the files (inode, size, time) from before they were first read.
+    Pass `context` to the server: new connections use the PEM files as `renew` last read them. `stamp` identifies the
+    version of the files at the time of creation (inode, size, modification time).
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -85,10 +85,11 @@ class ServerTls:
 
 
 class ClientTls:
-    """The TLS of connections that this process opens, whose SSL context is `context`.
+    """The TLS of connections that this process opens.
 
-    An authority that is removed from the CA file stays trusted until the process ends. `stamp` identifies the version
-    of the files (inode, size, time) from before they were first read.
+    New connections with `context` use the files as `renew` last read them. A CA that was removed from its file stays
+    trusted until the process ends. `stamp` identifies the version of the files at the time of creation (inode, size,
+    modification time).
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -109,16 +110,19 @@ class ClientTls:
 
 
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
-    """Return the TLS of a listening port, or None if no file is given. Raise Unusable if a file is invalid."""
+    """Return the TLS of a listening port, or None if no file is given.
+
+    Raise Unusable if a file is invalid or `cert` is missing.
+    """
     files = tls_files(client_ca, cert, key)
     return None if files is None else ServerTls(files)
 
 
 async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> NoReturn:
-    """Look at the PEM files (certificate, key, CA) of `sides` every `look_s` seconds until cancelled. Reload those
-    that changed since they were last read.
+    """Check the PEM files (certificate, key, CA) of `sides` every `look_s` seconds, and reload those that changed.
 
-    If files are invalid, log that, keep the old ones in use, and try again at the next look.
+    Run until cancelled. If new files are invalid, log that, continue with the old ones, and try again at the next
+    check.
     """
     seen = {side: side.stamp for side in sides}
     while True:
@@ -137,7 +141,10 @@ async def following(*sides: ServerTls | ClientTls, look_s: float = LOOK_S) -> No
 
 
 def _stamp(files: TlsSettings) -> tuple[object, ...]:
-    """Return a value that differs after a file was written or replaced, also behind a link. An absent file has None."""
+    """Return a value that changes when one of the files is written or replaced, even behind a symbolic link.
+
+    A file that does not exist has None in its place.
+    """
     states: list[object] = []
     for path in (files.ca, files.cert, files.key):
         try:
@@ -165,5 +172,5 @@ def _loaded(purpose: ssl.Purpose, files: TlsSettings) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Raise for an encrypted key. Without this callback OpenSSL would prompt on the terminal."""
+    """Raise ValueError. OpenSSL calls this for an encrypted key; without it OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted; keys are protected by their file's mode here")

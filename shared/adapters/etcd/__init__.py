@@ -1,10 +1,13 @@
-"""etcd: leadership, membership, partition ownership and watched configuration of a cluster.
+"""etcd as the coordinator: leadership, membership, partition ownership and watched configuration of a cluster.
 
-`EtcdCoordinator` connects to any cluster. `EmbeddedEtcd` runs the bundled server for a single machine. Inside:
-`connection` (calls, failover, login, history), `requests` (etcd's messages), `watching` (views), `session` and
-`leadership` (leases, elections, guarded writes). The generated stubs are used only in this package.
+`EtcdCoordinator` connects to any cluster. `EmbeddedEtcd` runs the bundled server for a single machine. Its modules:
 
-A member here is a server of the etcd cluster, unless it is called a master or worker.
+- `connection`: calls, failover, login, and detection of an etcd that came back older.
+- `requests`: etcd's messages. `watching`: views. `errors`, `settings`: what their names say.
+- `session`, `leadership`: leases, elections and guarded writes.
+
+The generated stubs are used only in this package. A member here is a server of the etcd cluster, unless it is called a
+master or worker.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Calls to an etcd member that answers: deadlines, failover, login, and detection of an etcd that came back older.
+"""Calls to an etcd cluster: deadlines, failover between members, login, and detection of an etcd that came back older.
 
-It uses generated stubs on grpc.aio, with a channel for each member. Every call goes to the current member until that
-fails. Channels belong to the event loop and the process that made them, never to a forked child.
+It uses generated stubs on grpc.aio, with one channel for each etcd member. Every call goes to the current member until
+a call to it fails. A channel must be used only by the event loop and process that created it, never by a forked child.
 """
 
 import asyncio
@@ -63,16 +63,18 @@ class EtcdMember:
         }
 
     def method(self, name: str) -> Any:
-        """Return the callable of gRPC for `name`, which is `Service.Method`."""
+        """Return gRPC's callable for the method `name`, which has the form `Service.Method`, such as `KV.Range`."""
         service, _, method = name.partition(".")
         return getattr(self._stubs[service], method)
 
 
 class EtcdConnection:
-    """Calls to an etcd cluster through its current member, with failover to the next one.
+    """Sends calls to an etcd cluster. They go to one current member, and to the next member after a failure.
 
-    Every method raises Transient if no member answers in time, and Unusable if they refuse this client. If they refuse
-    the call it raises Permanent, EtcdLeaseExpired or Compacted.
+    Every method raises Transient if no member answers in time, and Unusable if etcd refuses this client. If etcd
+    refuses the call itself, it raises Permanent, EtcdLeaseExpired or Compacted.
+
+    `revision` is the newest revision of etcd that was seen. `history` counts how often etcd came back older.
     """
 
     def __init__(self, settings: EtcdSettings) -> None:
@@ -95,9 +97,10 @@ class EtcdConnection:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, request: Any, *, repeat: bool, within_s: float | None = None) -> Any:
-        """Call `name`, which is `Service.Method`, and return the answer.
+        """Send a call and return etcd's answer. `name` has the form `Service.Method`, such as `KV.Range`.
 
-        If `repeat`, retry with the next member for up to `within_s` seconds (None: `settings.answer_s`).
+        If `repeat`, retry after a failure with the next member, for up to `within_s` seconds (None:
+        `settings.answer_s`). Otherwise raise Transient at once, since the call may have been applied.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.settings.answer_s if within_s is None else within_s)
@@ -118,7 +121,10 @@ class EtcdConnection:
             return answer
 
     async def _ask(self, member: EtcdMember, name: str, request: Any, within_s: float) -> Any:
-        """Return one member's answer. Repeat only if it refused the token, and so did nothing."""
+        """Send a call to `member` and return its answer. Raise the error that `failure_of` returns.
+
+        Send it a second time only if the member refused the login token, because the first call then did nothing.
+        """
         patience = max(min(self.settings.attempt_s, within_s), 0.01)
         for again in (True, False):
             login = await self.login(member, patience)
@@ -138,20 +144,23 @@ class EtcdConnection:
     async def watch(self) -> tuple[EtcdMember, Any]:
         """Open a watch stream at the current member. Return the member and the stream.
 
-        The stream ends if that member has lost etcd's leader.
+        The member ends the stream if it loses contact with the leader of the etcd cluster.
         """
         member = self.member()
         login = await self.login(member)
         return member, member.method("Watch.Watch")(metadata=(("hasleader", "true"), *login))
 
     def member(self) -> EtcdMember:
-        """Return the etcd member to which calls go at present. Raise Unusable after `close`."""
+        """Return the current etcd member, to which calls are sent. Raise Unusable after `close`."""
         if self._closed:
             raise Unusable("the connection to etcd is closed")
         return self._members[self._current]
 
     def failed(self, member: EtcdMember, reason: str) -> None:
-        """Switch to the next etcd member, if `member` is the current one. `reason` is for the log."""
+        """Make the next etcd member the current one, if `member` is still current. `reason` is logged.
+
+        Do nothing if there is only one member.
+        """
         if len(self._members) > 1 and self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
             moved, self._moved = self._moved, asyncio.Event()
@@ -161,7 +170,7 @@ class EtcdConnection:
             )
 
     async def moved(self) -> None:
-        """Wait until the current etcd member changes."""
+        """Wait until another etcd member becomes the current one."""
         await self._moved.wait()
 
     async def close(self) -> None:
@@ -173,10 +182,11 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer, and begin a new history if it is below the one known when asking.
+        """Record the revision of an answer.
 
-        Reads and writes go through the leader of a quorum. So a revision older than one already seen means that etcd
-        was wiped or restored.
+        If it is lower than the revision known before the call, begin a new history. `floor`: the history and revision
+        that were known before the call. Reads and writes go through a quorum, so an answer with a lower revision means
+        that etcd was wiped or restored.
         """
         history, known = floor
         if history != self.history:
@@ -187,14 +197,15 @@ class EtcdConnection:
             self.revision = max(self.revision, revision)
 
     def seen(self, revision: int) -> None:
-        """Record a revision that a watch received. An answer below it then shows that etcd was wiped or restored.
+        """Record a revision that a watch received.
 
-        Otherwise a client that only watches would take a wiped etcd's list for one that is merely older than its view.
+        If a later answer has a lower one, `call` detects that etcd was replaced. Without this, a client that only
+        watches would take the list of a wiped etcd for a list that is older than its view.
         """
         self.revision = max(self.revision, revision)
 
     def rewound(self, known: int, revision: int) -> None:
-        """Begin a new history: etcd is at `revision`, below the `known` one, so it was wiped or restored."""
+        """Begin a new history and log it: etcd is at `revision`, lower than `known`, so it was wiped or restored."""
         self.history += 1
         self.revision = revision
         log.error("etcd.replaced", known_revision=known, found_revision=revision, history=self.history)
@@ -202,9 +213,10 @@ class EtcdConnection:
     # --- login --------------------------------------------------------------------------------------------------------
 
     async def login(self, member: EtcdMember, within_s: float | None = None) -> Metadata:
-        """Return the call metadata that authenticates this client at `member`, empty if no user or password is set.
+        """Return the gRPC metadata that authenticates this client at `member`.
 
-        Concurrent calls share one login. Wait for it at most `within_s` seconds (None: `settings.attempt_s`).
+        It is empty if no user or password is set. Concurrent calls share one login. Raise Transient if it takes more
+        than `within_s` seconds (None: `settings.attempt_s`).
         """
         settings = self.settings
         if settings.user is None or settings.password is None:
@@ -219,7 +231,7 @@ class EtcdConnection:
         return self._proof()
 
     async def _logged_in(self, member: EtcdMember, user: str, password: str) -> str:
-        """Log in and return the token, empty if etcd has authentication disabled."""
+        """Log in at `member` and return the token. Return an empty string if etcd has authentication disabled."""
         request = rpc.AuthenticateRequest(name=user, password=password)
         try:
             answer = await member.method("Auth.Authenticate")(request, timeout=self.settings.attempt_s)
@@ -230,7 +242,10 @@ class EtcdConnection:
         return str(answer.token)
 
     def forget_login(self, used: Metadata | None = None) -> None:
-        """Discard the login token if it is still the one in `used` (None: any). The next call logs in again."""
+        """Discard the login token, so that the next call logs in again.
+
+        `used`: discard it only if it is the token in this metadata. None: discard any.
+        """
         if used is None or used == self._proof():
             self._token = None
 
@@ -243,7 +258,10 @@ class EtcdConnection:
 
 
 def _parsed(endpoint: str) -> tuple[str, bool, bool]:
-    """Return gRPC's target, whether it uses TLS, and whether the connection is safe from eavesdropping."""
+    """Return gRPC's target for `endpoint`, whether it uses TLS, and whether its traffic is safe from eavesdropping.
+
+    The last is True for TLS, a Unix socket and the loopback address. Raise Unusable if the endpoint is malformed.
+    """
     if endpoint.startswith("unix:"):
         return endpoint, False, True
     url = urlsplit(endpoint)

@@ -1,4 +1,4 @@
-"""The coordinator on an etcd cluster: members, elections of the leader, and small records that every member watches."""
+"""The coordinator on an etcd cluster (`shared.ports.coordinator`)."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -12,16 +12,16 @@ from shared.ports.coordinator import Entry, Snapshot
 
 
 class EtcdCoordinator:
-    """Coordination on an etcd cluster (`shared.ports.coordinator.Coordinator`).
+    """Reads and watches keys of an etcd cluster, and opens sessions (`shared.ports.coordinator.Coordinator`).
 
     It connects at the first call, and again whenever needed. Create it on the event loop that uses it, in a process
     that does not fork afterwards.
     """
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
-        """Prepare the connection to etcd.
+        """Store the settings. It connects at the first call.
 
-        Raise Unusable if the settings are invalid or a file they name cannot be read.
+        Raise Unusable if the settings are invalid, or if a file that they name cannot be read.
         """
         self._connection = EtcdConnection(settings)
         self._clock = clock

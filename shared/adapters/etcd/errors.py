@@ -1,4 +1,4 @@
-"""The errors of calls to etcd, and their conversion to those of `shared.ports.coordinator`."""
+"""The errors of calls to etcd, and the conversion of gRPC's errors to errors of `shared.ports.coordinator`."""
 
 from typing import Final
 
@@ -24,23 +24,29 @@ _FULL_RETRY_S: Final = 5.0
 
 
 class EtcdLeaseExpired(Exception):
-    """The etcd lease that a call names does not exist, or has expired."""
+    """The etcd lease in the request does not exist or has expired."""
 
 
 class Compacted(Exception):
-    """The revision that a call names is too old for etcd to read, or belongs to another history."""
+    """etcd cannot read the revision in the request.
+
+    The revision was compacted, or etcd was replaced by an older one that has not reached it.
+    """
 
 
 def stale_login(error: grpc.aio.AioRpcError) -> bool:
-    """Return True if the etcd member refused the login token, not the user. Then the call did nothing.
+    """Return True if etcd refused the login token of a call, so that the caller should log in again.
 
-    The member lost the token, or users changed since the login.
+    The call did nothing. This happens if the etcd member lost the token, or if users changed since the login.
     """
     return any(sign in (error.details() or "") for sign in _STALE_LOGIN)
 
 
 def failure_of(error: grpc.aio.AioRpcError, asked: str) -> Exception:
-    """Return the exception to raise instead of gRPC's `error`. `asked` names the call in the message."""
+    """Return the exception to raise in place of gRPC's `error`. `asked` names the call in its message.
+
+    It is Transient, Unusable, Permanent, Compacted or EtcdLeaseExpired.
+    """
     code, details = error.code(), error.details() or ""
     text = f"etcd {asked}: {details or code.name}"
     if code is grpc.StatusCode.OUT_OF_RANGE:

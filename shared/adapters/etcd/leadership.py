@@ -1,6 +1,6 @@
-"""The leadership that follows a won election in etcd: guarded writes, and the rule to stop acting in time.
+"""The leadership that a session gets by winning an election in etcd: guarded writes, and when to stop acting.
 
-etcd refuses a guarded write once another leader has won.
+A guarded write is a transaction that etcd refuses once another leader has won.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """What a leadership requires of its session: the lease's id, how long it is safe, and its end."""
+    """The session as a leadership uses it: the lease's id, the time until which it is safe, and its end."""
 
     @property
     def id(self) -> int: ...
@@ -35,7 +35,7 @@ class Sign(Protocol):
 
 
 class EtcdLeadership:
-    """A leadership that a session won in etcd at `revision` (`shared.ports.coordinator.Leadership`)."""
+    """The leadership that a session won in etcd at `revision` (`shared.ports.coordinator.Leadership`)."""
 
     def __init__(self, connection: EtcdConnection, clock: Clock, session: Sign, key: str, revision: int) -> None:
         self._connection = connection
@@ -54,9 +54,9 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Watch for the end of the session, and for the loss of the leader's key.
+        """Run until the leadership is over: the session ends, or the leader's key is deleted or another master's.
 
-        Return when the leadership is over.
+        This task makes `lost` return and `acting` False.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())
@@ -79,7 +79,8 @@ class EtcdLeadership:
     ) -> int:
         """Put and delete all these keys, or none, while this leadership lasts. Return the revision of the write.
 
-        It is sent once: after a second attempt a success could not be told from a conflict (Leadership.write).
+        The request is sent only once: after a second attempt, a success could look like a conflict. Errors:
+        Leadership.write.
         """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})
@@ -111,9 +112,10 @@ class EtcdLeadership:
         await self._connection.call("KV.Txn", request, repeat=True)
 
     def _still_ours(self) -> list[Any]:
-        """Return the conditions of a transaction that hold only while this leadership lasts.
+        """Return the conditions of an etcd transaction that are true only while this leadership lasts.
 
-        The lease is compared too: in another history of etcd another leader may have won at the same revision.
+        They compare the leader key's revision of creation, and its lease. The revision alone is not enough: if etcd was
+        restored, another leader may have won at the same revision.
         """
         return [requests.created_at(self._key, self.revision), requests.held_by(self._key, self._session.id)]
 

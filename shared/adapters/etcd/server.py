@@ -1,7 +1,7 @@
-"""Runs the bundled etcd as a child process, for one machine. It listens on Unix sockets in a folder of its own.
+"""Runs the bundled etcd server as a child process. It listens only on Unix sockets in its own folder.
 
-The folder's mode gives access to this user only. So there is no port conflict, and no password is needed. The bundled
-release is for laptops and tests. A production cluster runs its own etcd, which is configured by endpoints.
+Only the user of the process may open that folder. So no port can be in use already, and no password is needed. The
+bundled release is for laptops and tests. A production cluster runs its own etcd, whose endpoints are configured.
 """
 
 import asyncio
@@ -42,9 +42,12 @@ _MIB: Final = 1 << 20
 class EtcdServerSettings:
     """The settings of the bundled etcd server.
 
-    `heartbeat_ms`, `election_ms`: etcd grants no lease shorter than one and a half elections. `retention`: how much
-    history a watch may resume from. `log_mib`: the size at which its log is rotated; one older log is kept. `arguments`
-    are added to the command unchanged: TLS, peers of a cluster.
+    - `heartbeat_ms`, `election_ms`: etcd's intervals. It grants no lease shorter than one and a half elections.
+    - `retention`: for how long etcd keeps old revisions, from which a watch may resume, such as "1h".
+    - `quota_bytes`: the largest size of its database.
+    - `log_mib`: the size at which its log is rotated. One older log is kept.
+    - `arguments`: added to the command line unchanged, for example for TLS or peers of a cluster.
+    - `start_s`, `stop_s`: the seconds to wait for its start and its end.
     """
 
     heartbeat_ms: int = 200
@@ -58,9 +61,10 @@ class EtcdServerSettings:
 
 
 def find_executable() -> Path:
-    """Return the path of the bundled etcd's executable. Raise Unusable if there is none.
+    """Return the path of the bundled etcd's executable. Raise Unusable if the package is not installed.
 
-    It is the server itself, since killing the console script would not end it.
+    The path is that of the server itself. If its console script were started and killed, the server would continue to
+    run.
     """
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -74,7 +78,10 @@ def find_executable() -> Path:
 
 
 class EmbeddedEtcd(BundledServer):
-    """The bundled etcd server with one member in `folder`: `data/`, two sockets, `etcd.log`."""
+    """The bundled etcd server as a cluster with one member.
+
+    Its files in `folder` are `data/`, two sockets and `etcd.log`.
+    """
 
     def __init__(
         self, folder: Path, settings: EtcdServerSettings | None = None, *, inherit: tuple[int, ...] = ()
@@ -86,8 +93,8 @@ class EmbeddedEtcd(BundledServer):
     async def start(self) -> str:
         """Start the server and wait until it answers. Return its endpoint, which is the same after every start.
 
-        Raise Unusable with the last lines of its log if it does not answer. Raise Transient if a signal killed it
-        meanwhile.
+        Raise Unusable with the last lines of its log if it does not answer in time. Raise Transient if a signal killed
+        it during the start.
         """
         executable = find_executable()
         with self._starting(executable):
@@ -106,15 +113,15 @@ class EmbeddedEtcd(BundledServer):
             self._link.unlink(missing_ok=True)
 
     async def restart(self) -> str:
-        """Start the server again on the same socket, whether it runs, crashed or was killed. Return its endpoint."""
+        """Stop the server if it runs, and start it on the same socket. Return its endpoint. Errors: see `start`."""
         await self.stop()
         return await self.start()
 
     async def end_sessions(self) -> None:
-        """Revoke all leases of masters and workers at once, instead of waiting until they expire.
+        """Revoke the leases of all keys, so that the sessions of masters and workers end at once.
 
-        Call it only if it is proved that no master or worker of an earlier run lives. Raise Transient if etcd does not
-        answer.
+        Call this only if it is certain that no master or worker of an earlier run is alive. Raise Transient if etcd
+        does not answer.
         """
         async with _channel(self._endpoint()) as channel:
             every = rpc.RangeRequest(key=b"\0", range_end=b"\0", keys_only=True)
@@ -126,7 +133,10 @@ class EmbeddedEtcd(BundledServer):
                 raise Transient(f"etcd does not answer: {error.details()}") from error
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the first and the last lines of the server's output and log, for a message to the user."""
+        """Return the end of the server's output and of its log, `lines` lines of each, for a message to the user.
+
+        The first line of the output is always included, since it has the reason if an option is invalid.
+        """
         # For an invalid option the first line has the reason, and all others are the list of options.
         output = last_lines(self.output, 1_000_000)
         return "\n".join([*output[:1], *output[1:][-lines:], *last_lines(self._log_file, lines)])
@@ -158,7 +168,10 @@ class EmbeddedEtcd(BundledServer):
         return [*command, *(f"--{name}={value}" for name, value in options.items()), *settings.arguments]
 
     async def _await_answer(self, endpoint: str) -> None:
-        """Wait until a read that needs a leader is answered."""
+        """Wait until the server answers a read, which it does only after its leader election.
+
+        Raise Unusable if the server ends or does not answer within `start_s`.
+        """
         deadline = time.monotonic() + self._settings.start_s
         while not self._ended() and time.monotonic() < deadline:
             if self._listening() and await _answers(endpoint):
@@ -170,7 +183,11 @@ class EmbeddedEtcd(BundledServer):
         return (self._folder / SOCKET).exists()
 
     def _endpoint(self) -> str:
-        """Return `unix:` and the socket's path. A path too long for a socket goes through a short symbolic link."""
+        """Return the server's endpoint: `unix:` and the path of its socket.
+
+        If the path is too long for a socket, create a short symbolic link to the folder, and return a path through this
+        link.
+        """
         path = self._folder / SOCKET
         if len(os.fsencode(path)) > _LONGEST_SOCKET:
             name = hashlib.blake2b(os.fsencode(self._folder), digest_size=8).hexdigest()

@@ -1,8 +1,9 @@
-"""A session: an etcd lease, renewed at every third of its time, and the keys attached to it.
+"""A session: an etcd lease that is renewed at every third of its time to live, and the keys attached to it.
 
-The deadline is local: the time the last answered renewal was *sent*, plus its TTL. etcd counts from the arrival of the
-renewal, so the local deadline passes first. (A deposed etcd leader that has not noticed yet may answer renewals for
-about an election timeout. A leader's margin and the compare of every write cover that.)
+This process computes the end of the session: the time when the last answered renewal was *sent*, plus the time to live.
+etcd counts from the arrival of the renewal, so the session ends here first. (An etcd leader that was deposed, but has
+not noticed it yet, may answer renewals for about an election timeout. The margin of `Leadership.acting` and the
+conditions of every write cover that.)
 """
 
 import asyncio
@@ -34,7 +35,10 @@ _REVOKE_S: Final = 1.0
 
 
 class EtcdSession:
-    """A lease in etcd and the keys attached to it (`shared.ports.coordinator.Session`). `open_session` opens one."""
+    """A lease in etcd and the keys attached to it (`shared.ports.coordinator.Session`).
+
+    Use `open_session` to open one.
+    """
 
     def __init__(
         self, connection: EtcdConnection, clock: Clock, tasks: Tasks, lease: int, ttl_s: float, sent: float
@@ -56,7 +60,7 @@ class EtcdSession:
 
     @property
     def ttl_s(self) -> float:
-        """The time to live of the lease that etcd granted, in seconds. It may be longer than the requested one."""
+        """The time to live in seconds that etcd granted. It may be longer than the one requested."""
         return self._ttl_s
 
     def alive(self, now: float) -> bool:
@@ -68,7 +72,7 @@ class EtcdSession:
     # --- renewal ------------------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Renew the lease at every third of its time to live, until the session is over."""
+        """Renew the lease at every third of its time to live. Return when the session is over."""
         await self._wait(self._ttl_s / 3)
         while not self._over.is_set():
             sent = self._clock.elapsed()
@@ -90,9 +94,10 @@ class EtcdSession:
                 await self._wait(self._ttl_s / 3)
 
     async def _renewed(self) -> float:
-        """Renew at one member. Return the lease's new time to live, 0 if it is gone.
+        """Send one renewal to the current etcd member.
 
-        Each renewal has its own stream, so that after any failure the next one starts afresh at another member.
+        Return the lease's time to live in seconds, 0 if the lease is gone. Raise Transient if the member does not
+        answer. Each renewal opens its own stream, so that after a failure the next renewal can use another member.
         """
         connection = self._connection
         member = connection.member()
@@ -117,7 +122,7 @@ class EtcdSession:
             stream.cancel()
 
     async def _wait(self, seconds: float) -> None:
-        """Wait, but not past the end of the session."""
+        """Wait for `seconds`, but return early if the session ends."""
         left = max(self._ok_until - self._clock.elapsed(), 0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, left)):
@@ -131,9 +136,11 @@ class EtcdSession:
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     async def register(self, key: str, value: bytes) -> None:
-        """Set the key to this value for as long as the session lives. A repeat changes the value (Session.register).
+        """Set `key` to `value` until the session ends.
 
-        Each attempt compares the last seen revision, so that a delayed one cannot undo a later one.
+        A later call with the same key changes its value (Session.register). Raise OwnershipLost if the session is over.
+        Each attempt requires the revision that was last seen of the key. So a delayed attempt cannot overwrite the
+        value of a later call.
         """
         async with self._registering:
             if key not in self._registered:
@@ -157,9 +164,10 @@ class EtcdSession:
                     return
 
     async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
-        """Wait without limit until the key does not exist, create it, and return the leadership (Session.campaign).
+        """Wait, without a time limit, until `key` does not exist, and create it. Return the leadership won by that.
 
-        If the key has this session's lease, an attempt whose answer was lost has won.
+        If the key already has this session's lease, an earlier attempt of this campaign created it although its answer
+        was lost (Session.campaign).
         """
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None
@@ -183,7 +191,11 @@ class EtcdSession:
         return leadership
 
     async def _attempt(self, key: str, value: bytes) -> int | None:
-        """Try to create the key. Return the revision at which it became ours, None if it did not or that is unclear."""
+        """Try to create the key for this session.
+
+        Return the revision of its creation if this or an earlier attempt did. Return None if the key belongs to another
+        session or an earlier leadership, or if the result is unknown.
+        """
         request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
         try:
             answer = await self._connection.call("KV.Txn", request, repeat=True)
@@ -203,7 +215,10 @@ class EtcdSession:
         return None
 
     async def _withdraw(self, key: str, attempt: "asyncio.Task[int | None]") -> None:
-        """Delete the key if the last attempt of an abandoned campaign has won it after all."""
+        """Wait for the last attempt of a cancelled campaign, and delete the key if that attempt created it.
+
+        Retry until the key is deleted or the session is over.
+        """
         await asyncio.wait({attempt})
         while not self._over.is_set():
             try:
@@ -216,7 +231,7 @@ class EtcdSession:
         await self._connection.call("KV.Txn", request, repeat=True)
 
     async def _vacant(self, key: str) -> None:
-        """Wait until the key does not exist."""
+        """Wait until the key does not exist. Return early if etcd cannot be reached; the caller tries again."""
         try:
             async with follow(self._connection, self._clock, key) as view:
                 snapshot = view.snapshot
@@ -226,7 +241,10 @@ class EtcdSession:
             await self._wait(error.retry_in)
 
     async def _unless_over(self, task: "asyncio.Task[T]") -> T:
-        """Return the task's result. Raise OwnershipLost as soon as the session is over, without cancelling the task."""
+        """Wait for the task and return its result.
+
+        Raise OwnershipLost as soon as the session is over; the task then continues.
+        """
         ending = self._tasks.start("etcd.session_end", self.lost())
         try:
             await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -244,7 +262,10 @@ class EtcdSession:
             raise OwnershipLost(f"session {self.id:x} is over")
 
     async def revoke(self) -> None:
-        """Revoke the lease, so that its keys vanish at once. If that fails, they vanish when the lease expires."""
+        """End the session and revoke its lease, so that its keys vanish at once.
+
+        If etcd cannot be reached, they vanish when the lease expires. No error is raised.
+        """
         self._over.set()
         request = rpc.LeaseRevokeRequest(ID=self.id)
         with contextlib.suppress(Transient, Unusable, EtcdLeaseExpired):
@@ -257,7 +278,10 @@ class EtcdSession:
 
 @contextlib.asynccontextmanager
 async def open_session(connection: EtcdConnection, clock: Clock, ttl_s: float) -> AsyncIterator[EtcdSession]:
-    """Open a session with a lease of `ttl_s` seconds for the `with` block. It is revoked at the end."""
+    """Open a session with a lease of `ttl_s` seconds for the `with` block, and renew it. Revoke it at the end.
+
+    Raise Transient if etcd does not grant the lease. etcd may grant a longer time (`EtcdSession.ttl_s`).
+    """
     sent = clock.elapsed()
     granted = await connection.call("Lease.LeaseGrant", rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), repeat=False)
     async with Tasks() as tasks:

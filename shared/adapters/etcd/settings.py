@@ -1,4 +1,4 @@
-"""The settings of the etcd adapter: its members, the login, and time limits."""
+"""The settings of the etcd adapter: endpoints, login and time limits."""
 
 from dataclasses import dataclass, field
 
@@ -10,11 +10,13 @@ from shared.tls import TlsSettings, tls_files
 class EtcdSettings:
     """The settings of a connection to an etcd cluster.
 
-    `endpoints`: `http://host:port`, `https://host:port` or `unix:/path/of/socket`, any number of members. `attempt_s`
-    limits one member's answer, `answer_s` all attempts of a repeatable call. `resync_s`: how often a view is compared
-    with a fresh list. `page`: keys in one answer of a list. `user` and `password` are sent only over TLS or within this
-    machine. If `tls` has a client certificate, its common name is the user. That needs no password, and no token can
-    expire.
+    - `endpoints`: those of any number of members, as `http://host:port`, `https://host:port` or `unix:/path/of/socket`.
+    - `user`, `password`: the login. The password is sent only over TLS or within this machine.
+    - `tls`: files for TLS. If they have a client certificate, its common name is the user. No password is needed then.
+    - `attempt_s`: how many seconds one member may take to answer.
+    - `answer_s`: how many seconds all attempts of a repeatable call may take.
+    - `resync_s`: the interval in seconds at which a view is compared with a fresh list.
+    - `page`: the number of keys in one answer of a list.
     """
 
     endpoints: tuple[str, ...]
@@ -28,7 +30,7 @@ class EtcdSettings:
 
 
 def etcd_of(settings: ClusterMasterSettings | ClusterWorkerSettings) -> EtcdSettings:
-    """Return the settings of the cluster's etcd, taken from those of a master or worker."""
+    """Return the connection settings for the cluster's etcd from the settings of a master or worker."""
     return EtcdSettings(
         listed(settings.etcd),
         user=settings.etcd_user,

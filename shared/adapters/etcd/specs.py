@@ -1,4 +1,4 @@
-"""Published specs in etcd under `crawls/`: written by the leader, watched by the workers."""
+"""Published specs in etcd under the keys `crawls/...`. The leader writes them, and workers watch them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,10 +22,10 @@ _RESYNC_S: Final = 5.0
 
 
 class EtcdSpecs:
-    """The cluster's published specs, as this process sees them in etcd (`shared.ports.specs.SpecSource`).
+    """Reads the cluster's published specs from a view of etcd's keys (`shared.ports.specs.SpecSource`).
 
-    An absent record may not have reached the view yet, or may have been removed long after its deletion. So absence
-    never means deleted. A crawl is deleted if its record has `gone` set.
+    A missing record may not have reached the view yet, or may have been removed long after the crawl was deleted. So a
+    missing record does not mean that the crawl is deleted. The record of a deleted crawl has `gone` set.
     """
 
     def __init__(self, view: View, keys: Keys, *, wait_s: float = 2.0) -> None:
@@ -35,9 +35,10 @@ class EtcdSpecs:
         self._seen: dict[CrawlId, tuple[Entry, PublishedSpec]] = {}
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """Return the crawl's spec at `revision` or later. Wait for it for up to `wait_s` (SpecSource.spec).
+        """Return the crawl's spec at `revision` or later, or the record of a deleted crawl (`gone`) at any revision.
 
-        Raise Transient if it does not come in time, or the record cannot be read.
+        Wait for it up to `wait_s` seconds. Raise Transient if it does not arrive in time, or if the record cannot be
+        read.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_s
@@ -53,9 +54,9 @@ class EtcdSpecs:
             await self._view.changed(snapshot, left_s)
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """Return the newest published spec of the crawl in the view, None without a readable one (SpecSource.latest).
+        """Return the crawl's newest published spec in the view. None if there is none or it cannot be read.
 
-        Never waits.
+        Never wait.
         """
         try:
             return self._read(crawl_id, self._view.snapshot.entries.get(self._keys.crawl(crawl_id)))
@@ -64,7 +65,10 @@ class EtcdSpecs:
             return None
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield at once, then whenever `latest` may have changed, without end (SpecSource.changes)."""
+        """Yield at once, and then each time the view has changed, or after a few seconds without a change.
+
+        It never ends. After each yield `latest` may return another result for some crawl.
+        """
         snapshot = self._view.snapshot
         while True:
             yield
@@ -86,9 +90,9 @@ class EtcdSpecs:
 
 
 class EtcdSpecPublisher:
-    """Publishes specs in etcd (`shared.ports.specs.SpecPublisher`) for as long as a leadership lasts.
+    """Publishes specs in etcd while this master's leadership lasts (`shared.ports.specs.SpecPublisher`).
 
-    Afterwards it raises OwnershipLost.
+    When the leadership is over, it raises OwnershipLost.
     """
 
     def __init__(self, coordinator: Coordinator, leadership: Leadership, keys: Keys) -> None:
@@ -97,9 +101,10 @@ class EtcdSpecPublisher:
         self._keys = keys
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """Publish a crawl's spec, unless a later revision is published or the published crawl is deleted (`gone`).
+        """Publish a crawl's spec.
 
-        Raise Transient if it may or may not have been written: publish again.
+        Do nothing if a later revision is published, or if the published crawl is deleted (`gone`). Raise Transient if
+        the spec may or may not have been written. The caller must then publish it again.
         """
         key = self._keys.crawl(spec.crawl_id)
         value = record_of(spec)
@@ -119,7 +124,7 @@ class EtcdSpecPublisher:
 
 
 def record_of(spec: PublishedSpec) -> bytes:
-    """Return the bytes that are stored in etcd under a crawl's key."""
+    """Return the value to store in etcd for a published spec."""
     document = encode_spec(spec.spec) if spec.document is None else spec.document
     return encode_record(
         CrawlRecord(spec.revision, spec.partitions, msgspec.Raw(document), gone=spec.gone, paused=spec.paused)

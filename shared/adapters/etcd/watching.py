@@ -1,12 +1,13 @@
-"""A view: all keys below a prefix, which follows etcd and reaches the same state as a fresh list.
+"""A view: the state of all keys under a prefix, which follows etcd's changes.
 
-It lists at a revision and watches from the next one. After an interruption it watches from the revision after the last
-applied event, or lists again if that was compacted. Events already known are skipped, since a list may overtake the
-watch. Periodically, and after every interruption, the view is compared with a fresh list. This also detects an etcd
-that was wiped or restored, where a watch from a future revision would wait without any event.
+It lists the keys at a revision and watches from the next one. After an interruption it watches from the revision after
+the last applied event. If that revision was compacted, it lists again. A list may be newer than the watch, so events
+that are already contained in it are skipped. At intervals, and after every interruption, the view is compared with a
+fresh list. This also detects that etcd was wiped or restored. A watch alone would then wait for a future revision and
+receive no event.
 
-Progress notifications only prove that the stream is alive. In older releases one could overtake the events before it
-(etcd's issue 15220), so only events and lists move the revision to resume from.
+Progress notifications only prove that the stream works. In older releases of etcd one could arrive before earlier
+events (etcd's issue 15220). So only events and lists change the revision from which a watch resumes.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ _REFUSALS: Final = 3
 
 
 async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
-    """Return every key below `prefix` with its value, as of one revision. The keys are read in pages."""
+    """Return a snapshot of all keys under `prefix`, read in pages as of one revision."""
     settings = connection.settings
     while True:
         entries: dict[str, Entry] = {}
@@ -58,9 +59,9 @@ async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
 
 
 class EtcdView:
-    """The keys below a prefix, kept up to date by etcd's watch (`shared.ports.coordinator.View`).
+    """The state of all keys under a prefix, kept up to date by an etcd watch (`shared.ports.coordinator.View`).
 
-    `follow` opens one.
+    Use `follow` to open one.
     """
 
     def __init__(self, connection: EtcdConnection, clock: Clock, prefix: str, first: Snapshot) -> None:
@@ -86,9 +87,9 @@ class EtcdView:
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Keep the snapshot up to date by etcd's watch, without end.
+        """Keep the snapshot up to date with an etcd watch.
 
-        Raise Unusable if etcd refuses the watch for good.
+        Run until cancelled, and open the watch again after failures. Raise Unusable if etcd refuses the watch for good.
         """
         pause = _FIRST_PAUSE_S
         while True:
@@ -107,7 +108,10 @@ class EtcdView:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def resync(self) -> None:
-        """Compare the snapshot with a fresh list every `resync_s`, and after every interruption, without end."""
+        """Compare the snapshot with a fresh list every `resync_s` seconds, and after each interruption of the watch.
+
+        Run until cancelled.
+        """
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._connection.settings.resync_s):
@@ -116,7 +120,10 @@ class EtcdView:
             await self.compare()
 
     async def compare(self) -> None:
-        """List the prefix, without a limit of time, and replace the snapshot unless the watch is ahead of the list."""
+        """Read a fresh list of the prefix, and make it the snapshot unless the snapshot is newer.
+
+        Retry until etcd answers.
+        """
         while True:
             try:
                 listed = await list_prefix(self._connection, self._prefix)
@@ -128,7 +135,10 @@ class EtcdView:
             return
 
     def _replace(self, listed: Snapshot) -> None:
-        """Replace the snapshot by a list, unless the watch is ahead of it."""
+        """Make a fresh list the snapshot, unless the watch has already produced a newer one.
+
+        If a key in the list has a lower revision than in the snapshot, begin a new history: etcd was replaced.
+        """
         known = self.snapshot
         if listed.history == known.history:
             aged = [key for key, entry in listed.entries.items() if _older(entry, known.entries.get(key))]
@@ -143,14 +153,21 @@ class EtcdView:
         self._latest.publish(listed)
 
     async def _stream_while_asked(self) -> None:
-        """Run one watch stream until it fails, or until its member failed another call: it may only be silent."""
+        """Run one watch stream until it fails, or until another call has made the connection change to another member.
+
+        A member that failed another call may no longer send events, although its stream is open. Raise the stream's
+        error, or Transient after a change.
+        """
         async with Tasks() as tasks:
             tasks.start(f"etcd.stream {self._prefix}", self._stream())
             await self._connection.moved()
         raise Transient("the connection moved to another member")
 
     async def _stream(self) -> None:
-        """Run one watch stream from the revision after the newest snapshot's, until it fails."""
+        """Run one watch stream, beginning at the revision after the snapshot's, and apply its events until it fails.
+
+        It never returns. Raise Transient, Compacted or Unusable when it fails.
+        """
         start = self.snapshot
         member, stream = await self._connection.watch()
         try:
@@ -186,9 +203,10 @@ class EtcdView:
             self._apply(answer)
 
     def _refused(self, reason: str) -> Exception:
-        """Return the exception for a refused watch, and log in again before the next one.
+        """Return the exception to raise after etcd refused a watch, and discard the login token.
 
-        The refusal does not distinguish a wrong user from a stale token, so only _REFUSALS in a row are final.
+        It is Unusable after _REFUSALS refusals in a row, else Transient. A single refusal does not show whether the
+        user or only the token is invalid.
         """
         self._refusals += 1
         if self._refusals >= _REFUSALS:
@@ -208,7 +226,10 @@ class EtcdView:
 
 @contextlib.asynccontextmanager
 async def follow(connection: EtcdConnection, clock: Clock, prefix: str) -> AsyncIterator[EtcdView]:
-    """Open a view of the keys below `prefix` that follows every change until the `with` block ends."""
+    """Open a view of all keys under `prefix` for the `with` block, and keep it up to date.
+
+    Raise Transient if etcd does not answer the first list.
+    """
     view = EtcdView(connection, clock, prefix, await list_prefix(connection, prefix))
     async with Tasks() as tasks:
         tasks.start(f"etcd.watch {prefix}", view.watch())
@@ -217,7 +238,7 @@ async def follow(connection: EtcdConnection, clock: Clock, prefix: str) -> Async
 
 
 def _after(entries: Mapping[str, Entry], events: list[Any]) -> Mapping[str, Entry]:
-    """Return the entries after these events, applied in order."""
+    """Return a copy of `entries` with the changes of `events` applied in order."""
     result = dict(entries)
     for event in events:
         if event.type == event.DELETE:
