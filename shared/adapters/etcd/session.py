@@ -1,9 +1,9 @@
 """A session: an etcd lease that is renewed at every third of its time to live, and the keys attached to it.
 
-This process computes the end of the session: the time when the last answered renewal was *sent*, plus the time to live.
-etcd counts from the arrival of the renewal, so the session ends here first. (An etcd leader that was deposed, but has
-not noticed it yet, may answer renewals for about an election timeout. The margin of `Leadership.acting` and the
-conditions of every write cover that.)
+This process computes the end of the session by its own clock. It adds the time to live to the time when the last
+answered renewal was *sent*. etcd counts from the arrival of the renewal, so the session ends here first. (An etcd
+leader that was deposed, but has not noticed it yet, may answer renewals for about an election timeout. The margin of
+`Leadership.acting` and the conditions of every write cover that.)
 """
 
 import asyncio

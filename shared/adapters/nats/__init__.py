@@ -4,12 +4,12 @@
 library leaves this package. Its modules:
 
 - `connection`: one reconnecting connection and its requests; `client`: the client library, with fixes.
-- `accounts`: what masters and workers may do in NATS.
+- `accounts`: the permissions of masters and workers in NATS.
 - `jetstream`: API calls and errors.
 - `streams`: the declarations of streams and consumers.
-- `reader`: a stream read in order; `events`: the stream of events.
-- `visits`: the queue of shards; `queued_visits`: its listing.
-- `requests`: messages that are not stored; `storage`: how full the broker is, and whether it stores at all.
+- `reader`: reads a stream in order; `events`: the stream of events.
+- `visits`: pulls and acknowledges URL shards; `queued_visits`: lists the queued ones.
+- `requests`: messages that are not stored; `storage`: how full the broker's storage is, and whether it fails.
 """
 
 from shared.adapters.nats.accounts import NatsUser

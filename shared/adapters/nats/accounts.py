@@ -1,10 +1,11 @@
-"""What masters and workers may do in NATS: the accounts and users in the configuration of a server.
+"""The permissions of masters and workers in NATS: accounts and users for the configuration of a server.
 
-The streams are in the masters' account. The workers of each pool have an account of their own. From there they reach
-the masters' account only by the subjects of `_exclusive` and `_shared`.
+The streams are in the masters' account. The workers of each pool have their own account. They reach the masters'
+account only through the subjects of `_exclusive` and `_shared`.
 
-The permissions of users alone would not be enough. JetStream sends its answer to any subject that a request names as
-its reply. So a worker could delete a stream by the subject of a reply. An account gets answers on its own subjects.
+Permissions of users in one account would not be enough. JetStream sends its answer to any subject that a request names
+for the reply. So a worker could name a subject of the API, and the answer would act as a request, for example to delete
+a stream. With separate accounts, an answer reaches only subjects of the worker's own account.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,11 @@ MASTERS: Final = "ORB"
 
 @dataclass(frozen=True, slots=True)
 class NatsUser:
-    """A user of NATS: of masters, or of the workers of `pool`.
+    """A user of NATS for masters (empty `pool`), or for workers of `pool`.
 
-    A worker's user receives answers for `worker` alone, the `id` of that worker. If it is empty, all workers of the
-    pool may share the user, and read each other's answers. Without a `password`, the server must find the user's name
-    in a certificate (`verify_and_map`).
+    - `worker`: the id of the only worker that may receive answers by this user. Empty: all workers of the pool may
+      share the user, and can read each other's answers.
+    - `password`: if it is empty, the server must take the user's name from a client certificate (`verify_and_map`).
     """
 
     name: str
@@ -36,7 +37,10 @@ class NatsUser:
 
 
 def accounts_of(users: Sequence[NatsUser]) -> dict[str, Any]:
-    """Return the `accounts` of a server's configuration with these users. At least one must be of masters."""
+    """Return the `accounts` section of a NATS server's configuration for these users.
+
+    One of them must be a master's.
+    """
     pools = sorted({user.pool for user in users if user.pool})
     exports = [{**each, "accounts": [_account(pool)]} for pool in pools for each in _exclusive(pool)]
     shared = [_account(pool) for pool in pools]
@@ -50,7 +54,7 @@ def accounts_of(users: Sequence[NatsUser]) -> dict[str, Any]:
 
 
 def _workers(pool: str, users: Sequence[NatsUser]) -> dict[str, Any]:
-    """Return the account of a pool's workers."""
+    """Return the configuration of the account for a pool's workers: its users, and what it imports from the masters."""
     exports = [*_exclusive(pool), *_shared()]
     imports = [
         {kind: {"account": MASTERS, "subject": export[kind]}}
@@ -65,7 +69,10 @@ def _workers(pool: str, users: Sequence[NatsUser]) -> dict[str, Any]:
 
 
 def worker_permissions(user: NatsUser) -> dict[str, Any]:
-    """Return what a worker's user may publish, and to what it may subscribe, in the account of its pool."""
+    """Return the subjects on which a worker's user may publish, and those to which it may subscribe.
+
+    The result has the form of `permissions` in a server's configuration.
+    """
     exports = [*_exclusive(user.pool), *_shared()]
     inbox = f"{subjects.inbox(user.worker)}.>" if user.worker else f"{subjects.INBOX}.>"
     return {
@@ -75,7 +82,7 @@ def worker_permissions(user: NatsUser) -> dict[str, Any]:
 
 
 def _exclusive(pool: str) -> list[dict[str, Any]]:
-    """Return the exports for the workers of one pool: to pull its URL shards, and to acknowledge them."""
+    """Return the exports that only the workers of `pool` import: to pull and to acknowledge the pool's URL shards."""
     place = f"{subjects.visits_stream(pool)}.{VISITS_CONSUMER}"
     return [
         {"service": f"{API}CONSUMER.MSG.NEXT.{place}", "response_type": "stream"},
@@ -84,7 +91,7 @@ def _exclusive(pool: str) -> list[dict[str, Any]]:
 
 
 def _shared() -> list[dict[str, Any]]:
-    """Return the exports for the workers of every pool."""
+    """Return the exports that the workers of every pool import, such as the subjects of reports."""
     return [
         {"service": subjects.EVERY_OWNER},
         *({"service": subject} for subject in subjects.REPORT_SUBJECTS),
@@ -97,7 +104,7 @@ def _shared() -> list[dict[str, Any]]:
 
 
 def _account(pool: str) -> str:
-    """Return the name of the account of a pool's workers."""
+    """Return the name of the account for a pool's workers."""
     return f"WORKERS_{pool}"
 
 

@@ -1,4 +1,4 @@
-"""The message broker on NATS JetStream: shards to workers, reports and items from them, requests between processes."""
+"""The message broker on NATS JetStream: URL shards to workers, reports and items from them, and requests to owners."""
 
 import asyncio
 import base64
@@ -32,9 +32,9 @@ _CONCURRENCY: Final = 16
 
 
 class NatsBroker:
-    """The message broker on NATS (`shared.ports.broker.Broker`).
+    """One connection to NATS, over which masters and workers exchange messages (`shared.ports.broker.Broker`).
 
-    Every call takes at most its own `wait_s`, or else `settings.answer_s` seconds.
+    Every call ends within its parameter `wait_s`, or within `settings.answer_s` seconds if it has none.
     """
 
     def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
@@ -49,7 +49,10 @@ class NatsBroker:
 
     @classmethod
     async def of_master(cls, settings: ClusterMasterSettings, name: str) -> "NatsBroker":
-        """Connect to the NATS of a cluster, by the settings of a master. `name` is this process's (see `connect`)."""
+        """Connect to the NATS of a cluster with a master's settings. Errors: see `connect`.
+
+        `name` is the name under which this process receives answers.
+        """
         return await cls.connect(
             listed(settings.nats_url),
             login=login_of(settings),
@@ -68,11 +71,15 @@ class NatsBroker:
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsBroker":
-        """Connect to one of the brokers at `urls` within `settings.connect_s`.
+        """Connect to one of the servers at `urls` within `settings.connect_s` seconds.
 
-        `login` proves who this process is, and `name` is the name by which it receives answers (`subjects.inbox`).
-        Later the connection reconnects for ever. If `tls` is given or a URL is `tls://`, nothing is sent in clear text.
-        Raise Transient if no broker answers, Unusable if it refuses the credentials.
+        The connection reconnects for ever.
+
+        - `login`: the user and password, or token. None: the URL or a client certificate identifies this process.
+        - `name`: the name under which this process receives answers (`subjects.inbox`).
+        - `tls`: files for TLS. If they are given, or if a URL begins with `tls://`, nothing is sent in clear text.
+
+        Raise Transient if no server answers, and Unusable if one refuses the login or a file is invalid.
         """
         connection = await NatsConnection.open(urls, login=login, name=name, settings=settings, tls=tls)
         return cls(connection, settings)
@@ -81,10 +88,10 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return how full the storage of NATS is, by the fullest of its bounds (shared.runtime.pressure_monitor.Gauge).
+        """Return how full the storage of NATS is, measured by its fullest bound.
 
-        `refused` is set while the broker answers but stores nothing. Return None if nothing has a bound, unless the
-        broker has ever refused.
+        This is a `Gauge` of the pressure monitor. `refused` of the result is True while the broker answers but stores
+        nothing. Return None if nothing has a bound, unless this process has seen the broker refuse before.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)
@@ -183,9 +190,9 @@ class NatsBroker:
         return int(info["state"]["messages"])
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return the number of reports after `positions`, and the age of the oldest (Backlog.unapplied).
+        """Return the number of stored reports after `positions`, and the age of the oldest (Backlog.unapplied).
 
-        It sends at most one request for each subject with stored reports.
+        It sends at most one request for each subject that has stored reports.
         """
         every = {"subjects_filter": ">"}
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", every, self._settings.answer_s)
@@ -214,7 +221,11 @@ class NatsBroker:
         return max(waiting.values(), default=0) / self._settings.reports_per_subject
 
     async def _report(self, which: dict[str, Any]) -> dict[str, Any] | None:
-        """Read a report from the stream's leader: a direct get may reach a replica without the newest message."""
+        """Return the stored report that `which` selects, as JetStream describes it, or None if there is none.
+
+        `which` is the body of STREAM.MSG.GET. The stream's leader answers it. A direct get could be answered by a
+        replica that does not have the newest message yet.
+        """
         verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
         answer = await call(self._connection, verb, which, self._settings.answer_s)
         if isinstance(answer, ApiError):
@@ -225,7 +236,10 @@ class NatsBroker:
         return message
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int | ApiError:
-        """Call `jetstream.store`, and record the result for `storage`."""
+        """Store a message with `jetstream.store`, and record in the storage health if the stream stored it.
+
+        Return the message's sequence or the server's error. Raise Transient if the server does not answer.
+        """
         try:
             stored = await store(self._connection, subject, data, self._settings.answer_s, headers)
         except Unanswered:
@@ -303,15 +317,18 @@ class NatsBroker:
 
 
 def _robots_subject(key: str) -> str:
-    """Return the subject of a key. Keys are origins (`https://host:443`), so they are encoded as base64url.
+    """Return the subject of the robots.txt record with this key, an origin such as `https://host:443`.
 
-    A subject allows no dots at its ends, no spaces and no wildcards.
+    The key is encoded as base64url, because a subject allows no dots at its ends, no spaces and no wildcards.
     """
     return streams.ROBOTS_SUBJECT + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
 async def _next_ns(connection: NatsConnection, subject: str, after: int, wait_s: float) -> int | None:
-    """Return when the first report after sequence `after` was stored on the subject (Unix ns), or None."""
+    """Return the time (Unix ns) when the first report after sequence `after` was stored on the subject.
+
+    None: there is none.
+    """
     verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
     answer = await call(connection, verb, {"seq": after + 1, "next_by_subj": subject}, wait_s)
     if isinstance(answer, ApiError):

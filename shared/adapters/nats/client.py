@@ -1,9 +1,11 @@
 """The client library of NATS with fixes, for connections in clear text and over TLS.
 
-The client library begins TLS only if the server's greeting, which is in clear text, requires it. An attacker in the
-server's place could omit that, and would receive the token and all other data. The library also waits without a bound
-for the end of a connection that it gave up, before it tries another server. A client that is closed while it connects
-may stay connected: before Python 3.12 asyncio.wait_for drops a cancellation that arrives together with the result.
+The fixes are for these faults of the library:
+- It begins TLS only if the server's greeting, which is in clear text, requires it. An attacker in the server's place
+  could omit that, and would receive the token and all other data.
+- It waits without a limit for the end of a broken connection before it tries another server.
+- A client that is closed while it connects may stay connected. Before Python 3.12, asyncio.wait_for drops a
+  cancellation that arrives together with the result.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ _CANCEL_S: Final = 0.1
 
 
 def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None:
-    """Return the TLS files to connect with, or None if neither `tls` nor a URL of `urls` requires TLS.
+    """Return the TLS files to connect with. Return None if neither `tls` is given nor a URL begins with `tls://`.
 
     Raise Unusable if TLS is required but a URL does not begin with `tls://`, or if a file cannot be used.
     """
@@ -42,37 +44,43 @@ def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None
 
 
 class _Line(TcpTransport):
-    """A connection that is closed within two seconds, by force if necessary.
+    """The library's TCP or TLS connection, with fixes. Closing it takes at most two seconds: then it is aborted.
 
-    Without this bound the wait may last for ever in two cases. A server that hangs does not read the last bytes. After
-    an interrupted handshake the library's stream never receives the end of the connection.
+    Without this limit, closing could wait for ever in two cases. A server that hangs does not read the last bytes.
+    After an interrupted handshake the library's stream never receives the end of the connection.
     """
 
     closing = False
     """Set before the last bytes: a failure to send them is no error then, and no new connection is made."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        """Connect. Raise CancelledError if the client is closing: the task's own cancellation may have been dropped."""
+        """Connect to the server. If the client is closing, abort the connection and raise CancelledError.
+
+        The client has then cancelled the calling task, but asyncio may have dropped that cancellation.
+        """
         self._refuse_when_closing()
         await super().connect(uri, buffer_size, connect_timeout)
         self._refuse_when_closing()
 
     def write(self, payload: bytes) -> None:
-        """Send bytes. Raise ConnectionResetError if the connection has ended."""
+        """Send bytes. Raise ConnectionResetError if the connection has ended, unless the client is closing."""
         try:
             super().write(payload)  # type: ignore[no-untyped-call]  # says no types
         except RuntimeError as error:
             self._ended(error)
 
     def writelines(self, payload: Sequence[bytes]) -> None:
-        """Send bytes. Raise ConnectionResetError if the connection has ended."""
+        """Send bytes. Raise ConnectionResetError if the connection has ended, unless the client is closing."""
         try:
             super().writelines(payload)  # type: ignore[no-untyped-call]  # says no types
         except RuntimeError as error:
             self._ended(error)
 
     async def drain(self) -> None:
-        """Wait until most bytes are sent. Raise OSError if the connection has ended."""
+        """Wait until most written bytes are sent.
+
+        Raise OSError if the connection has ended, unless the client is closing.
+        """
         try:
             await super().drain()  # type: ignore[no-untyped-call]  # says no types
         except OSError:
@@ -91,9 +99,10 @@ class _Line(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        """Begin TLS, and connect the new stream with its transport.
+        """Begin TLS on the connection, and attach the new stream to its transport, which the library forgets.
 
-        Otherwise its unread data would grow without a bound, and the end of the connection would count as half-closed.
+        Without the attachment, the stream would buffer unread data without a bound, and would treat the end of the
+        connection as half-closed. If the client is closing, raise CancelledError.
         """
         await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
         if self._io_writer is not None:
@@ -115,21 +124,21 @@ class _Line(TcpTransport):
             ended.result()
 
     def abort(self) -> None:
-        """End the connection now. Data that was not sent is lost."""
+        """Close the connection at once. Bytes that were not sent yet are lost."""
         for writer in (self._io_writer, self._bare_io_writer):
             if writer is not None:
                 writer.transport.abort()
 
     def __bool__(self) -> bool:
-        """Return True always: the library would replace a false transport with its own."""
+        """Return True always, because the library would replace a transport that is false with its own."""
         return True
 
 
 class PlainClient(Client):
-    """The library's client with fixes, for connections in clear text.
+    """The library's NATS client with fixes, for connections in clear text.
 
-    - `close` ends all tasks and connections, including those of failed attempts.
-    - A PING is sent after all earlier messages, and a late PONG does no harm.
+    - `close` ends all tasks and connections, including those of failed attempts to connect.
+    - A PING is sent after all earlier messages. A PONG that arrives after its caller gave up does no harm.
     """
 
     def __init__(self) -> None:
@@ -139,7 +148,7 @@ class PlainClient(Client):
         self._disconnecting: asyncio.Task[Any] | None = None
 
     async def connect(self, *servers: Any, **options: Any) -> None:
-        """Connect as the library's client does. `close` cancels a running attempt and its task."""
+        """Connect as the library's client does, with the same arguments. A call of `close` cancels this attempt."""
         self._connecting = asyncio.current_task()
         try:
             await super().connect(*servers, **options)
@@ -147,10 +156,10 @@ class PlainClient(Client):
             self._connecting = None
 
     async def close(self) -> None:
-        """Send the pending data within two seconds, and close.
+        """Send the pending data for at most two seconds, and close the connection.
 
-        End the connection and every task of this client, in any state of the client. A cancelled caller waits for less
-        time, but everything is ended all the same.
+        Afterwards the connection and every task of this client have ended, in whatever state the client was. If the
+        caller is cancelled, the data may not be sent, but everything is still ended.
         """
         forced = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._line.abort)
         self._line.closing = True  # Otherwise an error of the last bytes would stop the library's close halfway.
@@ -166,7 +175,10 @@ class PlainClient(Client):
             await _end(subscribed | self._changing() | self._connected())
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Close as the library does, and keep the task: if the server refuses us, the library starts one untracked."""
+        """Close as the library does, and remember the running task, so that `close` can end it.
+
+        If the server refuses this client, the library starts this method as a task that it does not remember.
+        """
         if self._disconnecting is not None:
             return
         self._disconnecting = asyncio.current_task()
@@ -176,22 +188,22 @@ class PlainClient(Client):
             self._disconnecting = None
 
     def _changing(self) -> set[asyncio.Task[Any]]:
-        """Return the tasks that connect or disconnect and that have not ended."""
+        """Return the tasks of this client that are connecting or disconnecting."""
         return self._running(self._connecting, self._reconnection_task, self._disconnecting)
 
     def _connected(self) -> set[asyncio.Task[Any]]:
-        """Return the tasks that the library runs for one connection and that have not ended."""
+        """Return the running tasks that the library started for the present connection."""
         return self._running(self._reading_task, self._ping_interval_task, self._flusher_task)
 
     def _running(self, *tasks: asyncio.Task[Any] | None) -> set[asyncio.Task[Any]]:
-        """Return the tasks that have not ended, without the current one."""
+        """Return those of `tasks` that have not ended. Leave out None and the current task."""
         return {task for task in tasks if task is not None and not task.done()} - {asyncio.current_task()}
 
     async def _process_connect_init(self) -> None:
         """Do the handshake with the server. If it fails, close the connection, which the library would leave open.
 
-        Raise only errors that the library treats as a failed attempt: after any other it would never retry. Raise
-        CancelledError if the client was closed meanwhile.
+        Raise only errors after which the library tries again: OSError, NatsError or TimeoutError. Raise CancelledError
+        if the client was closed during the handshake.
         """
         await _end(self._connected())  # The library drops these tasks now, so close() could not end them.
         # Bytes for the earlier connection would reach a server that may have another store by now.
@@ -213,9 +225,10 @@ class PlainClient(Client):
             raise NatsError(f"the server's greeting failed: {error!r}") from error
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """Write the pending data, and reconnect if the connection has ended.
+        """Write the pending data to the connection.
 
-        The library's task for this ends at a reconnect. After that every caller writes itself, and would get the error.
+        If the connection has ended, reconnect instead of raising the error. The library's own task for this ends at a
+        reconnect. After that each caller writes the data, and would get the error.
         """
         try:
             return await super()._flush_pending(force_flush)
@@ -225,16 +238,16 @@ class PlainClient(Client):
             return None
 
     async def ping(self, answered: asyncio.Future[Any]) -> None:
-        """Send a PING after all earlier messages. `answered` gets a result with the server's PONG.
+        """Send a PING after all earlier messages. The server's PONG sets a result on `answered`.
 
-        It gets none if the connection breaks.
+        If the connection breaks first, `answered` gets no result.
         """
         await self._send_ping(answered)
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
-        """Send a PING after all earlier messages.
+        """Send a PING after all earlier messages. The server's PONG sets a result on `future`, if it is given.
 
-        The library's PING overtakes pending data. Then the server's answer would confirm a subscription, or its end,
+        The library's version sends the PING before pending data. The PONG would then seem to confirm a subscription
         that has not reached the server.
         """
         self._pongs.append(future or asyncio.get_running_loop().create_future())
@@ -242,9 +255,9 @@ class PlainClient(Client):
         await self._flush_pending()
 
     async def _process_pong(self) -> None:
-        """Give a PONG to the oldest PING, even if its caller has given up.
+        """Set the result of the oldest PING that was not answered yet, even if its caller has given up.
 
-        The library's method fails in that case and ends the reading task. The client would still count as connected,
+        The library's method fails in that case, and its reading task ends. The client would still seem to be connected,
         but receive nothing more.
         """
         if self._pongs and self._pongs[0].done():
@@ -253,9 +266,9 @@ class PlainClient(Client):
 
 
 class SecureClient(PlainClient):
-    """The library's client with fixes, for TLS. It reads the TLS files again for every connection.
+    """The library's NATS client with fixes, for TLS. It reads the TLS files again for every new connection.
 
-    So a replaced certificate is used from the next connection on.
+    So a certificate that was replaced is used from the next connection on.
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -270,14 +283,20 @@ class SecureClient(PlainClient):
             raise NatsError(str(error)) from error
 
     def _connect_command(self) -> bytes:
-        """Return the first message, which has the credentials. Raise NatsError if the server does not require TLS."""
+        """Return the first message to the server, which contains the credentials.
+
+        Raise NatsError if the server does not require TLS, so that the credentials are not sent in clear text.
+        """
         if not self._server_info.get("tls_required"):
             raise NatsError("the server does not demand TLS, and nothing is sent to it without")
         return super()._connect_command()
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks of the library until each has ended. One cancellation may not suffice: the library may catch it."""
+    """Cancel these tasks of the library, again and again, until all of them have ended.
+
+    The library may catch a cancellation, so one may not be enough.
+    """
     while tasks:
         for task in tasks:
             task.cancel()

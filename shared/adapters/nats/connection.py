@@ -1,15 +1,15 @@
 """One connection to NATS that reconnects for ever, with one inbox (a subject for answers) for all requests.
 
-Its subjects begin with the name of the process, so that a server can keep other processes from reading the answers.
+The inbox begins with the name of the process. So a server can prevent other processes from reading the answers.
 
 The client library's own request and pull calls are not used. They leave futures that never complete if the server dies,
-may swallow a cancellation while flushing, and need several tasks per call. Here a request is one published message and
-one future. If the connection breaks, every open request fails at once.
+may lose a cancellation while flushing, and need several tasks per call. Here a request is one published message and one
+future. If the connection breaks, every open request fails at once.
 
-Nothing is buffered for a server that is away: a publish then fails (Transient). Only bytes that the client got in the
-same turn of the event loop in which the connection broke may be sent after the reconnect. That is harmless. Reports
-have message ids and lease ids. A shard finds its subject occupied or its lease gone. The next call returns the messages
-of a late pull.
+Nothing is buffered while the server is away: a publish then raises Transient. Only bytes that were published in the
+same turn of the event loop in which the connection broke may be sent after the reconnect. That is harmless. A repeated
+report has the same message id. A repeated shard finds its subject occupied or its lease gone. Messages of a late pull
+are returned by the next call.
 """
 
 import asyncio
@@ -49,9 +49,9 @@ _DENIALS_S: Final = 60.0
 
 
 def status_of(message: Msg) -> str | None:
-    """Return the status code (`404`, `408`, ...) of a message that the NATS server itself sent.
+    """Return the status code of a message that the NATS server itself sent, such as `404` or `408` (a timeout).
 
-    Return None for all other messages.
+    Return None for messages of other senders.
     """
     if message.data or message.headers is None or message.reply.startswith(_ACK_SUBJECT):
         return None
@@ -59,7 +59,10 @@ def status_of(message: Msg) -> str | None:
 
 
 def reason_of(message: Msg) -> str:
-    """Return the server's text beside the status code of a message, such as `Request Timeout`."""
+    """Return the server's description beside the status code of a message, such as `Request Timeout`.
+
+    Empty if it has none.
+    """
     return (message.headers or {}).get("Description", "").partition("\n")[0].strip()
 
 
@@ -68,25 +71,31 @@ class Unanswered(Transient):
 
 
 class Denied(Transient):
-    """The server does not permit this process to publish on the subject."""
+    """The server does not permit this process to publish on a subject.
+
+    It may be retried after the permissions are changed.
+    """
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"NATS does not permit this process to publish on {subject}", retry_in=DENIED_S)
 
 
 class _Question(NamedTuple):
-    """A request without an answer so far."""
+    """A request that is not answered yet: its subject, and the future for its answer."""
 
     subject: str
     answer: asyncio.Future[Any]
 
 
 class NatsConnection:
-    """Requests and subscriptions over one reconnecting connection.
+    """Requests, messages and subscriptions over one connection to NATS that reconnects by itself.
 
-    Every method raises Transient if the broker is away, and TooLarge for a message above the broker's size limit. A
-    request on a subject that the server denies raises Denied, and a denial of any other message is only logged. A
-    method raises Unusable after the broker has closed the connection for good (revoked credentials, a protocol error).
+    Errors of its methods:
+    - Transient: the broker is away.
+    - TooLarge: the message exceeds the broker's size limit.
+    - Denied: the server does not permit a request on this subject. If a message that is no request is denied, this is
+      only logged.
+    - Unusable: the broker has closed the connection for good (revoked credentials, a protocol error).
     """
 
     def __init__(self, client: PlainClient, settings: StreamSettings, name: str) -> None:
@@ -117,9 +126,15 @@ class NatsConnection:
         settings: StreamSettings,
         tls: TlsSettings | None = None,
     ) -> "NatsConnection":
-        """Connect to one of `urls` within `settings.connect_s`, over TLS if `tls` is given or a URL is `tls://`.
+        """Connect to one of `urls` within `settings.connect_s` seconds.
 
-        Raise Unusable if the server refuses `login` or the files of `tls` cannot be used. Raise Transient otherwise.
+        TLS is used if `tls` is given or a URL is `tls://`.
+
+        - `login`: the user and password, or token. None: the URL or a client certificate identifies this process.
+        - `name`: the name under which this process receives answers.
+
+        Raise Unusable if the server refuses `login` or the files of `tls` cannot be used. Raise Transient if no server
+        answers.
         """
         files = demanded(urls, tls)
         self = cls(PlainClient() if files is None else SecureClient(files), settings, name)
@@ -173,7 +188,7 @@ class NatsConnection:
 
     @property
     def line(self) -> int:
-        """The number of the current connection to a server. Each break of the connection increases it."""
+        """A number that identifies the current connection to a server. It increases each time a connection breaks."""
         return self._line
 
     async def request(
@@ -185,10 +200,10 @@ class NatsConnection:
         *,
         line: int | None = None,
     ) -> Msg:
-        """Send a request and return the one answer. Wait for it at most `wait_s` seconds.
+        """Send a request and return its answer. Wait for it at most `wait_s` seconds.
 
-        Raise Transient at once if there is no subscriber or the connection breaks. With `line`, the number of a
-        connection, send the request over that connection or not at all.
+        Raise Transient at once if there is no subscriber or the connection breaks. `line`: raise Transient, and send
+        nothing, if the current connection is not the one with this number.
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)
@@ -214,8 +229,10 @@ class NatsConnection:
 
     @asynccontextmanager
     async def _expecting(self, subject: str, wait_s: float) -> AsyncIterator[tuple[str, asyncio.Future[Any]]]:
-        """Yield the token of a new question and the future for its answer. It fails after `wait_s` seconds, and if the
-        connection breaks.
+        """Register a request for the `with` block.
+
+        Yield its token, the end of its reply subject, and the future of its answer. The future fails after `wait_s`
+        seconds, or when the connection breaks. `subject` is that of the request, empty for a PING.
         """
         self._tokens += 1
         token = format(self._tokens, "x")
@@ -231,7 +248,10 @@ class NatsConnection:
     async def send(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Publish a message without waiting for an answer. `reply`: the subject for answers."""
+        """Publish a message without waiting for an answer. `reply` is the subject to which a receiver may answer.
+
+        Raise Transient if the broker is away, or if too many bytes are still unsent.
+        """
         self._require_connected()
         if self._client.pending_data_size > self._settings.unsent_bytes:
             raise Transient("the broker reads more slowly than we write")
@@ -254,28 +274,31 @@ class NatsConnection:
 
     @property
     def max_payload(self) -> int:
-        """The most bytes of headers and data that the broker accepts in one message."""
+        """The largest number of bytes that the broker accepts in one message, headers included."""
         return self._client.max_payload
 
     # --- subscriptions ------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """Return a new unique subject, to which the broker sends what one subscriber asks for.
+        """Return a new unique subject, on which one subscriber receives answers.
 
-        Stored messages that arrive there keep their own subject.
+        It is the beginning of the reply subjects of pulls. Stored messages that a pull delivers keep their own subject.
         """
         return f"{self._inbox}.{secrets.token_hex(11)}"
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call `lost` each time the connection breaks, until `unwatch`."""
+        """Call `lost` each time the connection breaks, until `unwatch` is called with the same function."""
         self._watchers.add(lost)
 
     def unwatch(self, lost: Callable[[], None]) -> None:
-        """Stop calling `lost` when the connection breaks."""
+        """Stop calling `lost` when the connection breaks. Do nothing if it is not watched."""
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Call `receive` with each message of a subject until `unsubscribe`. The subscription survives reconnects."""
+        """Call `receive` with each message on `subject` until `unsubscribe`.
+
+        Return the subscription, which survives reconnects.
+        """
         if self._client.is_closed:
             raise self._away()
         try:
@@ -286,9 +309,9 @@ class NatsConnection:
             raise Permanent(f"cannot subscribe to {subject}: {error}") from error
 
     async def unsubscribe(self, subscription: Subscription, *, drain: bool = False) -> None:
-        """End a subscription. With `drain`, first receive what the server has already sent, for at most two seconds.
+        """End a subscription. Do nothing if the connection is closed.
 
-        Do nothing if the connection is closed.
+        With `drain`, first receive the messages that the server has already sent, for at most two seconds.
         """
         if self._client.is_closed:
             return
@@ -301,7 +324,7 @@ class NatsConnection:
             log.debug("unsubscribe.interrupted", subject=subscription.subject, error=str(error))
 
     async def close(self) -> None:
-        """Close the connection. Every open request fails."""
+        """Close the connection for good. Every open request raises Transient."""
         if not self._closing:
             self._closing = True
             self._break("the connection was closed")
@@ -328,7 +351,11 @@ class NatsConnection:
             self._refusal.set_result(self._last_error)
 
     def _denied(self, operation: str, subject: str) -> None:
-        """Fail the requests on the subject, which is in lower case, and log the denial at most once a minute."""
+        """Log that the server denied `operation` on `subject`, at most once a minute, and fail the open requests on it.
+
+        `operation` is "publish" or "subscription", and `subject` is in lower case, as in the server's message. If the
+        subscription to the inbox is denied, fail all open requests with Unusable, and all later calls.
+        """
         if operation == "subscription" and subject == f"{self._prefix}*".lower():
             self._unusable = f"the broker permits no answers to {self._name}: is nats_user that of another process?"
         for question in self._questions.values():

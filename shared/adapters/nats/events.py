@@ -1,7 +1,8 @@
-"""The stream of events on JetStream, bounded by age, size and count, and by a count per subject.
+"""The stream of events on JetStream. Its age, size and number of messages are bounded, also the number per subject.
 
 The first sequence of a new stream is the time in microseconds since 1970 (an exact integer in JavaScript until 2255).
-That is beyond any sequence of an earlier stream, so a position in a deleted stream lies before the new one.
+That is greater than any sequence of an earlier stream. So a position in a deleted stream comes before all events of the
+new one.
 """
 
 import base64
@@ -36,7 +37,7 @@ _TRIES: Final = 3
 
 
 def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
-    """Return JetStream's configuration of the stream of events, with `first` as its first sequence."""
+    """Return JetStream's configuration of the stream of events. `first` is the sequence of its first message."""
     return {
         "name": EVENTS,
         "subjects": [EVERY_EVENT],
@@ -55,7 +56,7 @@ def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
 
 
 class NatsEvents:
-    """The stream of events on NATS (`shared.ports.events.Events`).
+    """The stream of events on NATS: publishes events, looks them up and opens readers (`shared.ports.events.Events`).
 
     Every call takes at most `settings.answer_s` seconds.
     """

@@ -1,4 +1,4 @@
-"""The JetStream protocol: API calls, acknowledgements of publishes, delivery metadata, times and errors."""
+"""The JetStream protocol: API calls, answers to publishes, metadata of deliveries, times and errors."""
 
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,7 @@ _FULL: Final = ("maximum messages exceeded", "maximum bytes exceeded", _OCCUPIED
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """The NATS server's reason why a call to its JetStream API failed."""
+    """An error that the JetStream API returned: an HTTP-like code, JetStream's error code, and a description."""
 
     code: int = 500
     err_code: int = 0
@@ -35,12 +35,18 @@ class ApiError(msgspec.Struct, frozen=True):
 
     @property
     def occupied(self) -> bool:
-        """True if the subject has its maximum number of messages. (Code 10077 alone also means other failures.)"""
+        """True if the message was refused because its subject has its maximum number of messages.
+
+        The description is compared too, because the error code 10077 also means other failures.
+        """
         return self.err_code == _STORE_FAILED and self.description == _OCCUPIED
 
     @property
     def unstored(self) -> bool:
-        """True if the stream could not write the message, although it is within its bounds."""
+        """True if the stream could not write the message although none of its limits is reached.
+
+        The cause is, for example, a full disk.
+        """
         return self.err_code == _STORE_FAILED and self.description not in _FULL
 
 
@@ -53,10 +59,12 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 class MessageOrigin(NamedTuple):
-    """Where a delivered message comes from (stream, consumer, sequences), as its acknowledgement subject states it.
+    """The metadata of a delivered message: its consumer, delivery, sequences and times. `origin_of` reads it.
 
-    `consumer_sequence` counts that consumer's deliveries from 1 without a gap. `pending` is the number of messages that
-    it has still to deliver.
+    - `delivery`: how many times the message has been delivered, 1 for the first time.
+    - `sequence`: its sequence in the stream. `at_ns`: when it was stored (Unix ns).
+    - `consumer_sequence` counts the consumer's deliveries from 1 without a gap.
+    - `pending`: the number of messages that the consumer has still to deliver.
     """
 
     consumer: str
@@ -68,7 +76,7 @@ class MessageOrigin(NamedTuple):
 
 
 def origin_of(ack_subject: str) -> MessageOrigin:
-    """Return the origin that the acknowledgement subject of a delivered message states.
+    """Parse the acknowledgement subject of a delivered message. Raise ValueError if it is no such subject.
 
     Its form is `$JS.ACK.[domain.account.]stream.consumer.delivery.sequence.consumer sequence.time.pending[.random]`.
     """
@@ -81,7 +89,7 @@ def origin_of(ack_subject: str) -> MessageOrigin:
 
 
 def unix_ns(text: str) -> int:
-    """Return the Unix nanoseconds of an RFC 3339 time with up to nine fractional digits, exactly."""
+    """Convert an RFC 3339 time with up to nine fractional digits to Unix nanoseconds, without rounding."""
     end = 19
     fraction = 0
     if text[end : end + 1] == ".":
@@ -95,16 +103,18 @@ def unix_ns(text: str) -> int:
 
 
 def text_of(at_ns: int) -> str:
-    """Return the RFC 3339 time of Unix nanoseconds, exactly."""
+    """Convert Unix nanoseconds to an RFC 3339 time in UTC, without rounding."""
     seconds, fraction = divmod(at_ns, SECOND_NS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def failure(error: ApiError, what: str) -> Exception:
-    """Return the exception to raise for a server's error: Transient only if a retry may help.
+    """Return the exception to raise for a server's error. `what` names the failed call in the message.
 
-    Else it is Refused for a full stream, Unusable without JetStream, TooLarge or Permanent. `what` names the failed
-    call in the message.
+    - Refused: the stream or the storage is full.
+    - Unusable: JetStream is disabled.
+    - TooLarge, Permanent: a retry cannot help.
+    - Transient: a retry may help.
     """
     text = f"{what}: {error.description} ({error.err_code})"
     if error.err_code == _STORE_FAILED and error.description in _FULL:
@@ -125,9 +135,11 @@ def failure(error: ApiError, what: str) -> Exception:
 async def call(
     connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any] | ApiError:
-    """Call `verb` of the JetStream API with `body`.
+    """Call the JetStream API, and return the answer or the server's error.
 
-    Return the answer, or the server's error for the caller to handle.
+    `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. Raise Transient
+    if no answer comes within `wait_s` seconds. `line`: use only the connection with this number
+    (NatsConnection.request).
     """
     data = b"" if body is None else msgspec.json.encode(body)
     message = await connection.request(API + verb, data, wait_s, line=line)
@@ -140,7 +152,12 @@ async def call(
 async def demand(
     connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any]:
-    """Call `verb` of the JetStream API with `body`, and return the answer. Raise the exception for any error."""
+    """Call the JetStream API and return the answer. Raise the exception that `failure` returns for a server's error.
+
+    `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. Raise Transient
+    if no answer comes within `wait_s` seconds. `line`: use only the connection with this number
+    (NatsConnection.request).
+    """
     answer = await call(connection, verb, body, wait_s, line=line)
     if isinstance(answer, ApiError):
         raise failure(answer, verb)
@@ -150,9 +167,10 @@ async def demand(
 async def store(
     connection: NatsConnection, subject: str, data: bytes, wait_s: float, headers: dict[str, str] | None = None
 ) -> int | ApiError:
-    """Publish a message to a stream and wait until it is stored.
+    """Publish a message on a subject of a stream, and wait until it is stored.
 
-    Return its sequence, or the server's error for the caller to handle.
+    Return its sequence or the server's error. Raise Transient if the server does not answer within `wait_s` seconds.
+    The message may have been stored then.
     """
     message = await connection.request(subject, data, wait_s, headers)
     try:

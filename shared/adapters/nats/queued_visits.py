@@ -1,4 +1,4 @@
-"""Lists and reads the shards in the pools' queues, without taking them."""
+"""Lists and reads the URL shards in the queues of the pools, without delivering them to a worker."""
 
 import base64
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ _QUEUES: Final = subjects.visits_stream("")
 
 
 async def listed_visits(connection: NatsConnection, partition: Partition, wait_s: float) -> Sequence[QueuedVisit]:
-    """Return the places of a partition's queued shards in the queues of all pools (Broker.queued_visits).
+    """Return the places of a partition's queued URL shards, in the queues of all pools (Broker.queued_visits).
 
-    A stream that is deleted meanwhile has none.
+    A queue that is deleted during the call is left out.
     """
     every = subjects.visits_of(partition)
     listed: list[QueuedVisit] = []
@@ -36,9 +36,9 @@ async def listed_visits(connection: NatsConnection, partition: Partition, wait_s
 async def stored_visit(
     connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float
 ) -> StoredVisit | None:
-    """Return the shard that is queued at `place` now, or None (Broker.visit_at).
+    """Return the URL shard that is queued at `place` now, or None if there is none (Broker.visit_at).
 
-    It is read from the stream's leader, since a replica may be behind.
+    The stream's leader answers, because a replica may not have the newest messages yet.
     """
     verb = f"STREAM.MSG.GET.{subjects.visits_stream(place.pool)}"
     subject = subjects.visit(place.pool, partition, place.host_id, place.slot)
@@ -52,9 +52,10 @@ async def stored_visit(
 
 
 async def waits(connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float) -> bool:
-    """Return True if the shard that is queued at `place` was never delivered (Broker.visit_waits).
+    """Return True if a URL shard is queued at `place` and was never delivered to a worker (Broker.visit_waits).
 
-    First deliveries are in the order of the stream, so the consumer's last sequence decides.
+    The consumer delivers shards for the first time in the order of the stream. So a shard with a sequence above the
+    consumer's last one was never delivered.
     """
     stored = await stored_visit(connection, partition, place, wait_s)
     if stored is None:
@@ -65,7 +66,7 @@ async def waits(connection: NatsConnection, partition: Partition, place: QueuedV
 
 
 async def _streams(connection: NatsConnection, subject: str, wait_s: float) -> list[str]:
-    """Return the pools' streams that may have messages on `subject`. The server lists them in pages."""
+    """Return the names of all pools' streams that may have messages on `subject`, which may be a pattern."""
     names: list[str] = []
     while True:
         answer = await demand(connection, "STREAM.NAMES", {"subject": subject, "offset": len(names)}, wait_s)

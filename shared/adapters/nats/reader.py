@@ -1,8 +1,9 @@
-"""Reads a stream in order, by an ephemeral pull consumer. If it is lost, the reader creates it again at its position.
+"""Reads a stream in order with an ephemeral pull consumer, and creates the consumer again if it is lost.
 
-The caller owns the position. The consumer is only a cursor on the server, acknowledges nothing, and is in memory. So
-its loss (reconnect, restart, failover, idleness) costs two calls. Consumer sequences count deliveries without a gap. If
-one is skipped, messages were lost in transit, and the reader creates a new consumer after the last one that it kept.
+The caller stores the position. The consumer is only a cursor in the server's memory, and acknowledges nothing. If it is
+lost (reconnect, restart, failover, idleness), two calls create it again at the reader's position. The consumer counts
+its deliveries without a gap. If a number is skipped, messages were lost on the way. The reader then creates a new
+consumer after the last message that it received.
 """
 
 import asyncio
@@ -53,17 +54,17 @@ _BATCH_COMPLETED: Final = "batch completed"
 
 
 async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -> StreamState:
-    """Return the creation time and the last sequence of a stream, as the stream's leader has them."""
+    """Return the creation time and the last sequence of a stream. The stream's leader answers."""
     info = await demand(connection, f"STREAM.INFO.{stream}", None, wait_s)
     return StreamState(created_ns=unix_ns(info["created"]), last_sequence=int(info["state"]["last_seq"]))
 
 
 async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
-    """Return True if the stream is the one in which the message at `sequence` was stored at `at_ns` (Unix nanoseconds).
+    """Return True if `stream` is still the one that stored a message at `sequence` at the time `at_ns` (Unix ns).
 
-    It is another one if the message at that sequence has another time. It was restored shorter if a later message has
-    an earlier sequence, because new messages took the sequences of old ones. To find such a message, create a consumer
-    that begins at a time. The server then finds the place, even if the messages around it were purged.
+    The stream is another one if the message at `sequence` has another time. The stream was restored to an earlier state
+    if a message with a lower sequence was stored after `at_ns`. To find such a message, this creates a consumer that
+    begins at a time. That also works if the messages around it were purged.
     """
     answer = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
     if isinstance(answer, ApiError):
@@ -84,9 +85,9 @@ async def continues(connection: NatsConnection, stream: str, sequence: int, at_n
 
 
 class StreamReader:
-    """Reads messages of one stream in order (`ReportReader`, `EventReader`).
+    """Reads the messages of one stream in order (`ReportReader`, `EventReader`).
 
-    One pull is open at a time, so it holds at most one batch or `read_bytes`.
+    Only one pull is open at any time. So the reader keeps at most one batch, or `read_bytes` bytes, in memory.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class StreamReader:
         deliver_policy: Literal["by_start_sequence", "last_per_subject"] = "by_start_sequence",
         at_ns: int | None = None,
     ) -> None:
-        """Create a reader of one or more `subjects` of the stream, which must not overlap. `open` must follow.
+        """Create a reader of the messages on `subjects` after sequence `after`. Call `open` before reading.
 
-        It reads the messages after sequence `after`. `at_ns`: when the message at `after` was stored. If it is given,
-        the stream is compared with the position each time a cursor is created, before a message is read from it.
+        - `subjects`: subjects or patterns of the stream that do not overlap.
+        - `deliver_policy`: "last_per_subject" reads only the newest message of each subject, and ignores `after`.
+        - `at_ns`: when the message at `after` was stored (Unix ns). If it is given, each new cursor first checks that
+          the stream still has that message (`continues`).
         """
         self._connection = connection
         self._stream = stream
@@ -130,9 +133,9 @@ class StreamReader:
         self._closed = False
 
     async def open(self) -> None:
-        """Create the cursor, a consumer on the server at the reader's position.
+        """Create the reader's cursor, a consumer on the server.
 
-        Raise StreamReplaced (Transient) if the stream was replaced since the position was stored.
+        Raise StreamReplaced (a Transient) if the stream does not continue the one in which the position was stored.
         """
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
         self._connection.watch(self._disconnected)
@@ -151,10 +154,10 @@ class StreamReader:
         return [kept.popleft() for _ in range(min(max_count, len(kept)))]
 
     async def purge(self, through: int) -> bool:
-        """Purge the messages up to sequence `through` (ReportReader.purge).
+        """Delete the messages of the reader's subjects up to and including sequence `through` (ReportReader.purge).
 
-        Return False, and purge nothing, if the stream must first be compared with the position. The request uses the
-        connection on which the stream was compared: a server that returns with another store has another connection.
+        Return True if they are deleted. Return False, and delete nothing, if the reader has no cursor now, or the
+        connection has changed since it was created. The stream may then be another one, and the next read checks it.
         """
         if self._consumer is None or self._line != self._connection.line:
             return False
@@ -166,7 +169,10 @@ class StreamReader:
         return True
 
     async def close(self) -> None:
-        """Delete the cursor on the server. If that fails, the broker deletes it after `reader_idle_s` seconds."""
+        """Delete the cursor on the server.
+
+        If that fails, the server deletes it after `reader_idle_s` seconds without a pull.
+        """
         self._closed = True
         consumer = self._consumer
         self._lose("closed")
@@ -203,7 +209,10 @@ class StreamReader:
                 self._lose("the broker went silent")
 
     async def _await_rest(self, max_count: int) -> None:
-        """Wait until the messages that the broker has begun to send have arrived."""
+        """Wait until `max_count` messages have arrived or the pull has delivered all stored ones.
+
+        Return early if none arrives for _REST_S seconds.
+        """
         while self._pending > 0 and self._left > 0 and self._consumer is not None and len(self._kept) < max_count:
             if not await self._wait(_REST_S):
                 return
@@ -218,7 +227,11 @@ class StreamReader:
         return True
 
     async def _place(self) -> None:
-        """Create a consumer after the position, and then check the stream. A consumer ends with its stream."""
+        """Create a consumer at the reader's position, and check that the stream is still the same one.
+
+        The check comes second, because a consumer is deleted together with its stream. Raise StreamReplaced if the
+        stream is another one or came back shorter.
+        """
         name = f"reader-{secrets.token_hex(8)}"
         verb = f"CONSUMER.CREATE.{self._stream}.{name}"
         if len(self._subjects) == 1:  # With several, the server accepts none of them in the call's own subject.
@@ -292,7 +305,10 @@ class StreamReader:
             raise
 
     async def _received(self, message: Msg) -> None:
-        """Receive a message under its own subject, or the server's status under the inbox of its pull."""
+        """Keep a message that a pull delivered, or process the status with which the server ends or continues a pull.
+
+        A message has its own subject. A status has the reply subject of the pull.
+        """
         self._last_at = asyncio.get_running_loop().time()
         status = status_of(message)
         if status is not None:

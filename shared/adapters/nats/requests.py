@@ -1,4 +1,4 @@
-"""Messages that are not stored: requests to owners, and status for subscribers."""
+"""Messages that are not stored: requests to owners and their answers, and status messages for subscribers."""
 
 import asyncio
 from collections import deque
@@ -23,9 +23,10 @@ _KEPT: Final = 1_024
 async def answering(
     connection: NatsConnection, subject: str, reply: Callable[[bytes], Awaitable[bytes | None]]
 ) -> AsyncIterator[None]:
-    """Answer the requests on a subject while the `with` block runs, several at a time.
+    """Answer the requests on `subject` during the `with` block, several at the same time.
 
-    `reply` returns the answer or None. While 4,096 requests are open, further ones get no answer.
+    `reply` returns the answer for the bytes of a request, or None to send none. While 4,096 requests are open, further
+    ones get no answer.
     """
     open_questions: set[asyncio.Task[None]] = set()
 
@@ -63,9 +64,9 @@ async def _answer(connection: NatsConnection, reply: Callable[[bytes], Awaitable
 async def _subscribed(
     connection: NatsConnection, subject: str, receive: Callable[[Msg], Awaitable[None]]
 ) -> Subscription:
-    """Subscribe, and wait until the server has the subscription. If the broker is away, that happens at the reconnect.
+    """Subscribe, and wait until the server has processed the subscription. No message sent afterwards is missed.
 
-    So no message that is sent after this call is missed.
+    If the broker is away, return at once. The subscription then begins at the reconnect.
     """
     subscription = await connection.subscribe(subject, receive)
     try:
@@ -79,7 +80,7 @@ async def _subscribed(
 
 
 class _Received:
-    """The received messages, oldest first. Above the limit the oldest are dropped."""
+    """An iterator over received messages, oldest first. If more than 1,024 are unread, it drops the oldest."""
 
     def __init__(self) -> None:
         self._kept: deque[bytes] = deque(maxlen=_KEPT)
@@ -101,9 +102,9 @@ class _Received:
 
 @asynccontextmanager
 async def listening(connection: NatsConnection, subject: str) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Return an iterator over the messages of a subject, for the `with` block.
+    """Subscribe to `subject` for the `with` block, whose value iterates over the received messages.
 
-    It keeps the newest 1,024 unread ones.
+    It keeps the newest 1,024 unread messages.
     """
     received = _Received()
     subscription = await _subscribed(connection, subject, received.receive)

@@ -1,4 +1,7 @@
-"""Runs the bundled nats-server as a child process, for one machine: loopback only, random passwords, its own folder."""
+"""Runs the bundled nats-server as a child process.
+
+It listens only on loopback, with random passwords and its own folder.
+"""
 
 import asyncio
 import json
@@ -37,7 +40,7 @@ _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "o
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the bundled nats-server listens (URL and port), and the logins of its users by their names."""
+    """The URL and port at which the bundled nats-server listens, and the logins of its users by user name."""
 
     url: str
     port: int
@@ -45,16 +48,20 @@ class Endpoint:
 
     @property
     def master(self) -> NatsLogin:
-        """The login of masters, and of all other processes but workers."""
+        """The login of masters, and of all other processes except workers."""
         return self.logins[MASTER]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of the bundled nats-server. `port` -1 means any free port. `workers` are its users besides MASTER.
+    """The settings of the bundled nats-server.
 
-    With `sync_always`, every message is flushed to the disk before it is acknowledged, so that it survives power loss,
-    at a tenth of the rate. Without it, acknowledged messages survive any death of processes.
+    - `port`: -1 means any free port.
+    - `max_payload`: the largest message in bytes. `max_store`: the size of its storage in bytes.
+    - `sync_always`: flush every message to the disk before it is acknowledged. Then it survives power loss, at a tenth
+      of the rate. Otherwise acknowledged messages only survive the death of processes.
+    - `start_s`, `stop_s`: the seconds to wait for its start and its end.
+    - `workers`: its users for workers, besides the user MASTER.
     """
 
     port: int = -1
@@ -67,7 +74,10 @@ class ServerSettings:
 
 
 def find_executable() -> Path:
-    """Return the path of nats-server from its wheel, or else from the PATH. Raise Unusable if there is none."""
+    """Return the path of nats-server, from its installed package or else from the PATH.
+
+    Raise Unusable if there is none.
+    """
     candidates = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -85,9 +95,10 @@ def find_executable() -> Path:
 
 
 class EmbeddedServer(BundledServer):
-    """The bundled nats-server, with all its files in `folder`.
+    """The bundled nats-server as a child process, with all its files in `folder`.
 
-    They are `store/`, `nats.conf` (mode 0600: it holds the passwords), `nats.log` and `nats.pid`.
+    The files are `store/`, `nats.conf` (only this user may read it, because it contains passwords), `nats.log` and
+    `nats.pid`.
     """
 
     def __init__(self, folder: Path, settings: ServerSettings | None = None, *, inherit: tuple[int, ...] = ()) -> None:
@@ -100,8 +111,9 @@ class EmbeddedServer(BundledServer):
     async def start(self) -> Endpoint:
         """Start the server. Return its endpoint once it accepts connections and has recovered its streams.
 
-        A later start uses the same port and passwords, so that clients reconnect. Raise Unusable with the last lines of
-        its log if it does not start, and Transient if a signal killed it meanwhile.
+        A later start of this object uses the same port and passwords, so that clients can reconnect. Raise Unusable
+        with the last lines of its log if it does not start in time. Raise Transient if a signal killed it during the
+        start.
         """
         executable = find_executable()
         deadline = time.monotonic() + self._settings.start_s
@@ -127,14 +139,14 @@ class EmbeddedServer(BundledServer):
         return Endpoint(f"nats://127.0.0.1:{port}", port, logins)
 
     async def restart(self) -> Endpoint:
-        """Start the server again on the same port, whether it runs, crashed or was killed. Return its endpoint."""
+        """Stop the server if it runs, and start it on the same port. Return its endpoint. Errors: see `start`."""
         await self.stop()
         return await self.start()
 
     def storage_failure(self) -> str | None:
-        """Return the last log line since the start about writes that failed for good, or None.
+        """Return the last log line since the start that reports a failed write to the storage, or None.
 
-        The cause is usually a full disk. The server then keeps running, but does not answer publishes to the stream
+        The cause is usually a full disk. The server then keeps running, but does not answer publishes to that stream
         until it is restarted.
         """
         lines = self.log_tail(lines=200).splitlines()
@@ -147,7 +159,10 @@ class EmbeddedServer(BundledServer):
         self._spawn([os.fspath(executable), "--config", os.fspath(config)])
 
     async def _await_port(self, deadline: float) -> int | None:
-        """Return the server's port, or None if the server ended or did not listen in time."""
+        """Wait until the server listens, and return its port.
+
+        Return None if it ends or `deadline` (time.monotonic) passes.
+        """
         while not self._ended():  # Check this first: the file of a killed server is stale.
             for file in self._ports_dir.glob("*.ports"):
                 port = _port_in(file)
@@ -189,14 +204,14 @@ class EmbeddedServer(BundledServer):
         return path
 
     def _adopt_streams(self) -> None:
-        """Move the streams of a folder from before there were accounts into the account of the masters."""
+        """Move streams that an earlier release stored outside of any account into the masters' account."""
         accounts = self._store / "jetstream"
         before, now = accounts / _DEFAULT_ACCOUNT, accounts / MASTERS
         if before.is_dir() and not now.exists():
             before.rename(now)
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the last lines of the server's log, for a message to the user."""
+        """Return the last `lines` lines of the server's output and of its log, for a message to the user."""
         return "\n".join([*last_lines(self.output, lines), *last_lines(self._log_file, lines)])
 
     @property
@@ -213,7 +228,7 @@ class EmbeddedServer(BundledServer):
 
 
 def _port_in(file: Path) -> int | None:
-    """Return the port from a ports file, or None while the file is being written."""
+    """Return the port from a ports file of the server, or None if the file is not complete yet."""
     try:
         urls = json.loads(file.read_text("utf-8")).get("nats") or []
     except (ValueError, OSError):
@@ -222,9 +237,9 @@ def _port_in(file: Path) -> int | None:
 
 
 def master_login(config: Path) -> NatsLogin:
-    """Return the login of masters that a bundled nats-server's configuration contains.
+    """Return the masters' login from `config`, the configuration file of a bundled nats-server.
 
-    Raise OSError, ValueError, LookupError or TypeError if the file cannot be read.
+    Raise OSError, ValueError, LookupError or TypeError if the file cannot be read or contains none.
     """
     users = json.loads(config.read_bytes())["accounts"][MASTERS]["users"]
     passwords = {user["user"]: user["password"] for user in users}

@@ -1,4 +1,4 @@
-"""The settings of the NATS adapter: bounds of the streams and time limits of the connection."""
+"""The settings of the NATS adapter: login, bounds of the streams, and time limits of the connection."""
 
 from dataclasses import dataclass, field
 
@@ -11,9 +11,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NatsLogin:
-    """What a process proves its identity by: a user and password, or a token.
+    """The login of a process at NATS: a user and password, or a token.
 
-    Without either, it is a client certificate, or what the URL contains.
+    If all are None, a client certificate or the URL identifies the process.
     """
 
     user: str | None = None
@@ -22,15 +22,15 @@ class NatsLogin:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which a master or worker gets this login."""
+        """The environment variables (`ORB_NATS_...`) that pass this login to a master or worker, by name."""
         values = {"NATS_USER": self.user, "NATS_PASSWORD": self.password, "NATS_TOKEN": self.token}
         return {f"{PREFIX}{name}": value for name, value in values.items() if value is not None}
 
 
 def login_of(settings: ClusterMasterSettings | MasterSettings | WorkerSettings) -> NatsLogin:
-    """Return the user and password, or the token, in the settings of a master or worker.
+    """Return the login from the settings of a master or worker.
 
-    Raise Unusable if a user has no password, a password has no user, or there is a token, too.
+    Raise Unusable if only one of user and password is set, or both a user and a token.
     """
     user, password = settings.nats_user, settings.nats_password
     if (user is None) != (password is None):
@@ -42,19 +42,25 @@ def login_of(settings: ClusterMasterSettings | MasterSettings | WorkerSettings) 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Settings of the streams in NATS, and time limits of the client.
+    """The settings of the streams in NATS, and the time limits of the connection.
 
-    Durations are in seconds. Sizes are in bytes, -1 means unbounded.
+    Durations are in seconds. Sizes are in bytes, and -1 means unbounded.
 
-    - `replicas`: 1 on a single server and 3 in a cluster. A stream with more keeps them.
-    - `ack_wait_s`: how long a delivered shard may go without a sign of work before it is delivered again.
-    - `max_ack_pending`: must exceed the visits of all workers of a pool together.
-    - `max_waiting`: must exceed the open pulls of all workers of a pool together.
-    - `reports_per_subject`: bounds each partition's backlog, and must be positive. Above it a producer is refused and
-      keeps its reports.
-    - `items_age_s`, `items_bytes`: bound the items in the stream. The oldest are deleted first.
-    - `events_per_subject`: bounds, for example, the progress events of one crawl, so that they do not displace others.
-    - `read_bytes`: bounds the memory of a report reader. One message of the broker's maximum size always fits.
+    - `replicas`: the number of servers that keep each stream, 1 on a single server. A stream that has more keeps them.
+    - `ack_wait_s`: a delivered shard is delivered again if its worker sends nothing about it for so long.
+    - `max_ack_pending`: must exceed the number of visits of all workers of a pool together.
+    - `max_waiting`: must exceed the number of open pulls of all workers of a pool together.
+    - `reports_per_subject`: the number of stored reports of one kind for a partition. It must be positive. At this
+      number a publish is refused, and the worker keeps its report.
+    - `robots_ttl_s`: how long robots.txt records are kept.
+    - `items_age_s`, `items_bytes`, `events_age_s`, `events_bytes`, `events_count`: bounds of the streams of items and
+      of events. The oldest messages are deleted first.
+    - `events_per_subject`: a bound that keeps, for example, the progress events of one crawl from displacing other
+      events.
+    - `reader_idle_s`: the server deletes a reader's cursor that is not used for so long.
+    - `read_bytes`: the memory of a reader. One message of the broker's maximum size always fits.
+    - `answer_s`, `connect_s`: how long a call, or connecting, may take. `reconnect_s`: the pause between attempts.
+    - `unsent_bytes`: the number of unsent bytes at which a publish is refused.
     """
 
     replicas: int = 1
@@ -81,7 +87,7 @@ class StreamSettings:
 
 
 def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
-    """Return the settings of the streams, taken from those of a master in a cluster."""
+    """Return the stream settings of a cluster from the settings of a master."""
     return StreamSettings(
         replicas=settings.nats_replicas,
         ack_wait_s=settings.ack_wait_s,
@@ -98,9 +104,9 @@ def streams_of(settings: ClusterMasterSettings) -> StreamSettings:
 
 
 def nats_tls_of(settings: ClusterMasterSettings | WorkerSettings) -> TlsSettings | None:
-    """Return the TLS files for NATS of a master or worker in a cluster.
+    """Return the TLS files for connecting to NATS, from the settings of a master or worker.
 
-    Return None if TLS is not configured, and in a local crawl, whose broker is on the loopback.
+    Return None if TLS is not configured, and for a local crawl, whose broker is on the loopback.
     """
     if isinstance(settings, ClusterMasterSettings | ClusterWorkerSettings):
         return tls_files(settings.nats_ca, settings.nats_cert, settings.nats_key)

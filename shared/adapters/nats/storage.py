@@ -1,6 +1,6 @@
-"""How full the storage of JetStream is, and whether it stores at all.
+"""How full the storage of JetStream is, and whether it stores messages at all.
 
-The server reports neither its own storage limit nor the state of its disk to clients.
+The server tells clients neither its storage limit nor the state of its disk.
 """
 
 from typing import Any, Final
@@ -14,10 +14,10 @@ _OURS: Final = (subjects.REPORTS, subjects.visits_stream(""))
 
 
 async def fullest(connection: NatsConnection, wait_s: float) -> FillLevel | None:
-    """Return the fill level of the fullest among the NATS account and the crawler's streams, None if none is bounded.
+    """Return the fill level of the fullest storage bound in NATS, or None if nothing has a bound.
 
-    Bounds are in bytes. Streams that drop their oldest messages at the bound are ignored: they are full most of the
-    time.
+    The bounds are those of the NATS account and of each of the crawler's streams, in bytes. Streams that delete their
+    oldest messages at their bound are ignored, because they are normally full.
     """
     account = await demand(connection, "INFO", None, wait_s)
     levels = [FillLevel(int(account["storage"]), int(account["limits"]["max_storage"]))]
@@ -50,10 +50,10 @@ probe."""
 
 
 class StorageHealth:
-    """Which streams store nothing, by the results of publishes. The first word of a subject identifies its stream.
+    """Detects streams that store nothing, from the results of publishes.
 
-    Times are monotonic seconds. After a write fails on a full disk, a nats-server does not answer publishes until it is
-    restarted.
+    The first word of a subject identifies its stream. Times are monotonic seconds. After a failed write, for example on
+    a full disk, a nats-server does not answer publishes until it is restarted.
     """
 
     def __init__(self) -> None:
@@ -63,19 +63,23 @@ class StorageHealth:
         return f"<StorageHealth failing={','.join(self._failing)}>"
 
     def stored(self, subject: str) -> None:
-        """Record that the stream of `subject` answered a publish, even with a refusal."""
+        """Record that the stream of `subject` works: it answered a publish, even if by a refusal."""
         self._failing.pop(subject.partition(".")[0], None)
 
     def failed(self, subject: str, now: float) -> None:
-        """Record that a publish to `subject` got no answer, or that the stream could not store it."""
+        """Record that a publish to `subject` failed at `now`: it got no answer, or the stream could not write it."""
         word = subject.partition(".")[0]
         first, _ = self._failing.get(word, (now, now))
         self._failing[word] = (first, now)
 
     def away(self) -> None:
-        """Forget earlier failures of publishes: the broker is not connected, or may be another one."""
+        """Forget all failures, because the connection is lost and the next server may be another one."""
         self._failing.clear()
 
     def refuses(self, now: float) -> bool:
-        """Return True if a stream stores nothing: publishes to it failed for SILENT_S, and within the last TRIED_S."""
+        """Return True if a stream stores nothing at the time `now`.
+
+        Publishes to it have failed for SILENT_S seconds or longer, and the last failure is less than TRIED_S seconds
+        old.
+        """
         return any(last - first >= SILENT_S and now - last < TRIED_S for first, last in self._failing.values())

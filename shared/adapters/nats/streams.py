@@ -1,8 +1,8 @@
-"""Creates and updates the streams, consumers and the key-value bucket that the crawler needs, without loss of messages.
+"""Creates and updates the crawler's streams, consumers and key-value bucket without losing messages.
 
-A declaration is a dictionary in the form of JetStream's configuration. Each has a number in its metadata
-(`DECLARATION`). A declaration of a later release is not changed: a master of the earlier release that starts during an
-upgrade of the cluster must not revert it.
+A declaration is a dictionary in the form of JetStream's configuration. Its metadata contain the number `DECLARATION` of
+the release that made it. If a stream has a declaration of a later release, it is not changed. Otherwise a master of the
+earlier release that starts during an upgrade would revert the later one.
 """
 
 from typing import Any, Final
@@ -38,9 +38,9 @@ _DECLARED_BY: Final = "orb_declaration"
 
 
 def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
-    """Return the declaration of a pool's queue of shards, a work queue.
+    """Return the declaration of a pool's queue of URL shards. It is a work queue with one message per subject.
 
-    A subject has one message, and refuses another while that is queued or in flight.
+    While the message of a subject is queued or delivered, the stream refuses another one on that subject.
     """
     return {
         "name": subjects.visits_stream(pool),
@@ -60,7 +60,7 @@ def visits_stream(pool: str, settings: StreamSettings) -> dict[str, Any]:
 def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
     """Return the declaration of the durable consumer that all workers of a pool share.
 
-    The owner, not the broker, counts attempts.
+    It delivers a shard any number of times. The owner counts attempts, not the broker.
     """
     return {
         "name": VISITS_CONSUMER,
@@ -76,9 +76,9 @@ def visits_consumer(settings: StreamSettings) -> dict[str, Any]:
 
 
 def reports_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Return the declaration of the stream of all reports, bounded per subject.
+    """Return the declaration of the stream of all reports and commands. The number of messages per subject is bounded.
 
-    Owners read it by position and purge what they have committed.
+    Owners read it from a stored position, and purge what they have applied.
     """
     return {
         "name": subjects.REPORTS,
@@ -98,9 +98,9 @@ def reports_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 def robots_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Return the declaration of the key-value bucket of robots.txt answers.
+    """Return the declaration of the key-value bucket for robots.txt files.
 
-    It is a cache, so the oldest are dropped when it is full.
+    It is a cache: when it is full, the oldest records are deleted.
     """
     return {
         "name": ROBOTS_STREAM,
@@ -120,9 +120,9 @@ def robots_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 def items_stream(settings: StreamSettings) -> dict[str, Any]:
-    """Return the declaration of the stream of all crawls' items, for users' own consumers.
+    """Return the declaration of the stream of all crawls' items, which users' own consumers may read.
 
-    The oldest are dropped by age and by bytes.
+    Its age and size are bounded, and the oldest messages are deleted first.
     """
     return {
         "name": ITEMS,
@@ -142,9 +142,9 @@ def items_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 async def declare(connection: NatsConnection, pools: list[str], settings: StreamSettings) -> None:
-    """Create or update all streams, consumers and the bucket, with one queue for each of `pools`.
+    """Create or update all streams, their consumers and the bucket, with one queue for each of `pools`.
 
-    Raise Permanent if the server cannot, or only by dropping messages.
+    Raise Permanent if the server refuses a declaration, or could apply it only by deleting messages.
     """
     await _declare_stream(connection, reports_stream(settings), settings.answer_s)
     await _declare_stream(connection, robots_stream(settings), settings.answer_s)
@@ -156,14 +156,15 @@ async def declare(connection: NatsConnection, pools: list[str], settings: Stream
 
 
 def signed(declared: dict[str, Any]) -> dict[str, Any]:
-    """Return the declaration with DECLARATION, its number, in the metadata."""
+    """Return the declaration with this release's number (DECLARATION) in its metadata."""
     return {**declared, "metadata": {_DECLARED_BY: str(DECLARATION)}}
 
 
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Return True if the existing configuration `current` needs no change: it matches, or a later release declared it.
+    """Return True if the existing configuration `current` needs no change to match `declared`.
 
-    `declared` has its number in the metadata (`signed`). Fields that the server adds to `current` are ignored.
+    That is so if all declared fields are equal and the number is the same, or if a later release declared it.
+    `declared` has a number in its metadata (`signed`). Other fields of `current` are ignored.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:
@@ -196,10 +197,10 @@ async def _declare_stream(connection: NatsConnection, unsigned: dict[str, Any], 
 
 
 def merged(current: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration to set for an existing stream: `declared` on top of `current`.
+    """Return the new configuration of an existing stream: `current` with the fields of `declared` replaced.
 
-    Settings that are not declared stay as the operators set them (compression, placement, a description). The number of
-    replicas never decreases, so that a master that is not configured for a cluster deletes no copies.
+    Settings that are not declared stay as operators set them (compression, placement, a description). The number of
+    replicas is never reduced. Otherwise a master without settings for a cluster would delete copies.
     """
     replicas = max(declared["num_replicas"], int(current.get("num_replicas", 1)))
     metadata = {**(current.get("metadata") or {}), **declared["metadata"]}
@@ -207,7 +208,11 @@ def merged(current: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_loss(info: dict[str, Any], declared: dict[str, Any]) -> None:
-    """Raise Permanent if a lower bound would delete messages, which a server does whatever the discard policy."""
+    """Raise Permanent if applying `declared` to a stream would delete messages, because a bound is too low for them.
+
+    A server deletes messages at such a change even if the stream's discard policy is "new". `info` describes the
+    stream.
+    """
     name = declared["name"]
     state, current = info["state"], info["config"]
     if 0 < declared["max_bytes"] < state["bytes"]:
@@ -236,7 +241,10 @@ async def _declare_consumer(connection: NatsConnection, stream: str, unsigned: d
 
 
 def _keeping_waiting(stream: str, declared: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return the declaration of a consumer with its current `max_waiting`, because a server refuses to change that."""
+    """Return the declaration of a consumer with its present `max_waiting`, which a server refuses to change.
+
+    Log a warning if the declared value is another one.
+    """
     kept = current.get("max_waiting", declared["max_waiting"])
     if kept != declared["max_waiting"]:
         log.warning("consumer_change.skipped", stream=stream, max_waiting=kept, requested=declared["max_waiting"])

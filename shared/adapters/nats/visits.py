@@ -1,8 +1,9 @@
-"""Pulls shards from a pool's queue, and acknowledges them.
+"""Pulls URL shards from a pool's queue, and acknowledges them.
 
-One pull request is open at a time. It ends with the wait of the call that made it. If it returned only a part, it stays
-open during the next calls until then. A shard that arrives while no caller waits is kept for the next call, and handed
-back on close. So no shard stays unseen in a client until the broker delivers it again, unless the process dies.
+One pull request is open at any time. It ends when the wait of its call is over. If that call returns early with fewer
+shards than requested, the pull stays open during the next calls until then. A shard that arrives between calls is kept
+for the next call, and handed back on close. So no shard stays unnoticed in a client until the broker delivers it again,
+unless the process dies.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ _BATCH_COMPLETED: Final = "batch completed"
 
 
 class NatsVisit:
-    """A shard that NATS delivered to this process (`shared.ports.broker.VisitMessage`).
+    """A URL shard that NATS delivered to this process (`shared.ports.broker.VisitMessage`).
 
     `ack` and `nak` raise Transient if the broker did not confirm, and may be repeated. A broker that was killed may
     have lost the record of this delivery. Then it never confirms, and delivers the shard again as a first delivery.
@@ -67,7 +68,7 @@ class NatsVisit:
 
 
 class VisitQueue:
-    """Pulls shards from one pool's queue, for one caller at a time."""
+    """Pulls URL shards from one pool's queue. Calls of `pull` must not overlap."""
 
     def __init__(self, connection: NatsConnection, pool: str, settings: StreamSettings) -> None:
         self._connection = connection
@@ -86,7 +87,10 @@ class VisitQueue:
         self._closed = False
 
     async def pull(self, max_count: int, wait_s: float) -> Sequence[NatsVisit]:
-        """Return up to `max_count` shards. Wait up to `wait_s` seconds for the first one only (Broker.pull_visits)."""
+        """Return up to `max_count` URL shards. Wait up to `wait_s` seconds for the first; return none if none came.
+
+        Raise Transient if the queue is closed or the broker ended the pull with an error (Broker.pull_visits).
+        """
         loop = asyncio.get_running_loop()
         if self._closed:
             raise Transient(f"the queue of pool {self._pool} is closed")
@@ -115,7 +119,7 @@ class VisitQueue:
         return [self._ready.popleft() for _ in range(min(max_count, len(self._ready)))]
 
     async def close(self) -> None:
-        """Stop the open pull and hand back the shards that no caller took."""
+        """End the subscription, and return to the broker the shards that arrived but were not returned by `pull`."""
         self._closed = True
         self._connection.unwatch(self._disconnected)
         if self._subscription is not None:
@@ -138,7 +142,10 @@ class VisitQueue:
         self._left, self._until = batch, asyncio.get_running_loop().time() + wait_s
 
     async def _received(self, message: Msg) -> None:
-        """Receive a shard under its own subject, or the server's status under the inbox of its pull."""
+        """Keep a shard that a pull delivered, or process the status with which the server ended a pull.
+
+        A shard has its own subject. A status has the reply subject of the pull.
+        """
         status = status_of(message)
         if status is None:
             origin = origin_of(message.reply)
@@ -153,7 +160,7 @@ class VisitQueue:
         self._changed.set()
 
     def _complain(self) -> None:
-        """Raise Transient if the broker ended a pull for another reason than time: the queue is missing or moving."""
+        """Raise Transient if the broker ended a pull before its time, for example because the queue does not exist."""
         problem, self._problem = self._problem, None
         if problem is not None:
             raise Transient(f"cannot pull from the queue of pool {self._pool}: {problem}", retry_in=0.5)
@@ -164,7 +171,10 @@ class VisitQueue:
         self._changed.set()
 
     def _drop_stale(self, now: float) -> None:
-        """Forget a pull whose end was not received, and shards so old that the broker will deliver them again soon."""
+        """Forget a pull whose end was not received, an earlier problem, and shards that were kept for too long.
+
+        A kept shard is dropped after half of `ack_wait_s`, because the broker will soon deliver it again.
+        """
         if now > self._until + _FORGET_S:
             self._left = 0
         while self._ready and now - self._ready[0].arrived > self._settings.ack_wait_s / 2:
