@@ -1,1 +1,1 @@
-"""Adapters for a single machine: coordination in one process, specs in files, clocks, addresses, disks and memory."""
+"""Adapters for a single machine: specs in files, the public suffix list, clocks, addresses, disks and memory."""

@@ -1,4 +1,4 @@
-"""The network addresses of this machine, by each of which others reach a server that listens on all of them."""
+"""The network addresses of this machine, at which others can reach a server that listens on all interfaces."""
 
 import array
 import fcntl
@@ -21,9 +21,10 @@ _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def listening_endpoints(bound: str) -> tuple[str, ...]:
-    """Return every `host:port` by which other machines may name a server that listens on the endpoint `bound`.
+    """Return every `host:port` at which other machines can reach a server that listens on the endpoint `bound`.
 
-    A server on an unspecified address (`0.0.0.0:8081`) has one for each address of this machine.
+    If `bound` has an unspecified address (such as `0.0.0.0:8081`), the result has `0.0.0.0` and all addresses of this
+    machine except loopback. Otherwise it has only `bound`.
     """
     host, port = split_endpoint(bound)
     if port is None or host not in ("0.0.0.0", "::", ""):
@@ -32,7 +33,10 @@ def listening_endpoints(bound: str) -> tuple[str, ...]:
 
 
 def _addresses() -> list[str]:
-    """Return this machine's addresses, without loopback."""
+    """Return the IPv4 and IPv6 addresses of this machine, without loopback.
+
+    Log a warning, and return none, if this fails.
+    """
     try:
         addresses = [*_ipv4(), *_ipv6()]
     except OSError as error:
@@ -42,7 +46,10 @@ def _addresses() -> list[str]:
 
 
 def _ipv4() -> list[str]:
-    """Read the addresses from the kernel (netdevice(7)): an array of ifreq structures, each with its at byte 20."""
+    """Return the IPv4 addresses of this machine's interfaces, as text, including loopback.
+
+    The kernel returns an array of ifreq structures (netdevice(7)), each with its address at byte 20.
+    """
     buffer = array.array("B", bytes(_RECORD_BYTES * _MAX_RECORDS))
     address, length = buffer.buffer_info()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:

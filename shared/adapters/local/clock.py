@@ -6,9 +6,9 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The clock of this machine (`shared.ports.clock.Clock`). It counts suspended time, if the system can.
+    """The clock of this machine (`shared.ports.clock.Clock`). Suspended time counts, if the system measures it.
 
-    So a grant expires while the machine of its holder is suspended.
+    So the grants of a worker expire while its machine is suspended.
     """
 
     def elapsed(self) -> float:

@@ -1,4 +1,7 @@
-"""Makes folders that only their user may read. A cluster's folder contains digests of keys, logs and crawled pages."""
+"""Creates folders that only their user may open.
+
+The folder of a cluster must be private, because it contains digests of keys, logs and crawled pages.
+"""
 
 import shlex
 from pathlib import Path
@@ -8,9 +11,9 @@ _OTHERS: Final = 0o077
 
 
 def make_private(path: Path) -> None:
-    """Create the folder, and its missing parents, so that only this user can open it.
+    """Create the folder, and its missing parents, with a mode that lets only this user open them.
 
-    Existing folders are not changed.
+    The modes of folders that exist are not changed.
     """
     for folder in reversed((path, *path.parents)):
         if not folder.exists():
@@ -18,5 +21,8 @@ def make_private(path: Path) -> None:
 
 
 def closing(path: Path) -> str | None:
-    """Return the shell command that closes a folder to other users of the machine, or None if it is closed already."""
+    """Return a shell command that makes the folder private, or None if other users cannot open it already.
+
+    The text is for a message to the user.
+    """
     return f"chmod 700 {shlex.quote(str(path))}" if path.stat().st_mode & _OTHERS else None

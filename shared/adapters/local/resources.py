@@ -1,4 +1,4 @@
-"""Gauges of disks and of this process's memory: functions that read their use and capacity from the system."""
+"""Gauges of disks and of this process's memory. A gauge is a function that returns how full a resource is."""
 
 import asyncio
 import ctypes
@@ -29,10 +29,10 @@ _V1_UNLIMITED: Final = 1 << 60
 
 
 def disk_of(path: Path) -> Gauge:
-    """Return a gauge of the disk that holds `path`, which need not exist yet.
+    """Return a gauge of the disk on which `path` is, or will be created.
 
-    It counts KEPT_BYTES of the disk as claimed, for what other programs write. The gauge raises Transient if it cannot
-    read the disk.
+    Of the disk, KEPT_BYTES are `claimed` for what other programs write, so they do not count as free. The gauge raises
+    Transient if the disk cannot be read.
     """
 
     def read() -> FillLevel:
@@ -54,9 +54,10 @@ def disk_of(path: Path) -> Gauge:
 
 
 def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
-    """Return a gauge of this process's memory against `ceiling` bytes (0 means `default_ceiling`).
+    """Return a gauge that compares this process's memory with `ceiling` bytes (0 means `default_ceiling`).
 
-    Near the limit it runs gc and malloc_trim first, at most every `relief_s` seconds.
+    Near the ceiling it first frees memory by gc and malloc_trim, at most once in `relief_s` seconds. It returns None if
+    the system does not report the memory.
     """
     max_bytes = ceiling or default_ceiling()
     relieved_at = float("-inf")
@@ -76,10 +77,10 @@ def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
 
 
 def default_ceiling(root: Path = Path("/")) -> int:
-    """Return how many bytes of memory a process may take by default.
+    """Return the number of bytes of memory that a process may use if no ceiling is configured.
 
-    It is OF_A_CGROUP of the cgroup's limit, if one is below the machine's memory, else OF_A_MACHINE of that memory.
-    `root` replaces `/` in paths.
+    It is the share OF_A_CGROUP of the cgroup's limit, if this is below the machine's memory, else the share
+    OF_A_MACHINE of the machine's memory. `root` replaces `/` in paths, for tests.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limit(root)
@@ -89,9 +90,9 @@ def default_ceiling(root: Path = Path("/")) -> int:
 
 
 def cgroup_limit(root: Path = Path("/")) -> int | None:
-    """Return the smallest memory limit in bytes of this process's cgroup and its parents, or None if there is none.
+    """Return the smallest memory limit in bytes of this process's cgroup and its parents, or None if there is no limit.
 
-    It reads cgroups of version 2 or 1.
+    It reads cgroups of version 1 and 2. `root` replaces `/` in paths, for tests.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -116,7 +117,7 @@ def cgroup_limit(root: Path = Path("/")) -> int | None:
 
 
 def resident() -> int | None:
-    """Return how many bytes of memory this process has resident, or None if the system does not report them."""
+    """Return the bytes of this process's memory that are resident, or None if the system does not report them."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -133,7 +134,7 @@ def _limit_in(file: Path) -> int | None:
 
 
 def _give_back() -> None:
-    """Collect reference cycles, and return free memory to the system if the C library supports it."""
+    """Run the garbage collector, and return free memory to the system if the C library has malloc_trim."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,4 +1,4 @@
-"""Published specs as files of a folder, for the processes of one machine."""
+"""Published specs as files in a folder, for the processes of one machine."""
 
 import asyncio
 import errno
@@ -30,7 +30,7 @@ _Signature = tuple[int, int, int]
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `<crawl id>.json`. Fields unknown here are ignored."""
+    """The content of `<crawl id>.json`: a published spec. Fields of a later version are ignored."""
 
     revision: int
     partitions: int
@@ -43,11 +43,11 @@ _decoder: Final = msgspec.json.Decoder(_File)
 
 
 class LocalSpecs:
-    """Published specs as files of a folder: one process writes them, any number read (`SpecPublisher`, `SpecSource`).
+    """Published specs as files in a folder: one process writes them, and any number read them.
 
-    Files are replaced whole, so that a reader sees one revision or the next. A reader checks by one stat if the file
-    was replaced, at most every `look_s` seconds, and decodes only new content. A missing file never means deletion. A
-    deleted crawl has a file with `gone` set.
+    It implements `SpecPublisher` and `SpecSource`. A file is replaced as a whole, so a reader sees one revision or the
+    next. At most every `look_s` seconds a reader checks with one stat if the file was replaced, and decodes it only
+    then. A missing file does not mean that the crawl is deleted. The file of a deleted crawl has `gone` set.
     """
 
     def __init__(self, folder: Path, *, wait_s: float = 2.0, look_s: float = 0.0) -> None:
@@ -58,9 +58,10 @@ class LocalSpecs:
         self._seen: dict[CrawlId, tuple[_Signature, PublishedSpec, float]] = {}
 
     async def publish(self, spec: PublishedSpec) -> None:
-        """Publish a crawl's spec, unless a later revision is published. An unreadable file is replaced.
+        """Publish a crawl's spec. Do nothing if this spec or a later revision is published.
 
-        Raise ResourceFull on a full disk. Other errors of the system are raised as OSError.
+        Replace a file that cannot be read. Raise ResourceFull if the disk is full, and OSError for other errors of the
+        system.
         """
         path = self._path(spec.crawl_id)
         known = self._readable(spec.crawl_id)
@@ -86,9 +87,9 @@ class LocalSpecs:
             raise ResourceFull(f"no room for the spec of crawl {spec.crawl_id} in {path}: {error.strerror}") from error
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """Return the crawl's spec at `revision` or later. Wait for it for up to `wait_s` (SpecSource.spec).
+        """Return the crawl's spec at `revision` or later. Wait for it up to `wait_s` seconds (SpecSource.spec).
 
-        Raise Transient if it does not come in time, or the file cannot be read.
+        Raise Transient if it does not arrive in time, or if the file cannot be read.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_s
@@ -102,10 +103,7 @@ class LocalSpecs:
             await asyncio.sleep(_POLL_S)
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """Return the newest published spec of the crawl, None without a readable one (SpecSource.latest).
-
-        Never waits.
-        """
+        """Return the crawl's newest published spec. None if there is none or it cannot be read. Never wait."""
         return self._readable(crawl_id)
 
     def _readable(self, crawl_id: CrawlId) -> PublishedSpec | None:
@@ -116,9 +114,9 @@ class LocalSpecs:
             return None
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield at once, then after a file that was read has changed (SpecSource.changes).
+        """Yield at once, and then each time a file that this object has read before has changed. It never ends.
 
-        A replaced file sends no notification, so this looks at the files four times a second.
+        It checks the files four times a second, because a replaced file sends no notification.
         """
         known: dict[CrawlId, PublishedSpec] = {}
         yield

@@ -1,6 +1,7 @@
-"""The public suffix list of a crawl's folder or of a cluster, fixed at its creation since partitions depend on it.
+"""The public suffix list of a local crawl's folder or of a cluster, by which hosts are assigned to partitions.
 
-A folder keeps it beside its database. A cluster keeps it in SQL for masters, and in the coordinator for workers.
+It is fixed when the folder or cluster is created, because partitions depend on it. A local crawl stores it in a file
+beside its database. A cluster stores it in SQL for masters, and in the coordinator for workers.
 """
 
 import os
@@ -13,7 +14,10 @@ SNAPSHOT: Final = "public_suffixes.dat"
 
 
 def keep_snapshot(folder: Path) -> None:
-    """Copy the installed public suffix list into the folder, unless it has one. The copy is whole or absent."""
+    """Copy the installed public suffix list into `folder`, unless the folder has a list already.
+
+    After a crash the copy is either complete or does not exist.
+    """
     kept = folder / SNAPSHOT
     if kept.exists():
         return
@@ -26,25 +30,25 @@ def keep_snapshot(folder: Path) -> None:
 
 
 def installed_list() -> str:
-    """Return the text of the public suffix list that is installed with the package `publicsuffixlist`."""
+    """Return the text of the public suffix list in the installed package `publicsuffixlist`."""
     from importlib import resources  # commands that only read a folder need none of its libraries
 
     return resources.files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
 
 
 def use_list(stored: str) -> None:
-    """Make this process find registrable domains by the public suffix list whose text is `stored`.
+    """Make this process use the public suffix list with the text `stored` to find registrable domains.
 
-    This applies even if the installed package `publicsuffixlist` has another list.
+    The list in the installed package `publicsuffixlist` may be another one.
     """
     if stored != installed_list():
         fix_public_suffixes(stored)
 
 
 def use_snapshot(folder: Path) -> None:
-    """Make this process find registrable domains by the folder's public suffix list, if it has one.
+    """Make this process use the public suffix list that is stored in `folder` to find registrable domains.
 
-    A folder made by hand may have none.
+    If the folder has none, which is possible if it was made by hand, keep the installed list.
     """
     kept = folder / SNAPSHOT
     if kept.is_file():

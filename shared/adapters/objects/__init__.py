@@ -1,1 +1,1 @@
-"""The page archive in a local folder, as WARC files (segments), and files made from it: CDXJ indexes and exports."""
+"""The page archive as WARC files (segments) in a local folder, and files made from it: CDXJ indexes and exports."""

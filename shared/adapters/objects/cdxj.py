@@ -1,4 +1,4 @@
-"""Writes a CDXJ index, a sorted list of stored pages: in bounded memory, and visible only as a whole."""
+"""Writes a CDXJ index, a sorted list of stored pages, in bounded memory. Readers never see an incomplete index."""
 
 import heapq
 import os
@@ -18,10 +18,11 @@ _BUFFER: Final = 1 << 18
 
 
 def write_index(rows: Iterable[IndexRow], path: Path, *, run_lines: int = RUN_LINES) -> int:
-    """Write the index of `rows` to `path`, sorted by bytes, and return its number of lines.
+    """Write the CDXJ index of `rows` to `path`, with its lines in byte order. Return its number of lines.
 
-    External merge sort: runs of `run_lines` lines are sorted in memory and merged from disk, at most 64 at a time.
-    Readers of `path` see the old index or the new one, never a part; an error leaves the old one.
+    Readers of `path` see the old index or the complete new one. After an error the old one stays. This is an external
+    merge sort: `run_lines` lines at a time are sorted in memory and written to a temporary file, and at most 64 files
+    are merged at once.
     """
     lines = (cdxj_line(row) + b"\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,9 +47,10 @@ def _sorted_runs(lines: Iterator[bytes], scratch: Path, run_lines: int) -> Itera
 
 
 def _merged_runs(runs: Iterator[Path], scratch: Path) -> list[Path]:
-    """Merge the runs until few remain, and return those.
+    """Merge sorted files until few remain, and return the remaining ones.
 
-    Whenever `_MERGE_WIDTH // 2` runs have gathered at a level, merge them into one of the next level.
+    When `_MERGE_WIDTH // 2` files have gathered at a level, merge them into one file of the next level. `scratch` is
+    the folder for merged files.
     """
     levels: list[list[Path]] = []
     for run in runs:
@@ -67,7 +69,10 @@ def _merged_runs(runs: Iterator[Path], scratch: Path) -> list[Path]:
 
 
 def _merge(runs: list[Path], target: Path, *, durable: bool = False) -> int:
-    """Merge sorted files into `target`, remove them, and return the number of lines."""
+    """Merge the sorted files `runs` into `target`, delete them, and return the number of lines.
+
+    With `durable`, flush `target` to the disk.
+    """
     count = 0
     with ExitStack() as stack:
         out = stack.enter_context(target.open("wb", buffering=_BUFFER))

@@ -1,7 +1,8 @@
 """Segments, the WARC files of an archive, in a local folder.
 
-A segment being written is named `<name>.open`, and its writer holds an flock on it. Finishing renames it to `<name>`.
-The suffix marks an unfinished file for people and tools. By the lock a repair detects if its writer is alive.
+While a segment is written, its file is named `<name>.open`, and its writer has an flock on it. Finishing it renames it
+to `<name>`. The suffix shows people and tools that the file is unfinished. The lock shows a repair that the writer is
+alive.
 """
 
 import contextlib
@@ -21,9 +22,9 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalSegments:
-    """The WARC files (segments) of one folder, which is created with the first (`shared.ports.archive.SegmentStore`).
+    """Creates and reads the WARC files (segments) in a local folder (`shared.ports.archive.SegmentStore`).
 
-    `private`: the folder is created for this user only.
+    The first segment creates the folder. `private`: only this user may open it.
     """
 
     def __init__(self, folder: Path, *, private: bool = False) -> None:
@@ -78,7 +79,11 @@ class LocalSegments:
             os.close(fd)
 
     def _open_for_reading(self, name: str) -> int:
-        """Open the segment by its final name, then as unfinished. Try the final name again: it may just be renamed."""
+        """Open the segment for reading, finished or unfinished, and return its file descriptor.
+
+        Try the final name a second time after the unfinished one, because the file may just have been renamed. Raise
+        RecordUnreadable if there is no such segment, and ArchiveUnavailable if there is no folder.
+        """
         try:
             path = self._path(name)
         except ValueError as error:
@@ -97,9 +102,9 @@ class LocalSegments:
 
 
 class LocalSegment:
-    """A WARC file (segment) open for appending (`shared.ports.archive.Segment`).
+    """A WARC file (segment) to which records are appended (`shared.ports.archive.Segment`).
 
-    `commit` writes at the durable end, so it overwrites what a failed attempt wrote.
+    `commit` writes after the last durable byte, so it overwrites what a failed attempt wrote.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -155,7 +160,7 @@ class LocalSegment:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Return True if the open file `fd` is still the file at `path`."""
+    """Return True if the open file `fd` is still the file at `path`: it was not renamed, replaced or deleted."""
     try:
         named = path.stat()
     except FileNotFoundError:
@@ -164,7 +169,7 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make earlier creations, renames and removals in `folder` durable: they survive a power loss."""
+    """Make the creations, renames and deletions of files in `folder` durable, so that they survive a power loss."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -178,7 +183,10 @@ def _open_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _named_errors(name: str) -> Iterator[None]:
-    """Convert errors of the system to those of the port."""
+    """Convert an OSError of the `with` block to ArchiveFull or ArchiveUnavailable, whose message names the segment.
+
+    FileExistsError is not converted.
+    """
     try:
         yield
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Reads the outlinks of a stored page from the metadata record that its visit wrote after the response."""
+"""Reads the outlinks of a stored page. They are in the metadata record that follows its response in the archive."""
 
 import zlib
 from typing import Final
@@ -13,9 +13,10 @@ _BESIDE: Final = 2
 
 
 def read_outlinks(segments: SegmentReader, page: RecordLocation) -> list[tuple[str, str]]:
-    """Return the outlinks of the page whose response is at `page`, as pairs of URL and how the link was found.
+    """Return the outlinks of the page whose response is at `page`, as pairs of a URL and how the link was found.
 
-    The list is empty if no metadata record follows the response. Raise RecordUnreadable if a record is damaged.
+    The list is empty if no metadata record follows the response. Raise RecordUnreadable if a record is damaged or too
+    large.
     """
     place, members = page.offset + page.length, 0
     decompressor = zlib.decompressobj(31)

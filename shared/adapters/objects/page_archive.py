@@ -1,4 +1,4 @@
-"""Reads stored pages for a process that serves them, in threads, so that a slow disk delays only its own request."""
+"""Reads stored pages for a process that serves them. It uses threads, so that a slow disk delays only one request."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,10 @@ _PIECE: Final = 64 << 10
 
 
 class ServedPages:
-    """Reads stored pages from WARC files, for a process that serves them (`shared.ports.archive.PageArchive`)."""
+    """Reads stored pages from WARC files, in its own threads (`shared.ports.archive.PageArchive`).
+
+    Only `aside` uses the threads. All other methods block their caller.
+    """
 
     def __init__(self, segments: SegmentReader, *, threads: int = 4) -> None:
         self._segments = segments
@@ -44,7 +47,10 @@ class ServedPages:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
-        """Stop the threads: queued work is cancelled, and running work ends by itself."""
+        """Stop the threads. Work that has not begun is cancelled.
+
+        Running work continues to its end, without a wait for it.
+        """
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _member(self, location: RecordLocation) -> Iterator[bytes]:

@@ -1,7 +1,8 @@
-"""Repairs the WARC files (segments) that writers left unfinished when they died.
+"""Repairs the WARC files (segments) that processes left unfinished when they died.
 
-A record is one gzip member, so a walk over the members finds where the last whole record ends. Only the bytes after it,
-the torn tail, are cut. Synced data is whole records, so it is never cut.
+Each record is one gzip member. So decompressing member after member shows where the last whole record ends. Only the
+bytes after it, the torn tail, are cut. Every commit makes whole records durable, so the cut never removes a durable
+record.
 """
 
 import fcntl
@@ -27,9 +28,11 @@ _WARCINFO: Final = re.compile(rb"\r\nwarc-type:[ \t]*warcinfo[ \t]*\r\n", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """The whole records of a WARC file. `end`: the byte after the last one. `pages`: their number without warcinfo.
+    """The whole records that were found in a WARC file.
 
-    `damaged`: the ranges of bytes before `end` that are no whole record.
+    - `end`: the position after the last whole record.
+    - `pages`: the number of whole records that are not `warcinfo` records.
+    - `damaged`: ranges of bytes (start, end) before `end` that are not whole records.
     """
 
     end: int = 0
@@ -39,9 +42,10 @@ class SegmentScan:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The result of repairing one WARC file: the bytes kept (0: the file was removed) and the bytes cut.
+    """The result of repairing one WARC file: the numbers of bytes kept and cut.
 
-    `damaged`: the ranges of the kept bytes that are no whole record.
+    `kept` 0 means that the file was deleted. `damaged`: ranges of the kept bytes (start, end) that are not whole
+    records.
     """
 
     segment: str
@@ -51,10 +55,11 @@ class Repaired:
 
 
 def repair_torn(folder: Path) -> list[Repaired]:
-    """Cut the torn tails of unfinished WARC files in `folder` and give the files their final names, durably.
+    """Cut the torn tails of unfinished WARC files in `folder`, and rename these to their final names, durably.
 
-    Finished files are not opened. A file whose writer holds its lock is skipped. A file without a record other than
-    warcinfo is removed. The repair may be interrupted and repeated at any point. It reads each unfinished file once.
+    Return a result for each repaired file. Finished files, and files whose writer is alive (it has the lock), are
+    skipped. A file that has only a warcinfo record is deleted. The repair may be interrupted at any point and run
+    again.
     """
     if not folder.is_dir():
         return []
@@ -96,7 +101,11 @@ def _repair(path: Path) -> Repaired | None:
 
 @dataclass(slots=True)
 class _Member:
-    """The result of reading a gzip member from some byte. `torn`: the data ended before the member did."""
+    """The result of reading one gzip member of a WARC file.
+
+    - `end`: the position after the member. `whole`: it is exactly one WARC record. `warcinfo`: it is a warcinfo record.
+    - `torn`: the data ended before the member did.
+    """
 
     end: int = 0
     whole: bool = False
@@ -105,10 +114,10 @@ class _Member:
 
 
 def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
-    """Find the whole records of a WARC file with the content `data`, by a walk over its gzip members.
+    """Find the whole records in `data`, the content of a WARC file, by reading its gzip members one after another.
 
-    A member cut short by the end of the data is a torn tail. Anything else that is no whole record is damage. The walk
-    then continues at the next whole record, if any, since records after the damage may have been synced.
+    A member that the end of the data cuts short is a torn tail. Any other bytes that are not a whole record are damage.
+    The scan continues at the next whole record after the damage, since it may be durable.
     """
     end = pages = position = 0
     damaged: list[tuple[int, int]] = []
@@ -139,7 +148,7 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int) -> int 
 
 
 def _read_member(view: memoryview, start: int) -> _Member:
-    """Decompress the member at `start` in pieces, keeping only its beginning and its length."""
+    """Decompress the gzip member at position `start`, and return what it is. Only its beginning and length are kept."""
     decompressor = isal_zlib.decompressobj(wbits=31)
     position, total, beginning, tail = start, 0, bytearray(), b""
     while not decompressor.eof:
@@ -159,7 +168,12 @@ def _read_member(view: memoryview, start: int) -> _Member:
 
 
 def _judged(beginning: bytes, total: int, tail: bytes, end: int) -> _Member:
-    """Check if a member's content is one WARC record of the length it states."""
+    """Return the result for a gzip member: `whole` if its content is one WARC record with the length in its header.
+
+    - `beginning`: the first bytes of the content, with the header.
+    - `total`: the length of the content. `tail`: its last 4 bytes.
+    - `end`: the position after the member in the file.
+    """
     header_end = beginning.find(b"\r\n\r\n") + 4
     header = beginning[:header_end]
     length = _LENGTH.search(header)

@@ -1,6 +1,6 @@
-"""Encodes rows, batch by batch, as the bytes of a file: JSON Lines, CSV or Parquet.
+"""Encodes rows as the bytes of a file, batch by batch: as JSON Lines, CSV or Parquet.
 
-An encoder holds only what its format needs: for Parquet one row group, as columns. Encoding blocks the thread for some
+An encoder keeps few rows in memory: only Parquet buffers them, up to one row group. Encoding blocks the thread for some
 milliseconds per thousand rows.
 """
 
@@ -19,19 +19,25 @@ GROUP_ROWS: Final = 20_000
 
 
 class RowEncoder(Protocol):
-    """Encodes the rows of one file. The file is the bytes of all calls of `add`, in order, then those of `end`."""
+    """Encodes the rows of one file.
+
+    The bytes that `add` returns, call by call, and then those of `end` are the file.
+    """
 
     def add(self, rows: Sequence[Row]) -> bytes:
-        """Add rows. Return the file's next bytes, which may be empty while the rows are buffered."""
+        """Encode more rows. Return the next bytes of the file, which are empty while rows are only buffered.
+
+        The rows may be changed in place.
+        """
 
     def end(self) -> bytes:
-        """Return the last bytes of the file. Without any rows they are the whole file."""
+        """Finish the file and return its last bytes. If no row was added, they are a valid file without rows."""
 
 
 class JsonLines:
-    """Encodes each row as a line with a JSON object. Times are ISO 8601 in UTC, to the millisecond.
+    """Encodes each row as a JSON object on its own line. Times are ISO 8601 in UTC, with milliseconds.
 
-    Columns of JSON are embedded unchanged.
+    A column of type "json" contains JSON text, which is embedded as JSON.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -52,7 +58,8 @@ class JsonLines:
 class Csv:
     """Encodes rows as comma-separated values with a header line (RFC 4180, UTF-8).
 
-    A missing value is empty. Times and truth values are as in JSON Lines. A column of JSON has its text.
+    A missing value is empty. Times are ISO 8601 in UTC, and booleans are `true` or `false`. A column of type "json"
+    contains its JSON text.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -80,9 +87,9 @@ class Csv:
 
 
 class Parquet:
-    """Encodes rows as Parquet: row groups of at least `GROUP_ROWS`, compressed by zstd.
+    """Encodes rows as Parquet with zstd compression. A row group has at least `GROUP_ROWS` rows, except the last one.
 
-    Times are timestamps in UTC. A column of JSON has its text.
+    Times are timestamps in UTC. A column of type "json" contains its JSON text.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -125,7 +132,7 @@ class Parquet:
 
 
 class _Sink(io.RawIOBase):
-    """The file that the Parquet writer writes to. It holds the bytes until `taken`."""
+    """A write-only file for the Parquet writer. It keeps the written bytes in memory until `taken` returns them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +164,7 @@ def _times(columns: Columns) -> list[str]:
 
 
 def _dated(row: Row, times: Sequence[str]) -> Row:
-    """Convert the row's times to text in place, and return the row."""
+    """Replace the values of the columns `times` (Unix ms or None) by ISO 8601 text, in place. Return the row."""
     for name in times:
         if row[name] is not None:
             at = datetime.fromtimestamp(row[name] / 1000, UTC)
