@@ -150,17 +150,17 @@ class Broker(Protocol):
     async def declare(self, pools: Sequence[str]) -> None:
         """Create or update all streams, consumers and buckets, including a queue for each of `pools`.
 
-        It may be repeated, and never loses a message. Raise Permanent if the broker could apply the settings only by
-        deleting messages.
+        It may be repeated. It never deletes URL shards or reports: raise Permanent if the broker could apply the
+        settings only by deleting some.
         """
 
     def stores_nothing(self) -> bool:
         """Return True if publishes to a stream have failed for some seconds, although the broker is reachable."""
 
     async def publish_shard(self, pool: str, partition: Partition, host_id: int, slot: int, data: bytes) -> bool:
-        """Queue a URL shard durably at this host slot of the pool's queue. Return True if it is queued.
+        """Queue a URL shard durably in the pool's queue, at slot `slot` of the host. Return True if it is queued.
 
-        Return False, and queue nothing, if the slot still has its previous shard.
+        Return False, and queue nothing, if the previous shard of this slot is still queued or delivered to a worker.
         """
 
     async def publish_report(self, partition: Partition, kind: ReportKind, data: bytes, message_id: str) -> int:
@@ -226,9 +226,10 @@ class Broker(Protocol):
     async def drop_visit(
         self, pool: str, partition: Partition, host_id: int, slot: int, *, through: int | None = None
     ) -> None:
-        """Delete the URL shard that is queued at this host slot of a pool. Do nothing if there is none.
+        """Delete the URL shard that is queued at slot `slot` of the host in a pool's queue.
 
-        `through`: delete it only if its sequence is at most this. Owners use this for a shard whose lease is gone.
+        Do nothing if there is none. `through`: delete it only if its sequence is at most this. Owners delete shards
+        whose lease is gone.
         """
 
     async def pending_reports(self) -> int:
@@ -238,9 +239,9 @@ class Broker(Protocol):
         """
 
     async def fullness(self, kind: ReportKind) -> float:
-        """Return the share of the limit that reports of this kind use in the fullest partition.
+        """Return the number of reports of this kind in the fullest partition, divided by the limit for a partition.
 
-        At 1 the broker refuses more.
+        0 means that there are none. At 1 the broker refuses further ones.
         """
 
     async def publish_items(self, crawl_id: CrawlId, data: bytes, message_id: str) -> int:

@@ -51,9 +51,9 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The key must not be revoked or lose its role: it is the last admin key.
+    """The change of the key is refused, because no other admin key without an end would be left.
 
-    Without one no key could be created over REST.
+    Without one, no key could be created over REST any more.
     """
 
 
@@ -273,7 +273,7 @@ class Catalog(Protocol):
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
         """Return what is stored of the host `name`, and the numbers of its queue in one crawl.
 
-        None if the host is unknown. If `crawl_id` is None, the numbers are 0.
+        If `crawl_id` is None, the numbers are 0. Return None if the host is unknown.
         """
 
     async def hosts(self, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:

@@ -3,8 +3,10 @@
 `EtcdCoordinator` connects to any cluster. `EmbeddedEtcd` runs the bundled server for a single machine. Its modules:
 
 - `connection`: calls, failover, login, and detection of an etcd that came back older.
-- `requests`: etcd's messages. `watching`: views. `errors`, `settings`: what their names say.
+- `requests`: etcd's messages; `errors`: the conversion of its errors.
+- `watching`: views of watched keys; `specs`: published specs.
 - `session`, `leadership`: leases, elections and guarded writes.
+- `server`: the bundled server; `settings`: endpoints, login and time limits.
 
 The generated stubs are used only in this package. A member here is a server of the etcd cluster, unless it is called a
 master or worker.

@@ -19,7 +19,7 @@ class EtcdCoordinator:
     """
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
-        """Store the settings. It connects at the first call.
+        """Prepare the connection to etcd, which is opened at the first call.
 
         Raise Unusable if the settings are invalid, or if a file that they name cannot be read.
         """

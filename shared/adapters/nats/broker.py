@@ -327,7 +327,7 @@ def _robots_subject(key: str) -> str:
 async def _next_ns(connection: NatsConnection, subject: str, after: int, wait_s: float) -> int | None:
     """Return the time (Unix ns) when the first report after sequence `after` was stored on the subject.
 
-    None: there is none.
+    Return None if there is no such report.
     """
     verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
     answer = await call(connection, verb, {"seq": after + 1, "next_by_subj": subject}, wait_s)

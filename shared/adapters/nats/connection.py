@@ -61,7 +61,7 @@ def status_of(message: Msg) -> str | None:
 def reason_of(message: Msg) -> str:
     """Return the server's description beside the status code of a message, such as `Request Timeout`.
 
-    Empty if it has none.
+    Return an empty string if the message has none.
     """
     return (message.headers or {}).get("Description", "").partition("\n")[0].strip()
 

@@ -1,4 +1,4 @@
-"""Creates and updates the crawler's streams, consumers and key-value bucket without losing messages.
+"""Creates and updates the crawler's streams, consumers and key-value bucket, without deleting URL shards or reports.
 
 A declaration is a dictionary in the form of JetStream's configuration. Its metadata contain the number `DECLARATION` of
 the release that made it. If a stream has a declaration of a later release, it is not changed. Otherwise a master of the
@@ -144,7 +144,7 @@ def items_stream(settings: StreamSettings) -> dict[str, Any]:
 async def declare(connection: NatsConnection, pools: list[str], settings: StreamSettings) -> None:
     """Create or update all streams, their consumers and the bucket, with one queue for each of `pools`.
 
-    Raise Permanent if the server refuses a declaration, or could apply it only by deleting messages.
+    Raise Permanent if the server refuses a declaration, or could apply it only by deleting URL shards or reports.
     """
     await _declare_stream(connection, reports_stream(settings), settings.answer_s)
     await _declare_stream(connection, robots_stream(settings), settings.answer_s)

@@ -21,8 +21,7 @@ def write_index(rows: Iterable[IndexRow], path: Path, *, run_lines: int = RUN_LI
     """Write the CDXJ index of `rows` to `path`, with its lines in byte order. Return its number of lines.
 
     Readers of `path` see the old index or the complete new one. After an error the old one stays. This is an external
-    merge sort: `run_lines` lines at a time are sorted in memory and written to a temporary file, and at most 64 files
-    are merged at once.
+    merge sort: groups of `run_lines` lines are sorted in memory and written to temporary files, which are then merged.
     """
     lines = (cdxj_line(row) + b"\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
