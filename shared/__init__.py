@@ -7,5 +7,5 @@
 - `runtime`: run loops that several processes use, such as tasks, retries, registration and pressure monitors.
 - `settings`, `telemetry` and `tls`: the configuration of a process.
 
-Imports go only in this direction: adapters -> runtime -> wire -> ports -> domain. `orb lint` enforces it.
+Imports go only in this direction: adapters -> runtime -> wire -> ports -> domain. import-linter enforces it.
 """

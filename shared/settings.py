@@ -66,7 +66,7 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `partitions`: the number of partitions. It is fixed when the folder is first used.
     - `grant_s`: the seconds for which a worker may fetch before it must extend its grant.
     - `grace_s`: the seconds for which the master still applies reports after it is stopped.
-    - `synchronous`: SQLite's setting. Only FULL survives a loss of power.
+    - `synchronous`: SQLite's setting. With FULL, committed transactions survive a loss of power.
     - `alone`: the starting process has proved that no process of an earlier run is alive.
     - `retry_id`: retry every failed URL, but only once for each id. Empty: retry none.
     - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: keep fetching pages again.
@@ -214,7 +214,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterWorkerSettings(WorkerSettings, frozen=True, kw_only=True):
     """The settings of a worker of a cluster.
 
-    Settings not listed here have the meaning of WorkerSettings or ClusterMasterSettings.
+    Settings not listed mean the same as in WorkerSettings or ClusterMasterSettings.
 
     - `dir`: the folder of the worker's archive.
     - `allow_net`: networks in CIDR notation, separated by commas, that a spec's `egress.allow` may open. Default: none.
@@ -249,7 +249,10 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 class SettingOrigin(StrEnum):
-    """Where the value of a setting comes from. If several origins give a value, the first in this order is used."""
+    """Where the value of a setting comes from. If several origins give one, the first in this order is used.
+
+    The order is FLAG, ENVIRONMENT, FILE, DEFAULT.
+    """
 
     FLAG = "flag"
     ENVIRONMENT = "environment"

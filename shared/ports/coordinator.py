@@ -1,9 +1,9 @@
 """The port to the coordinator (etcd): live members, the leader, and small records that every member watches.
 
 The coordinator stores keys with values. Every change of a key increases a number, the *revision*. A view shows the
-values of all keys under a prefix as of one revision. To detect events, compare two snapshots. So a reader that misses
-snapshots still gets the latest state. Only a leader writes (`Leadership.write`). Every other member registers keys that
-vanish when its session ends.
+values of all keys under a prefix as of one revision. The difference of two snapshots shows what happened. So a reader
+that misses snapshots still gets the latest state. Only a leader writes (`Leadership.write`). Every other member
+registers keys that vanish when its session ends.
 
 Errors: Transient if the coordinator is away or did not answer in time. Unusable if it refuses this client.
 OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are retried internally for a few

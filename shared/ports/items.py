@@ -38,11 +38,10 @@ class ItemTable(Protocol):
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
-        """Store or drop waiting items, of up to `max_count` pages.
+        """Store or drop items that waited for the outcome of their page, of up to `max_count` pages.
 
-        Return the numbers of items that were stored and dropped. Items of a page are stored if its outcome was
-        accepted, and dropped if its outcome can no longer come. Return None, and write nothing, if there is no such
-        page.
+        Return the numbers of items that were stored and dropped. Items are stored if the outcome was accepted, and
+        dropped if it can no longer come. Return None, and write nothing, if there is no such page.
 
         `evidence`: make these pages dead letters with this text instead, because they can never be stored.
         """
