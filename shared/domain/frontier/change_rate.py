@@ -1,11 +1,11 @@
-"""How often a page changes: a belief that each comparison of two fetches sharpens, in three bytes.
+"""Estimate how often a page changes, from comparisons of its fetches. An estimate is stored in three bytes.
 
-Changes of a page are taken as a Poisson process of an unknown rate, and the belief about that rate as a gamma
-distribution. A page that did not change over a time multiplies it by the likelihood e^(-rate x time), which gives
-another gamma distribution. A page that changed multiplies it by 1 - e^(-rate x time), which gives the difference of
-two. The gamma distribution with the same mean and variance replaces it (assumed density filtering: Minka, A family of
-algorithms for approximate Bayesian inference, 2001). So intervals may be irregular, for which counting changes is
-biased (Cho and Garcia-Molina, Estimating frequency of change, 2003, section 5).
+The changes of a page are modelled as a Poisson process of an unknown rate. The estimate of that rate is a gamma
+distribution. A comparison that finds no change multiplies it by the likelihood e^(-rate x time), which gives another
+gamma distribution. A comparison that finds a change multiplies it by 1 - e^(-rate x time), which gives the difference
+of two. The gamma distribution with the same mean and variance replaces it (assumed density filtering: Minka, A family
+of algorithms for approximate Bayesian inference, 2001). So the time between fetches may vary. Counting changes would
+then be biased (Cho and Garcia-Molina, Estimating frequency of change, 2003, section 5).
 
 Times are seconds, rates changes a second.
 """
@@ -37,15 +37,19 @@ CODES: Final = 2**24
 
 @dataclass(frozen=True, slots=True)
 class ChangeRate:
-    """A belief about a rate of change: a gamma distribution with this mean. `shape` is its weight in changes seen."""
+    """An estimate of a page's rate of change: a gamma distribution, as its `mean` (changes a second) and its `shape`.
+
+    `shape` is the weight of the estimate: the number of observed changes that it is worth, at most REMEMBERED.
+    """
 
     mean: float
     shape: float = PRIOR_SHAPE
 
     def observed(self, *, changed: bool, elapsed_s: float) -> "ChangeRate":
-        """Return the belief after a comparison with the fetch `elapsed_s` before.
+        """Return the estimate after a comparison with an earlier fetch.
 
-        Fetches less than a second apart say nothing, nor do those whose clock was set back between them.
+        `changed`: the page differed from that fetch. `elapsed_s`: the seconds since that fetch. The estimate stays as
+        it is if this is less than 1 or negative, as after a clock was set back.
         """
         if not elapsed_s >= 1.0:
             return self
@@ -62,11 +66,12 @@ class ChangeRate:
         return _limited(mean, mean * mean / max(square - mean * mean, mean * mean / REMEMBERED))
 
     def signalled(self, still_s: float) -> "ChangeRate":
-        """Return the belief after a sign that tells when the page changed, such as a sitemap's `lastmod`.
+        """Return the estimate after a sign that gives the time of one change, such as the `lastmod` of a sitemap.
 
-        `still_s`: for how long the page is known to be without a change since its last comparison or sign. That is from
-        the change until now, and before it until the last time without a sign. A page that is fetched because of a sign
-        has always changed, so `observed` would take it for one that changes all the time.
+        `still_s`: for how many seconds the page is known to have had no change since its last comparison or sign. That
+        is the time since this change, plus the time until the last reading of the sitemap that showed no change.
+
+        A fetch that is made because of a sign always finds a change. So `observed` would overestimate the rate.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))
@@ -74,27 +79,28 @@ class ChangeRate:
 
     @property
     def cautious(self) -> float:
-        """The rate to plan with: near the mean of a belief of some weight, and lower the less is known.
+        """The rate to plan fetches with, in changes a second. It is below `mean`: half of it for a `shape` of 1.
 
-        The mean of a wide belief lies far above its usual rate. By it a page that changed once or twice would count
-        among those that change too often for a fetch, and would not be fetched again for long.
+        The greater the weight `shape`, the nearer it is to `mean`. The mean of an uncertain estimate is usually too
+        high. Planned by it, a page that changed once or twice would pass for one that changes too often to be worth a
+        fetch.
         """
         return self.mean * self.shape / (self.shape + 1.0)
 
     @property
     def code(self) -> int:
-        """The belief in 24 bits, never 0: the rate by steps of 0.034 %, and the shape by steps of 1/8."""
+        """The estimate in 24 bits, never 0: 16 bits for the rate in steps of 0.034 %, 8 bits for `shape` in eighths."""
         rate = min(round((log2(self.mean) + OCTAVES) * _STEPS), OCTAVES * _STEPS - 1)
         return max(rate, 0) << 8 | max(1, round(self.shape * _SHAPE_STEPS))
 
 
 def decoded(code: int) -> ChangeRate:
-    """Return the belief with this `code`."""
+    """Return the estimate that `ChangeRate.code` encoded as `code`."""
     return ChangeRate(2.0 ** ((code >> 8) / _STEPS - OCTAVES), max(code & 0xFF, 1) / _SHAPE_STEPS)
 
 
 def prior(rate: float) -> ChangeRate:
-    """Return the belief about a page of which only the usual rate of its host is known."""
+    """Return the estimate with the mean `rate` (changes a second) and the small weight of a page not compared yet."""
     return _limited(rate, PRIOR_SHAPE)
 
 

@@ -1,7 +1,8 @@
-"""Represent up to where a command is applied as one number, and bound what its next chunk may examine.
+"""Represent the progress of a command as one number, and say which hosts or URLs its next chunk covers.
 
-A command is applied host by host, in chunks. Each chunk continues where the chunk before it ended. Otherwise it would
-walk again over everything that is done.
+A command is applied host by host, in chunks. The number is stored after each chunk, so that the next chunk does not
+pass over finished hosts again. For most commands it combines a host id and a fingerprint (`behind`). For a command that
+lists its seeds it is a count of them.
 """
 
 from collections.abc import Mapping
@@ -18,33 +19,38 @@ _BITS: Final = 128
 
 
 def behind(host_id: int, fingerprint: bytes) -> int:
-    """Return the progress number that means: earlier hosts are done, and this one up to and including `fingerprint`."""
+    """Return the progress number for "earlier hosts are done, and `host_id` is done up to and with `fingerprint`"."""
     return host_id << _BITS | int.from_bytes(fingerprint, "big")
 
 
 def behind_host(host_id: int) -> int:
-    """Return the progress number that means: all hosts up to and including `host_id` are done."""
+    """Return the progress number for "all hosts up to and including `host_id` are done"."""
     return behind(host_id + 1, b"")
 
 
 def place_of(after: int) -> tuple[int, bytes]:
-    """Return the host to continue with, and the fingerprint after which to continue there (empty: at the start).
+    """Return the host id at which to continue, and the fingerprint there after which to continue.
 
-    `after` is the progress number of what is done.
+    The fingerprint is empty if the host has not been begun. `after`: a progress number that `behind` or `behind_host`
+    returned, 0 for a command that has not begun.
     """
     host_id, fingerprint = divmod(after, 1 << _BITS)
     return host_id, fingerprint.to_bytes(_BITS // 8, "big") if fingerprint else b""
 
 
 def deletes_by_host(run: CommandRun) -> bool:
-    """Return True if a command that deletes seeds searches the crawl's hosts for them, False if it lists them."""
+    """Return True if a deletion of seeds removes all seeds but some, so that it must go through the crawl's hosts.
+
+    Return False if the command lists the seeds to remove. `run` is a DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
+    """
     return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args.get("all"))
 
 
 def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
-    """Return the URLs, as (host, fingerprint), that the next chunk of a command that names them processes.
+    """Return the URLs that the next chunk of a command covers, as (host, fingerprint): at most PLACES_A_CHUNK.
 
-    A SEED_SET processes all of them twice.
+    `run` must be a command that lists its URLs: a SEED_SET, or a DELETE_SEEDS without `all`. A SEED_SET goes through
+    its list twice.
     """
     places = run.args["places"]
     assert isinstance(places, list)
@@ -53,7 +59,10 @@ def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
 
 
 def next_place(run: CommandRun) -> int:
-    """Return the progress number after the next chunk of a SEED_SET. Its second pass begins where the first ends."""
+    """Return the progress number after the next chunk of a SEED_SET: the number of URLs covered, over both passes.
+
+    The chunk that ends the first pass stops at the end of the list, so that the second pass begins at its start.
+    """
     places = run.args["places"]
     assert isinstance(places, list)
     rest = run.after + PLACES_A_CHUNK
@@ -61,7 +70,10 @@ def next_place(run: CommandRun) -> int:
 
 
 def passes_again(run: CommandRun) -> bool:
-    """Return True if a SEED_SET is in its second pass over its URLs: it waits for those that are leased."""
+    """Return True if `run` is a SEED_SET in its second pass over its list. False for every other command.
+
+    The first pass withdraws the URLs that are not leased. The second pass waits for the leased ones.
+    """
     if run.kind != CommandKind.SEED_SET:
         return False
     places = run.args["places"]
@@ -70,10 +82,10 @@ def passes_again(run: CommandRun) -> bool:
 
 
 def hosts_of_chunk(run: CommandRun, hosts: Mapping[HostId, str]) -> set[HostId]:
-    """Return which of `hosts` (names by id) the next chunk of a deletion of seeds may examine.
+    """Return the ids of the hosts that the next chunk of a command on seeds may reach, among `hosts` (names by id).
 
-    No other of `hosts` is reached by the chunk. The result has at most HOSTS_A_CHUNK hosts, or as many as the chunk's
-    named seeds have.
+    The result has at most HOSTS_A_CHUNK hosts. If the command lists its URLs, it has only the hosts of the chunk's
+    URLs.
     """
     if not deletes_by_host(run):
         named = {host for host, _ in places_of_chunk(run)}

@@ -17,31 +17,33 @@ GREATEST: Final = b"\xff" * 16
 
 
 class CommandKind(StrEnum):
-    """The kinds of command.
+    """The kinds of command that an operator can send to the owners of a crawl's partitions.
 
-    RETRY_FAILED queues a crawl's failed URLs again. RETRY_UNANSWERED queues only those that failed without an HTTP
-    status: no connection, refused by the egress rules, or given up with their host. DELETE removes every row of a
-    crawl. HOST_POLICY applies the present policy of `host`. UNBLOCK_HOST ends the back-off of `host` after its own
-    429s, 503s and failures, but no block of a policy. Both act for all crawls.
-
-    DELETE_SEEDS removes seeds that were never fetched from the queue: those at `places`, each (host, fingerprint). With
-    `all` it removes every seed except those. Seeds that were sent out, but that no worker has begun, are recalled
-    first. DELETE_SEEDS_BETWEEN removes every seed except `places` among the fingerprints greater than `above` and up to
-    `upto`. Several such commands can keep more seeds than one message can name.
-
-    SEED_SET withdraws those of the URLs at `places` that no seed set of the crawl has any more: URLs that have left a
-    set. It is sent behind the seeds that a set has got, so once it is applied they are, too.
-
-    RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With 0 it makes those that
-    wait done.
-    EXCLUDE excludes the queued URLs that `target`, an exclusion, covers, for all crawls. `revision` is that of the
-    exclusions with it. With `withdraw` it also takes what is stored of such URLs from pages, exports and items.
-    RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. Those that it does not admit leave
-    the queue. Those that only an earlier scope excluded are queued again. So are those that a lower page limit of their
-    host excluded.
-    REDISCOVER finds what the scope of a crawl, widened at `revision`, admits of the links of stored pages.
-
-    REPLAY queues dead letters again, DISCARD deletes them: the one numbered `letter`, or all of the crawl if it is 0.
+    - RETRY_FAILED queues a crawl's failed URLs again.
+    - RETRY_UNANSWERED queues only those that failed without an HTTP status: no connection, refused by the egress rules,
+      or given up with their host.
+    - DELETE removes every row of a crawl.
+    - HOST_POLICY applies the present policy of `host`, for all crawls.
+    - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures, for all crawls. It ends no block
+      of a policy.
+    - DELETE_SEEDS removes seeds that were never fetched from the queue: those at `places`, each (host, fingerprint).
+      With `all` it removes every seed except those at `places`. Seeds in shards that no worker has begun are recalled
+      first.
+    - DELETE_SEEDS_BETWEEN removes every seed whose fingerprint is greater than `above` and at most `upto`, except those
+      at `places`. Several such commands can keep more seeds than one message can name.
+    - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. It is sent after the
+      seeds that were added to the set. So once it is applied, they are applied, too.
+    - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it makes
+      the stored pages that wait done.
+    - EXCLUDE excludes the queued URLs that the exclusion `target` covers, for all crawls. `revision` is the first
+      revision of the exclusions that contains it. With `withdraw` it also removes the stored data of such URLs from
+      pages, exports and items.
+    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. It takes URLs out of the queue
+      that the scope does not admit. It queues URLs again that only an earlier scope or a lower page limit of their host
+      excluded.
+    - REDISCOVER searches the links of stored pages for those that the scope, widened at `revision`, admits now.
+    - REPLAY queues dead letters again, DISCARD deletes them: the one with the number `letter`, or all of the crawl if
+      it is 0.
     """
 
     RETRY_FAILED = "retry_failed"
@@ -79,7 +81,7 @@ _ARGUMENTS: dict[CommandKind, dict[str, type]] = {
 
 
 def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
-    """Return `kind` as a CommandKind if `args` are its arguments. Raise ValueError with the reason if they are not."""
+    """Return `kind` as a CommandKind. Raise ValueError with the reason if it is unknown, or if `args` do not fit it."""
     if kind not in CommandKind.__members__.values():
         raise ValueError(f"no command {kind!r}; there are {', '.join(CommandKind)}")
     known = CommandKind(kind)
@@ -96,5 +98,5 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
 
 
 def collection_of(crawl_id: CrawlId) -> str:
-    """Return the id of the command that removes a deleted crawl's rows. It is the same for every sender."""
+    """Return the id of the DELETE command of a crawl. It depends on `crawl_id` only, so duplicates have the same id."""
     return f"delete-{crawl_id}"

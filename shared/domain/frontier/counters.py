@@ -31,9 +31,9 @@ class Counters(Struct, frozen=True):
     version: int = 0
 
     def url_drift(self) -> int:
-        """Return discovered - (queued + leased + done + failed + excluded). Anything but 0 is a defect."""
+        """Return discovered - (queued + leased + done + failed + excluded). Any value but 0 shows a defect."""
         return self.discovered - (self.queued + self.leased + self.done + self.failed + self.excluded)
 
     def link_drift(self) -> int:
-        """Return accepted - (new + known + refused), of the applied links. Anything but 0 is a defect."""
+        """Return accepted - (new + known + refused), which count applied links. Any value but 0 shows a defect."""
         return self.accepted - (self.new + self.known + self.refused)

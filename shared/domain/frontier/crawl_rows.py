@@ -1,4 +1,4 @@
-"""Crawls as they are stored, and what changed in them since a mark."""
+"""Rows of crawls as stored in SQL, and the result of a read of what changed in them since an earlier read."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -10,11 +10,15 @@ from shared.domain.ids import CrawlId, Partition, Revision
 
 
 class CrawlRow(Struct, frozen=True):
-    """A crawl as stored. `spec` is its active revision's JSON; `active_ms` the time it was worked on, when it was read.
+    """The stored row of a crawl. `spec` is the JSON of its active revision.
 
-    While the crawl is worked on and not paused, that time is the clock of `active_pool` less `active_zero_ms`.
-    `refresh_ms`: its run fetches what was due at this time (Unix ms) and then ends; 0: the run is no refresh.
-    `operator_version` grows with each change that an operator makes.
+    - `active_ms`: for how long the crawl was active, at the time of the read. A crawl is active while it is SEEDING or
+      RUNNING.
+    - `active_pool`, `active_zero_ms`: while the crawl is active, `active_ms` is the clock of this pool less
+      `active_zero_ms`. `active_pool` is None otherwise.
+    - `change`: the number of the crawl's last change, counted over all crawls.
+    - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
+    - `operator_version`: grows with each change that an operator makes.
     """
 
     crawl_id: CrawlId
@@ -35,7 +39,7 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """What the seeds of the crawl are published for. A verb, such as `start`, makes it another."""
+        """The key of the run for which the crawl's seeds are published. A change by an operator gives another key."""
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
     @property
@@ -45,10 +49,10 @@ class CrawlRow(Struct, frozen=True):
 
 
 class SeededRun(NamedTuple):
-    """A crawl as its operator left it. Seeds that were published for an earlier one do not stand for those of a later.
+    """The key of a run whose seeds are published: a crawl at one revision and one `operator_version`.
 
-    In between, an exclusion may have ended, or seeds may have been deleted, and only seeds that are published later are
-    queued again.
+    Each new key needs its seeds to be published again. An exclusion may have ended in between, or seeds may have been
+    deleted, and only seeds that are published later are queued again.
     """
 
     crawl_id: CrawlId
@@ -68,11 +72,11 @@ class CrawlVersion(NamedTuple):
 
 
 class ChangeMark(Struct, frozen=True):
-    """Up to where a reader has read the changes of crawls. The default is for the first read.
+    """A reader's position in the changes of crawls, to pass to the next read. The default value is for the first read.
 
     - `change`: the greatest number of a change that was read.
-    - `versions`: the version of each partition. If it is unchanged, so are the counters there.
-    - `compared`: the last crawl that was compared without regard to its number.
+    - `versions`: the version of each partition. While a partition's version is the same, so are its counters.
+    - `compared`: the last crawl of the round that compares all crawls, a few in each read. 0: the round begins anew.
     """
 
     change: int = 0
@@ -81,14 +85,14 @@ class ChangeMark(Struct, frozen=True):
 
 
 class CrawlChanges(Struct, frozen=True):
-    """What changed in crawls since a mark, in one snapshot. Pass `mark` to the next read.
+    """What changed in crawls since the read that returned a mark, in one snapshot. Pass `mark` to the next read.
 
-    - `rows`: crawls whose version differs from the known one, None for deleted ones.
-    - `recent`: the versions of the crawls that changed last.
-    - `compared`: crawls that were compared without regard to their numbers.
-    - `counted`: crawls whose counters changed.
+    - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
+    - `recent`: the versions of the crawls with the highest numbers of change.
+    - `compared`: the crawls that were compared although their number of change is not new.
+    - `counted`: the crawls whose counters changed.
     - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
-    - `positions`: up to where each partition's reports are applied.
+    - `positions`: the position up to which each partition has applied its reports.
     """
 
     mark: ChangeMark

@@ -32,7 +32,7 @@ HOST_UNREACHABLE: Final = "host_unreachable"
 
 
 class Category(StrEnum):
-    """The kinds of results of a fetch, as counters and displays name them."""
+    """The categories of fetch results, by the names that counters and displays use."""
 
     PAGE = "page"
     NOT_MODIFIED = "not_modified"
@@ -47,7 +47,7 @@ class Category(StrEnum):
 
 
 class HostEffect(Enum):
-    """What the result of a fetch means for the host (shared/domain/frontier/politeness.py)."""
+    """The effect of a fetch's result on the delay and the block of its host, which `HostHealth` applies."""
 
     THROTTLED = 1
     """The host asks for a slower pace: it is blocked for a while, and its delay doubles."""
@@ -62,7 +62,11 @@ THROTTLED_TIMES: Final = 3
 
 
 class Disposition(Enum):
-    """What happens to a URL after a fetch: it ends, it is tried again, or it waits for its host (see the module)."""
+    """What happens to a URL after a fetch.
+
+    FINAL: it is done or failed. RETRY: it is tried again later, which uses up an attempt. RETRY_HOST: it waits until
+    its host can be reached, which uses up none.
+    """
 
     FINAL = 1
     RETRY = 2
@@ -72,8 +76,8 @@ class Disposition(Enum):
 class Policy(Struct, frozen=True):
     """A row of the table of outcomes: what one kind of result means for the URL and its host.
 
-    `host` is the effect on the host, None if the host is not to blame. `failed`: a URL that ends this way is FAILED,
-    else DONE.
+    `host`: the effect on the host, None if there is none. `failed`: a URL that ends with this result is FAILED.
+    Otherwise it is DONE.
     """
 
     category: Category
@@ -85,8 +89,10 @@ class Policy(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """What the frontier does with a URL after a fetch.
 
-    `state` is DONE, FAILED or WAITING. `wait_s` applies to WAITING and may be 0. `attempt_used`: the attempt counts
-    against the URL's limit. `host` is the effect on the host, None if there is none.
+    - `state`: DONE, FAILED or WAITING.
+    - `wait_s`: seconds until a WAITING URL is tried again. It may be 0.
+    - `attempt_used`: the attempt counts against the URL's limit.
+    - `host`: the effect on the host, None if there is none.
     """
 
     category: Category
@@ -161,10 +167,12 @@ def decide(
     retry_after_s: float | None = None,
     host_refuses: bool = False,
 ) -> Decision:
-    """Return what to do with a URL whose `attempt`-th try (from 1) ended with a failure kind or an HTTP status.
+    """Return what to do with a URL whose attempt ended with `end`, a failure kind or an HTTP status.
 
-    `rng01` in 0..1 spreads waits by +-10 %. The server's `retry_after_s` is obeyed wherever the URL is tried again.
-    `host_refuses`: a 429 or 503 comes from the host as a whole, not from the URL.
+    - `attempt`: the number of this attempt, from 1.
+    - `rng01`: a random number in 0..1, which spreads waits by +-10 %.
+    - `retry_after_s`: the server's Retry-After in seconds. A URL that is tried again waits at least as long.
+    - `host_refuses`: the 429 or 503 comes from the host as a whole. The attempt then counts against no limit.
     """
     policy = policy_for(end)
     if policy.disposition is Disposition.RETRY_HOST:
@@ -180,18 +188,18 @@ def decide(
 
 
 def retry_wait_s(retry: Retry, attempt: int, rng01: float) -> float:
-    """Return the seconds to wait after a URL's `attempt`-th try (from 1).
+    """Return the seconds to wait after a URL's attempt number `attempt` (from 1).
 
-    They are base_s x 2^(attempt - 1), +-10 % by `rng01` in 0..1, at most max_s.
+    They are base_s x 2^(attempt - 1), spread by +-10 % with the random number `rng01` in 0..1, and at most max_s.
     """
     return min(retry.base_s * 2.0 ** (attempt - 1) * (0.9 + 0.2 * rng01), retry.max_s)
 
 
 def parse_retry_after(value: str, now_s: float) -> float | None:
-    """Return the seconds that a Retry-After header asks to wait, or None if it is invalid.
+    """Return the seconds that the value of a Retry-After header asks to wait. Return None if it is invalid.
 
-    The header is a number of seconds or an HTTP date (RFC 9110 §10.2.3). `now_s` is Unix time; a date in the past means
-    0.
+    The value is a number of seconds or an HTTP date (RFC 9110 §10.2.3). `now_s` is the present Unix time. A date in the
+    past gives 0.
     """
     text = value.strip()
     if text.isascii() and text.isdigit():

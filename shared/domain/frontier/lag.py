@@ -9,9 +9,9 @@ from shared.domain.ids import Partition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many URLs, shards or messages wait, and the age of the oldest in seconds (None if there are none).
+    """How many URLs, shards or messages wait, and the age of the oldest in seconds (None if none waits).
 
-    `more`: there may be others, since only a bounded part was read.
+    `more`: the count is a lower bound, because the read was limited.
     """
 
     count: int
@@ -23,9 +23,11 @@ class Waiting:
 class FrontierLag:
     """How much work waits in the frontier at each stage, in one snapshot.
 
-    `due`: URLs that only politeness, budgets and worker capacity delay. Its age is that of the queue that was not
-    served for the longest time. `pending`: shards that no worker has begun. `in_flight`: shards that a worker has
-    begun. Both ages count from the lease. `positions`: up to where reports were applied at the snapshot.
+    - `due`: URLs that only politeness, budgets and worker capacity delay. The age is the longest time for which a queue
+      with such URLs was not served.
+    - `pending`: shards that no worker has begun. The age counts from the lease.
+    - `in_flight`: shards that a worker has begun. The age counts from the lease.
+    - `positions`: the position up to which each partition had applied its reports.
     """
 
     due: Waiting
