@@ -1,7 +1,7 @@
-"""What is stored of a page that is fetched again: its history, and the log of changes. Both in few bytes.
+"""What is stored of a page that is fetched again: its history and the log of changes, with their compact encodings.
 
 A history takes 12 bytes, and 6 more if text or items are compared. It takes 5 more once a sign of change was followed.
-An entry of the log takes about 13.
+An entry of the log takes about 13 bytes.
 """
 
 import struct
@@ -42,21 +42,21 @@ _LARGEST_VERSION: Final = 2**16 - 1
 
 
 class PageHistory(Struct, frozen=True):
-    """What the fetches of a page showed so far.
+    """What the fetches of a page showed so far. A sign of change is the date that a sitemap or feed gives for the page.
 
-    - `version`: the number of its newest version, from 1.
-    - `compared`: how many comparisons `changes` has, at most REMEMBERED. Bit 0 of `changes` is the newest: 1 if the
-      page had changed.
-    - `checked_ms`: when the newest comparison was made, or the first fetch (Unix ms, whole seconds).
-    - `rate`: the code of what is believed of its rate of change, 0 if nothing is.
+    - `version`: the number of the page's newest version, from 1.
+    - `compared`: how many comparisons `changes` records, at most REMEMBERED.
+    - `changes`: one bit for each comparison, 1 if the page had changed. Bit 0 is the newest.
+    - `checked_ms`: when the newest comparison was made, or else the first fetch (Unix ms, whole seconds).
+    - `rate`: the page's estimated rate of change, as `ChangeRate.code`. 0 if there is no estimate.
     - `misses`: how many fetches in a row found no page.
-    - `mark`: the content mark of the newest version, empty if payloads are compared.
-    - `signalled`: a sign of change came after the last fetch, such as a later `lastmod`.
-    - `followed`: the part of its changes, from 0 to 255, for which its owner counts on a sign.
-    - `known_ms`: up to when a sign told of its changes (Unix ms, whole seconds), 0 if none did since the last fetch.
+    - `mark`: the hash of the text or items of the newest version. Empty if payloads are compared.
+    - `signalled`: a sign of change came after the last fetch.
+    - `followed`: the part of the page's changes, from 0 to 255, for which the owner expects a sign.
+    - `known_ms`: when `rate` was last updated by a sign (Unix ms, whole seconds). 0: by none since the last fetch.
 
-    For a sitemap the newest zeros of `changes` are the fetches in a row that found nothing new. `rate` is then the rate
-    at which it is fetched.
+    A sitemap has a history, too. Its newest bits of `changes` that are 0 are the fetches in a row that found nothing
+    new. Its `rate` is the rate at which it is fetched.
     """
 
     version: int = 1
@@ -72,11 +72,14 @@ class PageHistory(Struct, frozen=True):
 
     @property
     def quiet(self) -> int:
-        """How many fetches in a row found nothing, at most REMEMBERED."""
+        """The number of latest fetches in a row that found no change, at most REMEMBERED."""
         return min((self.changes & -self.changes).bit_length() - 1 if self.changes else REMEMBERED, self.compared)
 
     def after(self, *, changed: bool, now_ms: int, mark: bytes) -> "PageHistory":
-        """Return the history after a comparison at `now_ms`. `mark` is that of the page now."""
+        """Return the history after a comparison at `now_ms` (Unix ms). If the page `changed`, it has a new version.
+
+        `mark`: the content mark of the page as it is now. An empty one keeps the stored mark.
+        """
         return replace(
             self,
             version=min(self.version + changed, _LARGEST_VERSION),
@@ -90,11 +93,11 @@ class PageHistory(Struct, frozen=True):
         )
 
     def missed(self) -> "PageHistory":
-        """Return the history after a fetch that found no page."""
+        """Return the history after a fetch that found no page: with one more of `misses`."""
         return replace(self, misses=self.misses + 1)
 
     def encoded(self) -> bytes:
-        """Return the history as it is stored in `fetches.recrawl`."""
+        """Return the history as bytes for the column `fetches.recrawl`. `decoded` reads them."""
         return (
             _HISTORY.pack(
                 min(self.misses, MISSES_TO_GONE) << 5 | self.compared | _SIGNALLED * self.signalled,
@@ -110,7 +113,10 @@ class PageHistory(Struct, frozen=True):
 
 
 def decoded(stored: bytes | None, at_ms: int) -> PageHistory:
-    """Return a stored history. Without one it is that of a page that was fetched once, at `at_ms`."""
+    """Return the history that `PageHistory.encoded` wrote as `stored`.
+
+    If `stored` is None or too short, return the history of a page that was fetched once, at `at_ms` (Unix ms).
+    """
     if not stored or len(stored) < _HISTORY.size:
         return PageHistory(checked_ms=at_ms)
     head, changes, checked_s, high, low, version = _HISTORY.unpack_from(stored)
@@ -134,7 +140,7 @@ def decoded(stored: bytes | None, at_ms: int) -> PageHistory:
 
 
 class ChangeKind(IntEnum):
-    """What the log of changes records of a page."""
+    """What an entry in the log of changes records: a page was new, had changed, or was gone."""
 
     NEW = 1
     CHANGED = 2
@@ -142,9 +148,10 @@ class ChangeKind(IntEnum):
 
 
 class PageChange(Struct, frozen=True):
-    """An entry of the log: a page that was new, had changed or was gone. `version` is its newest version then.
+    """An entry in the log of changes: a page that was new, had changed or was gone.
 
-    `prefix` has the first bytes of its fingerprint.
+    `version`: the number of the page's newest version at that time. `prefix`: the first PREFIX_BYTES bytes of the
+    page's fingerprint.
     """
 
     kind: ChangeKind
@@ -154,19 +161,19 @@ class PageChange(Struct, frozen=True):
 
 
 def change_of(kind: ChangeKind, host_id: HostId, fingerprint: Fingerprint, version: int) -> PageChange:
-    """Return the entry of the log for a page."""
+    """Return an entry for the log of changes. `version`: the number of the page's newest version now."""
     return PageChange(kind, host_id, bytes(fingerprint[:PREFIX_BYTES]), version)
 
 
 def packed(changes: Iterable[PageChange]) -> bytes:
-    """Return entries of the log as they are stored in one row."""
+    """Return entries of the log of changes as the bytes of one row. `unpacked` reads them."""
     return b"".join(
         bytes((each.kind,)) + each.prefix + _number(each.host_id) + _number(each.version) for each in changes
     )
 
 
 def unpacked(entries: bytes) -> Iterator[PageChange]:
-    """Yield the entries of a row of the log, in order."""
+    """Yield the entries that `packed` wrote as `entries`, in order."""
     at = 0
     while at < len(entries):
         kind, prefix = ChangeKind(entries[at]), entries[at + 1 : at + 1 + PREFIX_BYTES]
@@ -176,7 +183,7 @@ def unpacked(entries: bytes) -> Iterator[PageChange]:
 
 
 def _number(value: int) -> bytes:
-    """Return a number in as few bytes as possible: 7 bits a byte, the least first."""
+    """Return a number as a variable-length integer: 7 bits in each byte, the least significant first."""
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
@@ -186,7 +193,7 @@ def _number(value: int) -> bytes:
 
 
 def _read_number(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a position, and the position behind it."""
+    """Return the number that `_number` wrote at index `at` of `data`, and the index after it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,7 +1,8 @@
-"""What a sign of change does to a stored page that waits for its next fetch. Pure.
+"""What a sign of change does to a stored page that waits for its next fetch. These functions do no I/O.
 
-The sign is the `lastmod` of a sitemap or feed, later than the page's last fetch. The page is due sooner, as far as its
-host's signs are trusted, and never sooner than `min_s` after its last fetch.
+A sign of change is the `lastmod` of a sitemap or feed, if it is later than the page's last fetch. It makes the page due
+sooner. How much sooner depends on how often the signs of its host were right. The page is never due sooner than `min_s`
+after its last fetch.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from shared.domain.frontier.signals import HostSignals, rate_signalled
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A page after a sign: its history, and when it is due (Unix ms). `sooner`: that is sooner than before."""
+    """A page after a sign of change: its new history, and when it is due (Unix ms).
+
+    `sooner`: the page is due earlier than before the sign.
+    """
 
     history: PageHistory
     due_ms: int
@@ -28,7 +32,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class PageSigns:
-    """The rules of one adaptive crawl in one partition for signs of change."""
+    """Applies signs of change to the pages of one crawl in one partition. The crawl has the policy `adaptive`."""
 
     recrawl: CompiledRecrawl
     adaptive: AdaptiveSchedule

@@ -1,4 +1,4 @@
-"""What a fetch of a page means for a crawl that fetches its pages again. Pure.
+"""What a fetch of a page means in a crawl that fetches its pages again. These functions do no I/O.
 
 A page is compared with its stored version. An answer 304 to a conditional request, or an equal payload, is unchanged.
 Two fetches in a row that find no page (404, 410 or a redirect) make it gone. Any other failure leaves the stored page
@@ -25,7 +25,11 @@ _MISSING: Final = frozenset({404, 410})
 
 
 class Finding(StrEnum):
-    """What a fetch found, compared with the stored page."""
+    """The result of a fetch, compared with the stored page.
+
+    NEW: there was no stored page. MISSED: the fetch found no page. GONE: two fetches in a row found none. FAILED: it
+    failed in another way. RETRIED: it failed, and the URL is tried again soon.
+    """
 
     NEW = "new"
     CHANGED = "changed"
@@ -37,9 +41,13 @@ class Finding(StrEnum):
 
 
 class Visited(Struct, frozen=True):
-    """What a fetch reported: the HTTP status (0: no answer), the payload's digest and the content mark.
+    """What a fetch reported of a page.
 
-    `page`: it stored a page. `reason`: why it stored none.
+    - `status`: the HTTP status, 0 if there was no answer.
+    - `digest`: the digest of the payload.
+    - `mark`: the hash of the text or items, empty if payloads are compared.
+    - `page`: the fetch stored a page.
+    - `reason`: why it stored none.
     """
 
     status: int
@@ -50,9 +58,10 @@ class Visited(Struct, frozen=True):
 
 
 class PageVerdict(Struct, frozen=True):
-    """What becomes of a URL after a fetch: its new state, and `rank`, `attempts`, `reason` and `flags` of its row.
+    """The new state of a URL after a fetch, with the new `rank`, `attempts`, `reason` and `flags` of its row.
 
-    `history`: None if the stored one stays.
+    `rank` is the due time (Unix ms) of a WAITING URL. `history`: the page's new history, None if the stored one is
+    kept.
     """
 
     finding: Finding
@@ -65,18 +74,21 @@ class PageVerdict(Struct, frozen=True):
 
 
 def conditional(url: LeasedUrl) -> bool:
-    """Return True if the page may be requested with the validators of its last fetch.
+    """Return True if the leased URL may be requested with the validators (ETag, Last-Modified) of its last fetch.
 
-    A page that is fetched for its links is requested without them, and so is one whose depth became less meanwhile.
+    Return False if it has no stored page that is due again. Return False also if a link reached it at a lesser depth,
+    or with fewer hops beyond the scope, since it was leased. Its links are then needed, which an answer 304 does not
+    have.
     """
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
 
 
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
-    """Return True if a page must be fetched again for its links: it was found nearer than it was sent to its worker.
+    """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    The limit of depth may now admit its links, or they are fewer hops beyond the scope.
+    That is so if a link reached the leased URL at a lesser depth and the crawl has a limit `max_depth` that may admit
+    its links now. It is also so if a link reached it with fewer hops beyond the scope.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -84,9 +96,10 @@ def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
 
 
 def is_unchanged(url: LeasedUrl, visited: Visited) -> bool:
-    """Return True if a fetch shows that the stored page is unchanged.
+    """Return True if the fetch found the stored page unchanged: the same digest, or the same content mark.
 
-    A worker reports the stored payload's digest for an answer 304 only if the request was conditional.
+    A 304 counts only if `visited.digest` is that of the stored payload. A worker reports this digest for a 304 only if
+    the request was conditional. Return False if nothing is stored.
     """
     last = url.last
     if last is None:
@@ -106,10 +119,12 @@ def judge_page(
     adaptive: AdaptiveSchedule | None = None,
     signals: HostSignals = NO_SIGNALS,
 ) -> PageVerdict:
-    """Return what becomes of a URL that has a stored page, or whose page was just stored.
+    """Return the new state of a URL that has a stored page, or whose page was just stored.
 
-    `decision` is what the table of outcomes says of the fetch. `adaptive` is the schedule of the policy `adaptive`, if
-    the crawl has it. `signals`: how far the signs of its host are right, this comparison included.
+    - `max_depth`: the crawl's limit of depth, None without one.
+    - `decision`: what the table of outcomes decides for the fetch.
+    - `adaptive`: the schedule of the policy `adaptive`, None if the crawl does not have it.
+    - `signals`: how often the signs of change of the URL's host were right, with this comparison included.
     """
     unchanged = is_unchanged(url, visited)
     if not unchanged and decision.state is UrlState.WAITING:
@@ -144,7 +159,11 @@ def judge_page(
 
 
 def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
-    """Return the code of the rate that is believed of a page. Before the first comparison it is what is assumed now."""
+    """Return the code of a page's rate of change, as estimated before the present comparison.
+
+    This is the code in `history` once a comparison or a sign of change has updated it. Before, it is the rate that is
+    assumed at present for a new page: by `adaptive`, or without it by the bounds of `interval`.
+    """
     if history.rate and (history.compared or history.known_ms):
         return history.rate
     return first_rate(interval) if adaptive is None else adaptive.first_rate(interval)
@@ -159,7 +178,10 @@ def _with_rate(
     now_ms: int,
     signals: HostSignals,
 ) -> PageHistory:
-    """Return the history with what is believed of the page's rate of change now."""
+    """Return `history` with the page's rate of change as estimated after this fetch.
+
+    `known`: the history before the fetch. Only the findings CHANGED and UNCHANGED change an existing estimate.
+    """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):
         return history if history.rate else replace(history, rate=before)
@@ -170,9 +192,10 @@ def _with_rate(
 
 
 def retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
-    """Return the verdict that the URL is tried again soon.
+    """Return the verdict that the URL waits for another attempt, after `decision.wait_s`. The history is kept.
 
-    If its host failed, it stays due: the block of the host delays it, and no attempt is used.
+    If the decision uses up no attempt, a page that was due again keeps its due time. Only the block of its host delays
+    it.
     """
     due_ms = now_ms + int(decision.wait_s * 1000)
     attempts, flags = url.attempt, url.flags | RETRY

@@ -1,8 +1,9 @@
-"""Decide which master owns which partition, in passes: each compares the present owners with the goal.
+"""Decide which master owns which partition, in passes. Each pass compares the present owners with the goal.
 
 Safety does not depend on placement: the owner is the master with the newest term. Each move is a short pause for the
 hosts of a partition, so a plan moves as few as it can. Partitions without an owner are placed at once. Moves that only
-improve the balance are made a few at a time, and never to a master that has just joined, since it may fail again soon.
+improve the balance are made a few in each pass. None goes to a master that has just joined, since it may fail again
+soon.
 """
 
 from collections import Counter
@@ -23,9 +24,10 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementMaster:
-    """A live master, to which partitions may be given.
+    """A live master that can own partitions.
 
-    `seen_since`: when the leader first saw it, in seconds of the leader's own clock.
+    `seen_since`: when the leader saw it first, in seconds of the leader's own clock. `draining`: it gets no partitions,
+    and its own are moved to others.
     """
 
     id: str
@@ -37,8 +39,8 @@ class PlacementMaster:
 class PlacementRules:
     """The limits of a pass of placement.
 
-    `max_moves`: how many partitions a pass may take from live owners. `settle_s`: how many seconds ago a master must
-    have been seen first before it is given any of those.
+    `max_moves`: how many partitions a pass on PostgreSQL may take from live owners. `settle_s`: for how many seconds a
+    master must have been known to the leader before a move that only improves the balance may go to it.
     """
 
     max_moves: int = 8
@@ -47,10 +49,12 @@ class PlacementRules:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """What a pass of placement changes. The plan is empty if there is nothing to do.
+    """What a pass of placement changes.
 
-    `owners`: the new owner of each partition that changes hands. `moves`: how many of them are taken from a live owner.
-    `deferred`: moves left for the next passes. `stranded`: partitions without an owner, because no master can own them.
+    - `owners`: the new owner of each partition that changes hands. It is empty if nothing changes.
+    - `moves`: how many of these partitions are taken from a live owner.
+    - `deferred`: how many moves are left for the next passes.
+    - `stranded`: the partitions without a live owner, if every master drains or none is live. Otherwise empty.
     """
 
     owners: Mapping[Partition, str]
@@ -72,12 +76,15 @@ def reconcile(
     now: float,
     rules: PlacementRules = _DEFAULT,
 ) -> PlacementPlan:
-    """Return which partitions to give to which masters in the next pass.
+    """Return the partitions that must change hands in this pass, and their new owners.
 
-    The goal: every partition has a live owner that is not draining. On PostgreSQL no two owners may differ by more than
-    one partition. On SQLite one master owns all partitions, the leader if possible. `owners` may name masters that are
-    dead, and lack partitions that were never owned. A draining master keeps its partitions while there is no other
-    master.
+    The goal: every partition has a live owner that is not draining. On PostgreSQL the numbers of partitions of two
+    owners differ by at most one. On SQLite one master owns all partitions, the leader if possible. If every master
+    drains, each keeps its partitions.
+
+    - `owners`: the present owners. They may be dead, and partitions that were never owned may be missing.
+    - `partitions`: the number of partitions in the cluster.
+    - `now`: the time by the clock of `PlacementMaster.seen_since`.
     """
     alive = {master.id: master for master in masters}
     able = {name: master for name, master in alive.items() if not master.draining}
@@ -98,7 +105,7 @@ def reconcile(
 
 
 def _the_one(held: Mapping[Partition, str | None], able: Mapping[str, PlacementMaster], leader: str) -> str:
-    """Return the master that is to own everything: the leader if possible, else the one that owns the most already."""
+    """Return the master that shall own all partitions: the leader if it is in `able`, else the one that owns most."""
     if leader in able:
         return leader
     owned = Counter(owner for owner in held.values() if owner in able)

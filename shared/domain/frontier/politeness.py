@@ -1,6 +1,7 @@
 """Politeness: a host's delay between requests, and its back-off after it refused or failed.
 
-These are pure rules: `now_ms` and the random number for jitter are arguments. Delays are seconds, instants Unix ms.
+The functions do no I/O: the time `now_ms` and the random number for jitter are arguments. Delays are seconds, instants
+Unix ms.
 """
 
 from dataclasses import dataclass, replace
@@ -58,11 +59,13 @@ def host_delay(
     operator_delay_s: float = 0.0,
     slowed_s: float = 0.0,
 ) -> float:
-    """Return the seconds from the end of a response to the start of the host's next request.
+    """Return the seconds from the end of a response to the host's next request: the longest of these delays.
 
-    It is the longest of the delays that the spec, an operator, and robots.txt (if the crawl obeys it) set. Two more
-    delays count, capped by `max_delay_s`: five times the last fetch in an adaptive crawl, and `slowed_s` of a host that
-    answered 429.
+    - `politeness.delay_s`, the spec's delay.
+    - `operator_delay_s`, set by an operator in the policy of the host.
+    - `crawl_delay_s`, from robots.txt, if the crawl obeys it.
+    - five times `last_fetch_s`, the duration of the last fetch, in an adaptive crawl. At most `politeness.max_delay_s`.
+    - `slowed_s`, the delay after 429 answers. At most `politeness.max_delay_s`.
     """
     delay = max(politeness.delay_s, min(slowed_s, politeness.max_delay_s))
     if politeness.adaptive and last_fetch_s is not None:
@@ -73,9 +76,9 @@ def host_delay(
 
 
 def shard_size(delay_s: float, expected_fetch_s: float) -> int:
-    """Return the number of URLs for one shard: about `SHARD_WORK_S` seconds of fetching at the host's pace.
+    """Return the number of URLs for one shard, from 1 to `SHARD_MAX`: about `SHARD_WORK_S` seconds of work at the host.
 
-    It is at least 1, at most `SHARD_MAX`.
+    A URL takes `delay_s` or `expected_fetch_s` seconds, whichever is longer.
     """
     pace = max(delay_s, expected_fetch_s)
     if pace * SHARD_MAX <= SHARD_WORK_S:
@@ -84,20 +87,20 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 
 
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
-    """Return the number of URLs for one shard if `slots` shards of its host may be leased at once.
+    """Return the number of URLs for one shard of a queue of `queued` URLs that `slots` shards may share at once.
 
-    This is half an even part of the queue, so that no slot runs dry first. Each shard costs a lease, a grant and a
-    report, so it is at least `PART_MIN` URLs. That minimum takes at most `PART_WORK_S`, so that slow hosts keep all
-    slots busy.
+    It is half of an even share of the queue, so that no slot runs out of URLs long before the others. It is at least
+    `PART_MIN`, because each shard costs a lease, a grant and a report. If fetching `PART_MIN` URLs takes over
+    `PART_WORK_S` seconds, the minimum is lower.
     """
     least = PART_MIN if expected_fetch_s * PART_MIN <= PART_WORK_S else int(PART_WORK_S / expected_fetch_s)
     return max(1, least, queued // (2 * slots))
 
 
 def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) -> float:
-    """Return the seconds to wait after the `failures`-th failure (from 1).
+    """Return the seconds to wait after failure number `failures` (from 1).
 
-    They are `base_s` x 2^(failures - 1), +-10 % by `rng01` in 0..1, at most `max_s`.
+    They are `base_s` x 2^(failures - 1), spread by +-10 % with the random number `rng01` in 0..1, and at most `max_s`.
     """
     doublings = min(max(failures, 1) - 1, _DOUBLINGS_MAX)
     return min(base_s * 2.0**doublings * (0.9 + 0.2 * rng01), max_s)
@@ -105,14 +108,17 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
 
 @dataclass(frozen=True, slots=True)
 class HostHealth:
-    """How a host answered its last requests, and until when it gets no request because of that.
+    """How a host answered its last requests, and until when it gets no request because of its refusals and failures.
 
-    `failures` in the present spell set the back-off; each success takes one back. `unreachable` counts failures in a
-    row to resolve or connect; any response ends that row. No request is sent to the host before `blocked_until_ms`.
-
-    `recent`: the last `WINDOW` responses as bits, the newest lowest, 1 for a 429 or 503. A bit above them marks how
-    many there are. `slowed_ms`: the delay that 429s raised. `asked_ms`: the longest Retry-After among the recent
-    responses. `silent_since_ms`: when the host became unreachable or refusing, 0 while it answers.
+    - `failures`: the number on which the back-off depends. A failure adds 1, a success subtracts 1.
+    - `unreachable`: how many attempts in a row could not resolve or connect to the host. Any response resets it.
+    - `last_failure_ms`: when the last refusal or failure was.
+    - `blocked_until_ms`: no request is sent to the host before this time.
+    - `recent`: the last `WINDOW` responses as bits, 1 for a 429 or 503. Bit 0 is the newest. A further bit above the
+      oldest marks how many there are.
+    - `slowed_ms`: the delay that 429s have set. Successes reduce it.
+    - `asked_ms`: the longest Retry-After among the recent responses.
+    - `silent_since_ms`: when the host became unreachable or began to refuse, 0 while it answers.
     """
 
     failures: int = 0
@@ -132,13 +138,17 @@ class HostHealth:
         return refused * REFUSING_SHARE > WINDOW or (self.recent > row + 1 and self.recent & row == row)
 
     def after(self, effect: HostEffect) -> bool:
-        """Return True if one more response with this effect (a 429 or 503) makes the host count as refusing."""
+        """Return True if a response with this effect (a 429 or 503) would make `refusing` True.
+
+        Return False for the effect UNREACHABLE.
+        """
         return effect is not HostEffect.UNREACHABLE and replace(self, recent=_shifted(self.recent, 1)).refusing
 
     def dead(self, now_ms: int, retry: Retry, *, gave_pages: bool) -> bool:
-        """Return True if the host is to be given up: its remaining URLs then fail as `host_unreachable`.
+        """Return True if the host must be given up. Its remaining URLs then fail with the reason `host_unreachable`.
 
-        A host that gave pages of the crawl is given up only after `retry.outage_s` seconds without an answer.
+        `gave_pages`: the host has given pages of the crawl. Such a host is given up after more than `retry.outage_s`
+        seconds without an answer, any other after `retry.host_attempts` failures in a row.
         """
         if gave_pages:
             return bool(self.silent_since_ms) and now_ms - self.silent_since_ms > retry.outage_s * 1000
@@ -149,13 +159,19 @@ class HostHealth:
         return now_ms < self.blocked_until_ms
 
     def settled(self, now_ms: int) -> "HostHealth":
-        """Return the health without failures if `QUIET_MS` passed since the last one and its block; else unchanged."""
+        """Return the health with `failures` 0 if a host had no trouble for long. Otherwise return it unchanged.
+
+        That is if `QUIET_MS` have passed since the last failure and the end of the block.
+        """
         if self.failures and now_ms >= max(self.last_failure_ms, self.blocked_until_ms) + QUIET_MS:
             return replace(self, failures=0)
         return self
 
     def answered(self, now_ms: int) -> "HostHealth":
-        """Return the health after a usable response: the number of failures and the added delay decrease."""
+        """Return the health after a usable response: the host is reachable and not silent.
+
+        `failures` decreases by 1. The delay `slowed_ms` decreases by 1/`SPEEDS_UP_BY`.
+        """
         if self.recent == _ALL_WELL and not (
             self.failures or self.unreachable or self.slowed_ms or self.silent_since_ms
         ):
@@ -173,7 +189,7 @@ class HostHealth:
         )
 
     def connected(self) -> "HostHealth":
-        """Return the health after a connection that broke before a response: the host is reachable, at least."""
+        """Return the health after a connection that broke before a response. Only `unreachable` changes: to 0."""
         return replace(self, unreachable=0) if self.unreachable else self
 
     def refused(
@@ -187,11 +203,16 @@ class HostHealth:
         rng01: float,
         retry_after_s: float | None = None,
     ) -> "HostHealth":
-        """Return the health after a 429 (THROTTLED) or a 503 (BUSY). `delay_s` is the host's present delay.
+        """Return the health after a 429 (`effect` THROTTLED) or a 503 (BUSY).
 
         A 429 blocks the host for its Retry-After, or else for `retry.host_base_s`, and doubles the delay. A 503 blocks
-        it for a few delays. If the host is refusing, it is blocked for the longest recent Retry-After, or else for a
+        it for a few delays. A host that is `refusing` is blocked for the longest recent Retry-After, or else for a
         back-off that doubles. A new block never ends earlier than the present one.
+
+        - `delay_s`: the host's present delay.
+        - `max_delay_s`: the limit to which 429s raise the delay.
+        - `rng01`: a random number in 0..1, which spreads the back-off.
+        - `retry_after_s`: the Retry-After of the response in seconds.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
         health = replace(
@@ -222,9 +243,12 @@ class HostHealth:
     ) -> "HostHealth":
         """Return the health after the host could not be reached: not resolved, not connected to, or without robots.txt.
 
-        It is blocked for the back-off, or for the server's `retry_after_s` if that is longer, and never less long than
-        before. A failure during a block is not counted: requests of the host's other slots were under way and end the
-        same way. Otherwise one outage would give a host up at once.
+        The host is blocked for a back-off that begins with `base_s` and doubles, or for `retry_after_s` if that is
+        longer. A new block never ends earlier than the present one. `rng01`: a random number in 0..1, which spreads the
+        back-off.
+
+        A failure during a block is not counted. It comes from a request that another slot of the host had begun before,
+        and one outage would otherwise count several times.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
         if self.blocked(now_ms):
@@ -247,6 +271,6 @@ _ALL_WELL: Final = 1 << WINDOW
 
 
 def _shifted(recent: int, refused: int) -> int:
-    """Return the bits of the recent answers with one more."""
+    """Return the bits of `HostHealth.recent` after one more response. `refused`: 1 for a 429 or 503, else 0."""
     recent = recent << 1 | refused
     return recent if recent < 2 * _ALL_WELL else recent & (_ALL_WELL - 1) | _ALL_WELL

@@ -23,7 +23,7 @@ HOLDER_MARGIN_S: Final = 10.0
 
 
 class ObservedHolds:
-    """The purge holds that one owner has seen, and when each last had a beat."""
+    """The purge holds that one owner has seen, with the last beat number of each and when it was first seen."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
@@ -32,7 +32,10 @@ class ObservedHolds:
         return f"<ObservedHolds {sorted(self._seen)}>"
 
     def standing(self, beats: Mapping[str, int], now: float) -> bool:
-        """Return True if a purge hold is active at `now` (seconds). `beats` has each hold's present beat number."""
+        """Return True if a purge hold is active: its beat number was new at most `HOLD_S` seconds ago.
+
+        `beats`: the present beat number of each hold, by holder. `now`: the owner's clock in seconds.
+        """
         self._seen = {
             holder: seen if (seen := self._seen.get(holder)) is not None and seen[0] == beat else (beat, now)
             for holder, beat in beats.items()
@@ -43,6 +46,7 @@ class ObservedHolds:
 def held_until(beat_began: float) -> float:
     """Return the time until which a holder may rely on its purge hold.
 
-    Its last acknowledged beat began at `beat_began`, by the same clock in seconds.
+    `beat_began`: when the holder began to write its last acknowledged beat, in seconds of its own clock. The result is
+    on the same clock.
     """
     return beat_began + HOLD_S - HOLDER_MARGIN_S
