@@ -1,14 +1,14 @@
-"""When a stored page is fetched again: value against price.
+"""Decide when a stored page is fetched again: when the value of a fetch reaches the price of a fetch.
 
-A fetch is worth the time for which it makes the stored page fresh. For a page with the rate of change D, fetched t ago,
-that is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its importance. The page is due when V reaches the price. One
-price for all pages gives the greatest freshness for a number of requests a day. Sources: Cho and Garcia-Molina,
-Effective page refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies for crawling, 2018.
-V never exceeds 1/D. So a page that changes faster than fetches could follow waits for `max_s`, and takes nothing from
-others.
+The value of a fetch is the time for which it makes the stored page fresh. For a page with the rate of change D, fetched
+t seconds ago, it is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its importance. The page is due when V reaches
+the price. One price for all pages gives the greatest freshness for a number of requests a day. Sources: Cho and
+Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies for
+crawling, 2018. V never exceeds 1/D. So a page that changes too often to be kept fresh is fetched only every `max_s`,
+and uses no requests that other pages need.
 
 Each owner sets the price for its own pages. It counts them by rate (`bucket_of`) and solves for the price at which they
-need its share of the requests a day. No owner needs the pages of another.
+need its share of the requests a day. No owner needs to read the pages of another.
 
 Times, values and prices are seconds, rates are changes a second.
 """
@@ -50,37 +50,49 @@ def bucket_rate(bucket: int) -> float:
 
 
 def value_s(rate: float, elapsed_s: float) -> float:
-    """Return the value of fetching a page that was fetched `elapsed_s` ago. It grows with time, and is below 1/rate."""
+    """Return the value in seconds of fetching a page again `elapsed_s` seconds after its last fetch.
+
+    `rate`: the page's rate of change. The value grows with the elapsed time and stays below 1/rate.
+    """
     return _fraction(max(rate, SLOWEST) * elapsed_s) / max(rate, SLOWEST)
 
 
 def wait_s(rate: float, price_s: float, importance: float = 1.0) -> float:
-    """Return the time after which the value of a fetch reaches the price, or infinity if it never does."""
+    """Return the seconds after a fetch until the value of the next one reaches `price_s`. Infinity if it never does."""
     rate = max(rate, SLOWEST)
     wanted = price_s * rate / importance
     return _inverse(wanted) / rate if wanted < 1.0 else inf
 
 
 def freshness(rate: float, interval_s: float) -> float:
-    """Return the part of time for which a page is fresh that is fetched every `interval_s`."""
+    """Return the part of the time, from 0 to 1, for which a stored page is fresh.
+
+    `interval_s`: the seconds between its fetches. `rate`: the page's rate of change.
+    """
     events = rate * interval_s
     return -expm1(-events) / events if events > 1e-9 else 1.0
 
 
 def within(seconds: float, min_s: float, max_s: float) -> float:
-    """Return the interval nearest to `seconds` that the spec permits."""
+    """Return `seconds`, raised to `min_s` or lowered to `max_s` if it is outside these bounds of the spec."""
     return min(max(seconds, min_s), max_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RecrawlSchedule:
-    """The waits for the pages of an owner, by bucket, at the price of a fetch that keeps its budget."""
+    """How long pages wait between two fetches, by bucket of their rate of change, so that an owner keeps its budget.
+
+    `waits_s` has the wait of each bucket, `price_s` the price of a fetch from which the waits follow.
+    """
 
     price_s: float
     waits_s: tuple[float, ...]
 
     def interval_s(self, code: int, min_s: float, max_s: float) -> float:
-        """Return the wait until the next fetch of a page with this `ChangeRate.code`."""
+        """Return the seconds between two fetches of a page, within the bounds `min_s` and `max_s` of the spec.
+
+        `code`: the page's rate of change, as `ChangeRate.code`.
+        """
         return within(self.waits_s[bucket_of(code)], min_s, max_s)
 
     def requests_per_day(self, pages: Sequence[int], min_s: float, max_s: float) -> float:
@@ -101,15 +113,15 @@ def solved(
     signalled: Sequence[float] = (),
     followed: Sequence[int] = (),
 ) -> RecrawlSchedule:
-    """Return the schedule with the least price at which `pages` (counted by bucket) need at most `requests_per_day`.
+    """Return the schedule with the least price at which the pages need at most `requests_per_day`.
 
-    `signalled`: the pages by bucket whose changes are signalled. Each such change needs a request, if it is worth the
-    price. A page of which only a part of the changes is signalled counts as that part. `followed`: how many pages these
-    are, by the same bucket. After a request for a sign a page waits anew. So it needs fewer requests than its waits and
-    its signs would alone. Without `followed` both are added.
-
-    Even the greatest price leaves each page a request every `max_s`. If that is over the budget, pages are fetched
-    late.
+    - `pages`: the number of pages in each bucket (`bucket_of`).
+    - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
+      `max_s`. If that is over the budget, pages are fetched late.
+    - `signalled`: for each bucket, the sum of the parts of their changes (0 to 1) for which pages are expected to have
+      a sign of change. Each of these changes needs a request, unless the price is too high for it.
+    - `followed`: for each bucket, the number of pages that `signalled` sums up. A page waits anew after a request for a
+      sign, so it needs fewer requests than for its waits and its signs separately. Without `followed` both are added.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
@@ -145,7 +157,10 @@ def solved(
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """The pages of a bucket that are fetched when their changes are signalled. `signalled`: the sum of their parts."""
+    """The pages of one bucket that are fetched when they have a sign of change.
+
+    `pages`: their number. `signalled`: the sum over these pages of the part of changes (0 to 1) that has a sign.
+    """
 
     rate: float
     signalled: float
@@ -154,7 +169,10 @@ class _Signs:
     max_s: float
 
     def requests(self, price_s: float) -> float:
-        """Return the requests a second that signs cause, less those for waits that never end because of a sign."""
+        """Return by how many requests a second the signs raise what these pages need at a price.
+
+        Each sign causes a request. It also ends the page's wait, so the request at the end of that wait is subtracted.
+        """
         signs = self.signalled * self.rate
         if not self.pages:
             return signs
@@ -166,10 +184,11 @@ class _Signs:
 
 
 def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: float, max_s: float) -> float:
-    """Return the part of `pages` (counted by bucket) that is fresh on average for a number of requests a day.
+    """Return the average part of `pages`, from 0 to 1, that is fresh with a budget of `requests_per_day`.
 
-    It holds for pages that change as their rates say, without signs of change. If the budget is too small for one fetch
-    every `max_s`, all waits are longer by the same factor.
+    Return 1 if there are no pages. `pages`: the number of pages in each bucket (`bucket_of`). The result assumes that
+    pages change at their rates, and ignores signs of change. If the budget is too small for one fetch every `max_s`,
+    all waits are longer by the same factor.
     """
     if not any(pages):
         return 1.0
@@ -182,11 +201,12 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 
 @dataclass(frozen=True, slots=True)
 class SignalTrust:
-    """How far to trust a host's signs of change, such as `lastmod` in its sitemap. Counts of comparisons.
+    """How far a host's signs of change, such as the `lastmod` of its sitemap, can be trusted, by counts of comparisons.
 
-    Of pages with a sign `wrong` had not changed, where their rates let expect `still`. Of pages without one `missed`
-    had changed, where their rates let expect `due`. A sitemap with the present time everywhere is as often wrong as
-    expected, so it says nothing.
+    - `wrong`: how many pages with a sign had not changed. `still`: how many would have had no change by their rates.
+    - `missed`: how many pages without a sign had changed. `due`: how many would have changed by their rates.
+
+    If a sitemap gives the present time for every page, `wrong` is about as high as `still`. Such signs are not trusted.
     """
 
     wrong: float = 0.0
@@ -195,7 +215,11 @@ class SignalTrust:
     due: float = 0.0
 
     def compared(self, *, signalled: bool, changed: bool, rate: float, elapsed_s: float) -> "SignalTrust":
-        """Return the trust after a comparison of a page with this rate, with the fetch `elapsed_s` before."""
+        """Return the trust after one more comparison of a page with its fetch `elapsed_s` seconds before.
+
+        `signalled`: the page had a sign of change. `changed`: it had changed. `rate`: its rate of change before the
+        comparison.
+        """
         unchanged = exp(-rate * max(elapsed_s, 0.0))
         kept = 0.5 if self.still + self.due > SIGNALS_REMEMBERED else 1.0
         return SignalTrust(
@@ -207,33 +231,34 @@ class SignalTrust:
 
     @property
     def precision(self) -> float:
-        """How much of the doubt a sign takes away: 1 if a page with a sign has always changed, 0 if it says nothing."""
+        """How reliable signs are, from 0 to 1: 1 if every page with a sign has changed, 0 if a sign shows nothing."""
         return max(0.0, 1 - (self.wrong + 1) / (self.still + 1))
 
     @property
     def unsignalled(self) -> float:
-        """The part of the changes that come without a sign, from 0 to 1."""
+        """The part of the changes, from 0 to 1, that have no sign."""
         return min(1.0, (self.missed + 1) / (self.due + 1))
 
 
 def advanced_s(rate: float, precision: float) -> float:
-    """Return the time that a sign of change is worth: the page is as likely stale as if it was fetched so much earlier.
+    """Return by how many seconds a sign of change makes a page due sooner.
 
-    `precision`: that of `SignalTrust`. The effective elapsed time of a page with noisy signals is from arXiv
-    2502.02430.
+    With the sign, the page is as likely to be stale as a page without one that was fetched this much earlier. `rate`:
+    the page's rate of change. `precision`: that of the host's `SignalTrust`. The formula is the effective elapsed time
+    of a page with noisy signals in arXiv 2502.02430.
     """
     return -log(max(1.0 - precision, 1e-6)) / max(rate, SLOWEST)
 
 
 def _fraction(events: float) -> float:
-    """Return 1 - (1 + x) e^(-x), for x expected changes."""
+    """Return 1 - (1 + x) e^(-x), where x is `events`, an expected number of changes."""
     if events < _SMALL:  # The terms cancel, so use their series.
         return events * events * (0.5 - events / 3 + events * events / 8)
     return -expm1(-events) - events * exp(-events)
 
 
 def _inverse(wanted: float) -> float:
-    """Return x with 1 - (1 + x) e^(-x) = `wanted`, which is at least 0 and less than 1."""
+    """Return the x for which `_fraction` returns `wanted`. `wanted` must be less than 1. If it is 0 or less, x is 0."""
     if wanted <= 0.0:
         return 0.0
     # Start left of the solution where the curve bends up (x < 1), right of it elsewhere, and step by Newton.

@@ -1,10 +1,10 @@
-"""Who spends the requests a day of a crawl: slots, each of which belongs to one partition.
+"""Divide a crawl's budget of requests a day among its partitions: each request is a slot that belongs to one partition.
 
 The day has a slot for each request that the crawl may make. Each slot has a point between 0 and 1, by Weyl's sequence
 of the golden ratio. Each partition has a part of that range, as large as its part of the crawl's pages. So owners agree
-without a message, and a budget of few requests is spent exactly, too. A slot that is not used within a hundredth of a
-day is lost. So any 24 hours have at most 1.01 times the requests a day, and one more. Nothing is stored: a new owner
-begins with the slots after its start.
+without messages, and the total is exact even for a budget of few requests. A slot that is not used within a hundredth
+of a day is lost. So any 24 hours have at most 1.01 times the requests a day, and one more. Nothing is stored: a new
+owner begins with the slots after its start.
 
 Instants are Unix ms.
 """
@@ -24,21 +24,22 @@ _EXACT: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a crawl's slots that belong to a partition: those whose point is in [low, high) of 0..2^64."""
+    """A partition's part of a crawl's slots: the slots whose point is in [low, high), in the range 0 to 2^64."""
 
     low: int
     high: int
 
     @property
     def part(self) -> float:
-        """The share as a number from 0 to 1."""
+        """The size of the share, from 0 to 1."""
         return (self.high - self.low) / _ONE
 
 
 def share(pages_before: int, pages: int, pages_all: int) -> Share:
-    """Return the share of a partition that has `pages` of the crawl's pages.
+    """Return the share of a partition that has `pages` of the `pages_all` pages of a crawl.
 
-    `pages_before`: the pages of all partitions with a lesser number. So the shares of all partitions adjoin.
+    `pages_before`: the number of pages in all partitions with a lower number. By it the shares of different partitions
+    do not overlap.
     """
     every = max(pages_all, pages_before + pages, 1)
     return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)
@@ -46,22 +47,25 @@ def share(pages_before: int, pages: int, pages_all: int) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class RecrawlBudget:
-    """What a partition may still spend. `used`: the number of the newest slot that is used or lost."""
+    """What one partition may still spend of a crawl's requests a day. An immutable value.
+
+    `used`: the number of the newest slot that is used or lost.
+    """
 
     requests_per_day: int
     used: int
 
     @classmethod
     def starting(cls, requests_per_day: int, now_ms: int) -> "RecrawlBudget":
-        """Return a budget whose slots begin now."""
+        """Return a budget whose first slot is the next one after `now_ms`."""
         return cls(requests_per_day, _slot(requests_per_day, now_ms))
 
     def available(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Return how many requests the partition may start now, at most `wanted`."""
+        """Return how many of `wanted` requests the partition with this share may start now. Nothing is spent."""
         return self.spent(now_ms, share, wanted)[0]
 
     def spent(self, now_ms: int, share: Share, wanted: int) -> tuple[int, "RecrawlBudget"]:
-        """Return how many of `wanted` requests may start now, and the budget after they were spent."""
+        """Return how many of `wanted` requests the partition may start now, and the budget that remains after these."""
         newest = _slot(self.requests_per_day, now_ms)
         kept = self.requests_per_day // _KEPT_PART
         used = self.used
@@ -81,5 +85,5 @@ class RecrawlBudget:
 
 
 def _slot(requests_per_day: int, now_ms: int) -> int:
-    """Return the number of the newest slot at a moment."""
+    """Return the number of the newest slot that has begun at `now_ms`."""
     return now_ms * requests_per_day // _DAY_MS

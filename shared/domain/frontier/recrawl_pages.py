@@ -1,7 +1,8 @@
-"""The pages of one crawl in one partition by how often they change: when each is due, and what may be spent. Pure.
+"""Count the pages of one crawl in one partition by their rate of change, and decide from that how long each waits.
 
-An owner has one for each crawl with the policy `adaptive`. It counts the pages by rate and solves for the price at
-which they need the partition's share of the requests a day. The counts are in SQL, so a new owner goes on with them.
+An owner has a `RecrawlPages` for each crawl with the policy `adaptive`. It solves for the price at which the pages need
+the partition's share of the requests a day. The counts are in SQL, so a new owner reads them there. The module does no
+I/O.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,10 +58,14 @@ _MOVED_PART: Final = 50
 
 
 class RecrawlPages:
-    """The counts of pages by bucket, the schedule that follows from them, and the budget of requests."""
+    """A crawl's pages in one partition: their counts by bucket, schedule, and the partition's budget of requests."""
 
     def __init__(self, requests_per_day: int, interval: PageInterval, counts: PageCounts, now_ms: int) -> None:
-        """Make the schedule. `counts`: as SQL has them. `interval`: the bounds of the crawl's own."""
+        """Begin with the stored counts, an unspent budget, and no schedule yet.
+
+        `requests_per_day`: the budget of the whole crawl. `interval`: the crawl's bounds of a page's wait. `counts`:
+        the counts as SQL has them.
+        """
         self.requests_per_day = requests_per_day
         self.interval = interval
         self._counts = {kind: _by_bucket(counts.get(kind, {})) for kind in COUNTED}
@@ -78,7 +83,7 @@ class RecrawlPages:
         return self._counts[RATES]
 
     def recount(self, counts: PageCounts) -> None:
-        """Replace the counts by those of SQL, which a command has changed. They are no longer `outdated`."""
+        """Replace the counts by those read from SQL, after a command has changed them there. Reset `outdated`."""
         self._counts = {kind: _by_bucket(counts.get(kind, {})) for kind in COUNTED}
         self._moved += abs(sum(self.pages) - self._count)
         self._count, self.outdated = sum(self.pages), False
@@ -87,7 +92,10 @@ class RecrawlPages:
         return f"<RecrawlPages {self._count} pages, {self.requests_per_day} requests a day>"
 
     def count(self, bucket: int, n: int, kind: str = RATES) -> None:
-        """Add `n` to a bucket of a kind of COUNTED."""
+        """Add `n`, which may be negative, to the count of one bucket. A count does not fall below 0.
+
+        `kind`: which counts change, one of COUNTED.
+        """
         numbers = self._counts[kind]
         before = numbers[bucket]
         numbers[bucket] = max(0, before + n)
@@ -96,9 +104,9 @@ class RecrawlPages:
             self._moved += abs(n)
 
     def schedule(self, part: float, now_ms: int) -> RecrawlSchedule:
-        """Return the schedule for the counts. It is solved anew once enough pages have moved.
+        """Return the schedule for the present counts. Recompute it only after enough pages have changed their bucket.
 
-        `part`: the part of the crawl's pages that is in this partition.
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
         if self._schedule is None or self._due(now_ms):
             budget = max(self.requests_per_day * part, 1e-6)
@@ -112,44 +120,54 @@ class RecrawlPages:
         return self._schedule
 
     def equal_s(self, part: float) -> float:
-        """Return the time between two fetches of a page if all had the same. `part`: as for `schedule`."""
+        """Return the seconds between two fetches of a page if the budget is spent equally on all pages.
+
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+        """
         return DAY_S * max(self._count, 1) / max(self.requests_per_day * part, 1e-6)
 
     def first_rate(self, interval: PageInterval, part: float) -> int:
-        """Return the code of the rate that is assumed of a page before its first comparison.
+        """Return the code of the rate of change that is assumed for a page before its first comparison.
 
-        It is a change in the time between two fetches that the budget permits if all pages have the same interval. A
-        greater rate would let one change count as a page that changes too often for a fetch, and it would wait long. It
-        is at least that of `max_s`, and at most that between both bounds. `part`: as for `schedule`.
+        The assumed rate is one change in the time of `equal_s`. With a greater rate, a page with one change could pass
+        for one that changes too often to be worth a fetch. The rate is at least one change in the longest interval, and
+        at most that of the function `first_rate`. `part`: the part of the crawl's pages that is in this partition, from
+        0 to 1.
         """
         equal = 1 / self.equal_s(part)
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
     def begin(self) -> None:
-        """Begin a pass of dispatch: nothing is reserved."""
+        """Begin a pass of dispatch: forget the reservations of the pass before."""
         self._reserved = 0
 
     def reserve(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Reserve requests for at most `wanted` pages in this pass. Return for how many there is budget."""
+        """Reserve requests for up to `wanted` more pages in this pass of dispatch. Return the number reserved.
+
+        `share`: the partition's share of the crawl's slots.
+        """
         n = max(0, self._budget.available(now_ms, share, self._reserved + wanted) - self._reserved)
         self._reserved += n
         return n
 
     def spend(self, now_ms: int, share: Share, n: int) -> None:
-        """Count `n` pages as sent out."""
+        """Subtract `n` requests from the budget, one for each stored page sent out. `share`: the partition's share."""
         self._budget = self._budget.spent(now_ms, share, n)[1]
 
     def _due(self, now_ms: int) -> bool:
-        """Return True if enough pages have moved between buckets for another schedule."""
+        """Return True if the schedule must be computed again.
+
+        That is if enough pages have changed their bucket, and the last computation is some seconds ago.
+        """
         enough = self._moved > max(1, self._count // _MOVED_PART)
         return enough and not 0 <= now_ms - self._solved_ms < _SOLVE_EVERY_MS
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSchedule:
-    """How long pages wait under the policy `adaptive` at the moment `now_ms`.
+    """How long the pages of a crawl wait under the policy `adaptive`, at the moment `now_ms`.
 
-    `part`: the part of the crawl's pages that is in this partition.
+    `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
     """
 
     pages: RecrawlPages
@@ -157,18 +175,21 @@ class AdaptiveSchedule:
     now_ms: int
 
     def wait_ms(self, code: int, interval: PageInterval, followed: int = 0) -> int:
-        """Return the wait in ms until the next fetch of a page with this code of its rate of change.
+        """Return the ms from a page's last fetch to its next one.
 
-        `followed`: the part of its changes that is expected to have a sign (`PageHistory.followed`).
+        - `code`: the page's rate of change, as `ChangeRate.code`.
+        - `interval`: the bounds of the wait.
+        - `followed`: the part of the page's changes, from 0 to 255, that is expected to have a sign of change.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the part of a page's changes for which it is fetched when they have a sign, 0 if it never is.
+        """Return the part of a page's changes, from 0 to 255, for which its signs of change are followed by a fetch.
 
-        A page that changes too often for a fetch is not worth one with a sign either.
+        It is 0 if the host's signs are not trusted, or if the page changes too often to be worth a fetch at the present
+        price. `code`: the page's rate of change, as `ChangeRate.code`. `signals`: those of the page's host.
         """
         if not (followed := signals.followed):
             return 0
@@ -176,27 +197,31 @@ class AdaptiveSchedule:
         return followed if decoded(code).cautious * price_s < 1.0 else 0
 
     def signalled_wait_ms(self, code: int, interval: PageInterval, signals: HostSignals) -> int:
-        """Return the wait in ms from a page's last fetch to the next one, since the page has a sign of change."""
+        """Return the ms from the last fetch to the next one for a page that has a sign of change.
+
+        It is at least `interval.min_ms`. `code`: the page's rate of change, as `ChangeRate.code`. `signals`: how often
+        the signs of the page's host were right.
+        """
         sooner_ms = advanced_s(decoded(code).cautious, signals.trust.precision) * 1000
         return max(interval.min_ms, self.wait_ms(code, interval) - int(min(sooner_ms, interval.max_ms)))
 
     def sitemap_wait_ms(self, interval: PageInterval, quiet: int, pages: int) -> int:
-        """Return the wait in ms until the next fetch of a sitemap of a host with so many stored pages.
+        """Return the ms until the next fetch of a sitemap.
 
-        `quiet`: how many fetches in a row found nothing new.
+        `quiet`: how many fetches in a row found nothing new. `pages`: the number of stored pages of its host.
         """
         least_s = SITEMAP_PART * self.pages.equal_s(self.part) / max(pages, 1)
         return sitemap_wait_ms(interval, quiet, least_s * 1000)
 
     def first_rate(self, interval: PageInterval) -> int:
-        """Return the code of the rate that is assumed of a page before its first comparison."""
+        """Return the code of the rate of change that is assumed for a page before its first comparison."""
         return self.pages.first_rate(interval, self.part)
 
 
 def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple[str, int, int]]:
-    """Yield as what a page counts: kind (of COUNTED), bucket and number. One without a rate does not count.
+    """Yield what a page or sitemap with this history adds to the counts, as (kind of COUNTED, bucket, number).
 
-    `page`: False for a sitemap or feed.
+    Yield nothing if there is no history, or if it has no rate. `page`: False for a sitemap or feed.
     """
     if history is None or not history.rate:
         return
@@ -210,7 +235,7 @@ def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple
 
 
 def without_rate(history: PageHistory) -> PageHistory:
-    """Return the history of a page that is not fetched again, and so does not count."""
+    """Return the history without a rate of change, so that `counted` yields nothing. The page is not fetched again."""
     return replace(history, rate=0, followed=0)
 
 
@@ -219,10 +244,12 @@ def _by_bucket(numbers: Mapping[int, int]) -> list[int]:
 
 
 def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int, told: bool = False) -> int:
-    """Return the code of a page's rate of change after a comparison. 0 stands for a page that was not compared yet.
+    """Return the code of a page's rate of change after a comparison with its last fetch.
 
-    `told`: a sign of a trusted host came before. The rate has taken account of the change that it told of, so a fetch
-    that finds it says nothing new.
+    - `code`: the rate before, as `ChangeRate.code`. 0 for a page without an estimate.
+    - `elapsed_ms`: the time since the last fetch.
+    - `told`: the page had a sign of change from a trusted host, which has updated the rate. A fetch that then finds the
+      change does not update it again.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:
@@ -231,20 +258,23 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
 
 def first_rate(interval: PageInterval) -> int:
-    """Return the code of the rate that is assumed of a new page where no budget is known: between the bounds."""
+    """Return the code of the rate of change that is assumed for a new page if no budget is known.
+
+    It is one change in the geometric mean of the shortest and the longest interval.
+    """
     return prior(1000.0 / (interval.min_ms * interval.max_ms) ** 0.5).code
 
 
 def bucket_for(code: int) -> int:
-    """Return the bucket of a page with this code, for the counts."""
+    """Return the bucket in which a page with this `ChangeRate.code` is counted."""
     return bucket_of(code)
 
 
 def expected(pages: Mapping[int, int], interval: PageInterval, requests_per_day: int | None) -> tuple[float, float]:
-    """Return the requests a day that pages get, and the part of them that is expected to be fresh, from 0 to 1.
+    """Return the requests a day that the pages get, and the average part of the pages, from 0 to 1, that is fresh.
 
-    `pages`: how many there are in each bucket, at least one. `requests_per_day`: what an adaptive policy may spend.
-    None: each page is fetched at the least interval.
+    `pages`: the number of pages by bucket, at least one page. `requests_per_day`: the budget of the policy `adaptive`.
+    With None, each page is fetched at the shortest interval.
     """
     counts = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
     least, most = interval.min_ms / 1000, interval.max_ms / 1000

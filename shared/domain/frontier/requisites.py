@@ -1,4 +1,4 @@
-"""What becomes of a requisite after its fetch: it is done, tried again, or queued as the page that it is as well."""
+"""Decide what becomes of a requisite after its fetch: it is done, or queued again as a page that links lead to."""
 
 from typing import Final, NamedTuple
 
@@ -17,7 +17,10 @@ _HTML: Final = frozenset(("text/html", "application/xhtml+xml"))
 
 
 class RequisiteEnd(NamedTuple):
-    """The state, rank, attempts and flags of a requisite whose fetch is over. `stored`: it was stored now."""
+    """The new state, rank, attempts and flags of a requisite whose fetch has ended.
+
+    `stored`: the fetch stored it in the archive.
+    """
 
     state: UrlState
     rank: int
@@ -27,9 +30,11 @@ class RequisiteEnd(NamedTuple):
 
 
 def requisite_done(url: LeasedUrl, flags: int, status: int, mime: str, attempts: int) -> RequisiteEnd:
-    """Return what becomes of a requisite that was answered for good. `flags` are its new ones.
+    """Return the new state of a requisite that got a final response.
 
-    If it is HTML, and a page links to it, it is queued as a page: only now may it count in the budget of pages.
+    HTML that a link leads to as a page is queued again as a page, because only a page uses the budget of pages. Any
+    other requisite is done. `flags`: its flags, which may have changed since it was leased. `attempts`: the attempts to
+    store if it is done.
     """
     stored = 200 <= status < 300
     if stored and mime in _HTML:

@@ -1,4 +1,4 @@
-"""What an owner reads and writes of pages that are fetched again, as values. Times are Unix ms."""
+"""Values that an owner reads and writes for pages that are fetched again. Times are Unix ms."""
 
 from msgspec import Struct
 
@@ -7,7 +7,10 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId
 
 
 class LastFetch(Struct, frozen=True):
-    """The fetch that stored a URL's page, for a fetch that is compared with it. `digest` is the payload's SHA-1."""
+    """The fetch that stored a URL's page. The next fetch is compared with it.
+
+    `digest`: the SHA-1 of the payload. `history`: what the fetches of the page showed so far.
+    """
 
     at_ms: int
     digest: bytes
@@ -17,7 +20,10 @@ class LastFetch(Struct, frozen=True):
 
 
 class RevisitRow(Struct, frozen=True):
-    """What a fetch that brought no new version changes in the row of a stored page. None keeps a stored validator."""
+    """New values for the stored row of a page, after a fetch that brought no new version.
+
+    `recrawl`: the encoded history. `etag`, `last_modified`: the validators. None keeps the stored value.
+    """
 
     crawl_id: CrawlId
     host_id: HostId
@@ -28,7 +34,10 @@ class RevisitRow(Struct, frozen=True):
 
 
 class Superseded(Struct, frozen=True):
-    """A page whose stored version becomes the earlier version `version`. Versions up to `forget` are deleted."""
+    """The stored version of a page that a new version replaces. It is kept as the earlier version number `version`.
+
+    `forget`: versions up to this number are deleted. None is deleted if it is 0 or negative.
+    """
 
     crawl_id: CrawlId
     host_id: HostId

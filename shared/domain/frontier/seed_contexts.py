@@ -1,7 +1,8 @@
-"""The context of a seed: its labels and its source, which travel to the pages and items that are found from it.
+"""The context of a seed: its labels and its source. Pages and items that are found from the seed have it, too.
 
-Between processes a context travels whole. In SQL each partition stores a context once, and URLs refer to it by an id
-that is made of its content. So owners need no common counter, and a message that comes twice changes nothing.
+A message between processes has the whole context. In SQL each partition stores a context once, and URLs refer to it by
+an id. The id is a hash of the content. So owners need no common counter, and a message that is delivered twice changes
+nothing.
 """
 
 import re
@@ -29,7 +30,7 @@ _ID_MASK: Final = 2**63 - 1
 
 
 class SeedContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The labels of a seed, sorted by their names, and its source. `source` is empty if none was given."""
+    """The labels of a seed as (name, value) pairs, sorted by name, and its source. An empty `source` means none."""
 
     labels: tuple[tuple[str, str], ...] = ()
     source: str = ""
@@ -41,27 +42,27 @@ NO_CONTEXTS: Final[Mapping[Fingerprint, SeedContext]] = MappingProxyType({})
 
 
 def context_of(labels: Mapping[str, str] | None, source: str | None) -> SeedContext | None:
-    """Return the context of a seed with these labels and this source. None if it has neither."""
+    """Return the context of a seed with these labels and this source. Return None if it has neither."""
     return SeedContext(tuple(sorted(labels.items())) if labels else (), source or "") if labels or source else None
 
 
 def labels_of(context: SeedContext | None) -> dict[str, str]:
-    """Return the labels by name. A URL without a context has none."""
+    """Return the labels of a context as a mapping from name to value. Return an empty one if `context` is None."""
     return {} if context is None else dict(context.labels)
 
 
 def source_of(context: SeedContext | None) -> str | None:
-    """Return the source, None if there is none."""
+    """Return the source of a context, or None if `context` is None or has no source."""
     return (context.source or None) if context is not None else None
 
 
 def encoded(context: SeedContext) -> str:
-    """Return the context as text for SQL. Equal contexts give equal texts."""
+    """Return the context as JSON text for SQL. Equal contexts have equal texts."""
     return msgspec.json.encode(context).decode()
 
 
 def decoded(text: str | None) -> SeedContext | None:
-    """Return the context that `encoded` wrote as this text. None for None."""
+    """Return the context that `encoded` wrote as `text`. Return None if `text` is None."""
     return None if text is None else _decoder.decode(text)
 
 
@@ -71,7 +72,10 @@ def context_id(context: SeedContext) -> int:
 
 
 def problems_of(labels: Mapping[str, str], source: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with the labels and source of a seed, as path, message and hint. A path may have a name."""
+    """Yield each problem of a seed's labels and source, as (path, message, hint). Yield nothing if both are valid.
+
+    The path is the field `labels` or `source`, or `labels.NAME` for the value of one label.
+    """
     if len(labels) > MAX_SEED_LABELS:
         yield "labels", f"has {len(labels)} labels", f"a seed has at most {MAX_SEED_LABELS}"
     for name, value in labels.items():
@@ -84,7 +88,7 @@ def problems_of(labels: Mapping[str, str], source: str) -> Iterator[tuple[str, s
 
 
 def context_problem(context: SeedContext | None) -> str | None:
-    """Return why a context of valid parts is too large. None if it is not."""
+    """Return a message if the context as a whole exceeds MAX_CONTEXT_BYTES. Return None if it does not."""
     size = 0 if context is None else context_bytes(context)
     return (
         f"has {size} bytes with its labels and source, more than {MAX_CONTEXT_BYTES}"
@@ -94,14 +98,15 @@ def context_problem(context: SeedContext | None) -> str | None:
 
 
 def context_bytes(context: SeedContext) -> int:
-    """Return the bytes that the context takes in a message, or a few more."""
+    """Return the size of the context as JSON in bytes. It takes at most as many in a message."""
     return len(msgspec.json.encode(context))
 
 
 def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], list[int]]:
-    """Return the distinct contexts of a message, and for each of its parts the number of its context, from 1.
+    """Return the distinct contexts in `given`, and for each element of `given` the number of its context, from 1.
 
-    0 stands for none. Both lists are empty if no part has a context.
+    The number is 0 for None. Both lists are empty if all elements are None. So a message that has many URLs contains
+    each context only once. `context_at` reads both lists.
     """
     numbers: dict[SeedContext, int] = {}
     places = [0 if each is None else numbers.setdefault(each, len(numbers) + 1) for each in given]
@@ -109,6 +114,9 @@ def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], li
 
 
 def context_at(contexts: Sequence[SeedContext], numbers: Sequence[int], place: int) -> SeedContext | None:
-    """Return the context of a message's part at `place`, as `numbered` wrote it. None if the part has none."""
+    """Return the context of the element at index `place`, from the two lists that `numbered` returned.
+
+    Return None if the element has no context, or if the lists do not have it.
+    """
     number = numbers[place] if place < len(numbers) else 0
     return contexts[number - 1] if 0 < number <= len(contexts) else None
