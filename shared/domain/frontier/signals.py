@@ -1,8 +1,8 @@
-"""Signs that a stored page has changed, such as `lastmod` in a sitemap, and how an owner follows them. Pure.
+"""Signs that a stored page has changed, such as `lastmod` in a sitemap, and how an owner follows them.
 
-An owner keeps for each queue (crawl and host) how often the signs were right. A page whose `lastmod` is later than its
-last fetch has a sign. It is due sooner: by the time for which the sign makes it as likely stale. A host whose signs say
-nothing changes no due time.
+A page has a sign of change if a sitemap or feed gives it a date later than its last fetch. An owner stores for each
+queue (crawl and host) how often the signs were right. The more often they were, the sooner a page with a sign is due.
+Signs of a host that show nothing change no due time. The module does no I/O.
 """
 
 import struct
@@ -27,31 +27,35 @@ _STORED: Final = struct.Struct(">ffffI")
 
 @dataclass(frozen=True, slots=True)
 class HostSignals:
-    """How far the signs of one host are right, and when a sitemap there was read last (Unix ms, 0: never)."""
+    """How often one host's signs of change were right, and when a sitemap there was last read (Unix ms, 0: never)."""
 
     trust: SignalTrust = SignalTrust()  # noqa: RUF009  it is frozen
     read_ms: int = 0
 
     @property
     def trusted(self) -> bool:
-        """True if pages with a sign have changed much more often than others."""
+        """True if pages with a sign of change have changed much more often than their rates predict."""
         return self.trust.precision > TRUSTED
 
     @property
     def followed(self) -> int:
-        """The part of the changes of a page that is expected to have a sign, from 0 to FOLLOWED."""
+        """The part of a page's changes that is expected to have a sign, from 0 to FOLLOWED. 0 if `trusted` is False."""
         return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
 
     def read(self, now_ms: int) -> "HostSignals":
-        """Return the signals after a sitemap was read."""
+        """Return the signals with `now_ms` as the time at which a sitemap was last read."""
         return replace(self, read_ms=now_ms)
 
     def compared(
         self, rate: ChangeRate, *, signalled: bool, changed: bool, checked_ms: int, now_ms: int
     ) -> "HostSignals":
-        """Return the signals after a comparison of a page whose last fetch was at `checked_ms`.
+        """Return the signals after a comparison of one of the host's pages, made at `now_ms`.
 
-        Without a sign it counts only if a sitemap was read since.
+        - `rate`: the page's rate of change before the comparison.
+        - `signalled`: the page had a sign of change. `changed`: it had changed.
+        - `checked_ms`: when it was fetched before (Unix ms).
+
+        A comparison without a sign changes nothing if no sitemap was read since `checked_ms`.
         """
         if not signalled and self.read_ms <= checked_ms:
             return self
@@ -61,7 +65,7 @@ class HostSignals:
         )
 
     def encoded(self) -> bytes:
-        """Return the signals as they are stored in `queues.signals`, in 20 bytes."""
+        """Return the signals as 20 bytes for the column `queues.signals`. `signals_of` reads them."""
         trust = self.trust
         return _STORED.pack(trust.wrong, trust.still, trust.missed, trust.due, self.read_ms // 1000)
 
@@ -70,7 +74,7 @@ NO_SIGNALS: Final = HostSignals()
 
 
 def signals_of(stored: bytes | None) -> HostSignals:
-    """Return stored signals, those of a host without any if there are none."""
+    """Return the signals that `HostSignals.encoded` wrote as `stored`. Return NO_SIGNALS if there are none."""
     if not stored or len(stored) < _STORED.size:
         return NO_SIGNALS
     wrong, still, missed, due, read_s = _STORED.unpack_from(stored)
@@ -78,42 +82,51 @@ def signals_of(stored: bytes | None) -> HostSignals:
 
 
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
-    """Return the code of a page's rate of change after a right sign, read at `now_ms`.
+    """Return the code of a page's rate of change after a sign of change that is taken to be right.
 
-    The page did not change after `lastmod_ms`, nor from `known_ms` until its sitemap was read before (`read_ms`).
+    - `known`: the rate before the sign.
+    - `lastmod_ms`: when the page changed, by the sign. It has not changed since.
+    - `known_ms`: the time up to which `known` accounts for changes.
+    - `read_ms`: when its sitemap was read before. The page had no change from `known_ms` until then.
+    - `now_ms`: when the sign was read.
     """
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket by which a page is due. Of a followed page only changes without a sign count."""
+    """Return the bucket of `waiting_code`: the bucket that determines how long a page waits."""
     return bucket_of(waiting_code(code, followed))
 
 
 def waiting_code(code: int, followed: int) -> int:
-    """Return the code of the rate by which a page is due: of a followed page, that of its changes without a sign.
+    """Return the code of the rate of change that determines how long a page waits for its next fetch.
 
-    What is believed of a followed page is planned with cautiously: its signs show the changes that the wait misses.
+    It is `code` if `followed` is 0. Otherwise only the changes without a sign of change are counted: `followed` is the
+    part of the changes, from 0 to FOLLOWED, that have a sign. Their rate is then derived from `ChangeRate.cautious`.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket by which the changes of a followed page count that have a sign."""
+    """Return the bucket in which the changes of a page that have a sign of change are counted."""
     return bucket_of(prior(decoded(code).cautious).code)
 
 
 def sitemap_wait_ms(interval: PageInterval, quiet: int, least_ms: float) -> int:
-    """Return the wait until a sitemap's next fetch: the least, doubled for each fetch in a row that found nothing."""
+    """Return the ms until a sitemap's next fetch, at most `interval.max_ms`.
+
+    The shortest wait is `interval.min_ms` or `least_ms`, whichever is longer. It doubles for each of the `quiet` latest
+    fetches in a row that found nothing new.
+    """
     return int(min(max(interval.min_ms, least_ms) * 2.0 ** min(quiet, 40), max(interval.max_ms, interval.min_ms)))
 
 
 def sitemap_code(wait_ms: int) -> int:
-    """Return the code of the rate at which a sitemap with this wait is fetched."""
+    """Return the code of the rate at which a sitemap is fetched if it waits `wait_ms` between two fetches."""
     return prior(1000 / max(wait_ms, 1)).code
 
 
 def requests_per_day(sitemaps: list[int]) -> float:
-    """Return the requests a day that sitemaps need, which are counted by bucket of their rate."""
+    """Return the number of requests a day that sitemaps need. `sitemaps`: their number by bucket of their rate."""
     return DAY_S * sum(n * bucket_rate(bucket) for bucket, n in enumerate(sitemaps) if n > 0)

@@ -1,7 +1,7 @@
-"""What a fetch of a sitemap or feed means for a crawl that fetches its pages again. Pure.
+"""What a fetch of a sitemap or feed means in a crawl that fetches its pages again. The module does no I/O.
 
-A sitemap is read again like a page, with an interval of its own. The interval doubles with each fetch that finds
-nothing new, and returns to the least one when something is new. After a number of such fetches it is read no more.
+A sitemap is fetched again like a page. Its interval doubles with each fetch that finds nothing new, and returns to the
+shortest one when something is new. After a number of such fetches in a row the sitemap is done.
 """
 
 from msgspec.structs import replace
@@ -18,9 +18,10 @@ from shared.domain.frontier.store_model import LeasedUrl
 
 
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
-    """Return True if a fetch is of a sitemap or feed: it was read as one, or was one at its last fetch.
+    """Return True if a fetch must be judged as that of a sitemap or feed, by `judge_sitemap`.
 
-    `entries`: the entries that were read, -1 for everything else. `page`: the fetch stored a page.
+    That is if it had entries, or if the last fetch of the URL was of a sitemap. `entries`: the number of entries read,
+    -1 for any other content. `page`: the fetch stored a page.
     """
     return not page and not url.flags & (COUNTED_AS_PAGE | IS_REQUISITE) and (entries > 0 or url.last is not None)
 
@@ -37,10 +38,14 @@ def judge_sitemap(
     pages: int,
     adaptive: AdaptiveSchedule | None = None,
 ) -> PageVerdict:
-    """Return what becomes of a sitemap after a fetch.
+    """Return the new state of a sitemap or feed after a fetch.
 
-    `found`: since its last fetch the sitemaps of its host have listed something new, a URL or a sign of change. A file
-    that did not change found nothing, whatever other sitemaps listed. `pages`: the stored pages of its host.
+    - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
+    - `decision`: what the table of outcomes decides for the fetch.
+    - `found`: since the last fetch of this file, a sitemap of the host has listed a new URL or a sign of change. It is
+      ignored if the file did not change.
+    - `pages`: the number of stored pages of its host.
+    - `adaptive`: the schedule of the policy `adaptive`, None if the crawl does not have it.
     """
     equal = visited.status == 200 and url.last is not None and visited.digest == url.last.digest != b""
     unchanged = equal or is_unchanged(url, visited)

@@ -1,4 +1,4 @@
-"""States of URLs and crawls, up to where an owner has applied reports, and its fence against a later owner."""
+"""States of URLs and crawls, flags of URLs, an owner's position in the reports, and the fence of its transactions."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -8,7 +8,7 @@ from shared.domain.ids import Partition, Term
 
 
 class UrlState(IntEnum):
-    """A URL's state in the frontier. The counter `queued` includes QUEUED and WAITING; a dead letter is FAILED."""
+    """A URL's state in the frontier. The counter `queued` counts QUEUED and WAITING. A dead letter's URL is FAILED."""
 
     QUEUED = 0
     WAITING = 1
@@ -19,7 +19,10 @@ class UrlState(IntEnum):
 
 
 class UrlEnd(IntEnum):
-    """How a worker's attempt at a URL ended: the server answered, no response came, or a rule forbade the request."""
+    """How a worker's attempt at a URL ended.
+
+    ANSWERED: the server answered. FAILED: no response came. DENIED: a rule forbade the request, so it was not sent.
+    """
 
     ANSWERED = 1
     FAILED = 2
@@ -29,7 +32,8 @@ class UrlEnd(IntEnum):
 class CrawlState(StrEnum):
     """A crawl's state.
 
-    CREATED: declared, never started. SEEDING: not all of its first seeds are acknowledged, so it cannot finish.
+    CREATED: declared, never started. SEEDING: not all of its seeds are acknowledged by the broker, so it cannot finish
+    yet.
     """
 
     CREATED = "created"
@@ -50,11 +54,13 @@ USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
 class UrlKind(IntEnum):
     """What a URL was found as. Sitemaps and feeds are read for their entries, and are not pages.
 
+    - PAGE: a page that a link or a seed names.
     - LISTED: a page that a sitemap or feed lists.
-    - SITEMAP: may list what is at or below its path.
-    - HOST_SITEMAP: may list every URL of its host, since the robots.txt there names it or the index that lists it.
-    - FEED: named by a page.
-    - REQUISITE: what a page needs to be replayed, such as an image. Its value is a bit of its own (`kind_of`).
+    - SITEMAP: a sitemap that may list only URLs at or below its path.
+    - HOST_SITEMAP: a sitemap that may list every URL of its host, since the robots.txt there names it or the index that
+      lists it.
+    - FEED: a feed that a page names.
+    - REQUISITE: a URL that a page needs to be replayed, such as an image. Its value is a bit that no other kind has.
     """
 
     PAGE = 0
@@ -66,7 +72,7 @@ class UrlKind(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "UrlKind":
-        """Return PAGE for a kind of a newer version."""
+        """Return PAGE for an unknown value, which a newer version may have stored."""
         return cls.PAGE
 
     @property
@@ -82,12 +88,12 @@ KIND_BITS: Final = _KIND_BITS << _KIND_SHIFT
 
 
 def kind_flags(kind: int) -> int:
-    """Return the flags of a URL that was found as `kind`."""
+    """Return the bits of a URL's flags that represent what it was found as. `kind`: the value of a UrlKind."""
     return (kind & _KIND_BITS) << _KIND_SHIFT
 
 
 def kind_of(flags: int) -> UrlKind:
-    """Return what a URL with these flags was found as. A page that is a requisite, too, is a requisite at first."""
+    """Return what a URL with these flags was found as. It is REQUISITE while the URL is both a requisite and a page."""
     if flags & IS_REQUISITE:
         return UrlKind.REQUISITE
     kind = flags >> _KIND_SHIFT & _KIND_BITS
@@ -148,10 +154,10 @@ LEVEL_MS: Final = 3_600_000
 
 
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
-    """Return the sort key of a URL in its host's queue: the least is fetched first.
+    """Return the sort key of a URL in its host's queue. The URL with the least key is fetched first.
 
-    The order is breadth-first by depth, raised by priority, with ageing. Every URL ages at the same rate, so the order
-    of two URLs never changes. The rank is therefore a constant that an index can hold.
+    The order is breadth-first by depth. A higher `priority` moves a URL forward, and so does waiting (ageing). Every
+    URL ages at the same rate, so the order of two URLs never changes. So the key is a constant that can be indexed.
     """
     return queued_at_ms + (depth - priority) * LEVEL_MS
 
@@ -161,12 +167,12 @@ REQUISITE_LEAD_MS: Final = 1 << 50
 
 
 def requisite_rank(queued_at_ms: int) -> int:
-    """Return the sort key of a requisite in its host's queue: a negative number, which no other URL has."""
+    """Return the sort key of a requisite in its host's queue: a negative number, so that it precedes all other URLs."""
     return queued_at_ms - REQUISITE_LEAD_MS
 
 
 def as_page(flags: int) -> int:
-    """Return the flags of a requisite that becomes a page, or of a page that stays one."""
+    """Return the flags without those of a requisite, for a URL that is only a page from now on."""
     return flags & ~(IS_REQUISITE | ALSO_PAGE | HTML_REQUISITE)
 
 
@@ -182,10 +188,10 @@ def with_extra_hops(flags: int, extra: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where a partition's outcomes and discoveries are applied.
+    """The position up to which a partition's owner has applied outcomes and discoveries, in one reports stream.
 
-    It has the stream's creation time (Unix ns), and for each of the two the sequence of the last applied message and
-    when the broker stored it (Unix ns).
+    `stream_created_ns` identifies the stream by its creation time (Unix ns). For outcomes and for discoveries there is
+    the sequence of the last applied message, and when the broker stored it (Unix ns).
     """
 
     stream_created_ns: int = 0
@@ -203,17 +209,21 @@ class Position:
         return self.outcome_ns if kind == "outcome" else self.discovery_ns
 
     def moved(self, kind: str, sequence: int, at_ns: int) -> "Position":
-        """Return the position after the report of this kind at `sequence`, stored at `at_ns`, is applied, too."""
+        """Return the position after one more report of this kind is applied.
+
+        `kind`: "outcome" or "discovery". `sequence`: that of the report. `at_ns`: when the broker stored it (Unix ns).
+        """
         if kind == "outcome":
             return Position(self.stream_created_ns, sequence, at_ns, self.discovery_seq, self.discovery_ns)
         return Position(self.stream_created_ns, self.outcome_seq, self.outcome_ns, sequence, at_ns)
 
 
 def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool:
-    """Return True if `position` belongs to the present stream of reports.
+    """Return True if `position` is a position in the present stream of reports.
 
-    False if the stream was created anew, or ends before the position (restored from a backup). Then everything in it is
-    unread, and reading starts at 0. Sequences alone are not enough, since a new stream counts from 1 again.
+    `created_ns` and `last_sequence` are those of the present stream. Return False if the stream was created after the
+    position was stored, or ends before it (restored from a backup). Then all its messages are unread, and reading must
+    start at 0. Sequences alone do not show this, since a new stream counts from 1 again.
     """
     if position.stream_created_ns == 0:
         return position.outcome_seq == 0 and position.discovery_seq == 0
@@ -224,9 +234,10 @@ def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The condition of every transaction of a partition's owner.
+    """The condition of every transaction of a partition's owner, which keeps an earlier owner from writing.
 
-    It commits only under this term and directly after this version, so an earlier owner can no longer write.
+    The transaction commits only if the partition has the owner's `term` and exactly this `version`. The commit
+    increases the version by 1.
     """
 
     partition: Partition
@@ -234,12 +245,15 @@ class Fence:
     version: int
 
     def next(self) -> "Fence":
-        """Return the fence for the transaction after this one has committed."""
+        """Return the fence of the owner's next transaction, after the one with this fence has committed."""
         return Fence(self.partition, self.term, self.version + 1)
 
 
 class Merge(IntEnum):
-    """What a link to a URL that the crawl knows already changes."""
+    """What must change in a known URL when another link to it is found.
+
+    LOWER_DEPTH: its depth becomes that of the link. QUEUE_AGAIN: it is also queued again, because its page is done.
+    """
 
     NOTHING = 0
     LOWER_DEPTH = 1
@@ -247,7 +261,10 @@ class Merge(IntEnum):
 
 
 def queued_as(flags: int) -> str | None:
-    """Return the counter for the part of `queued` that a URL with these flags belongs to. None: it is a new page."""
+    """Return the name of the counter, besides `queued`, in which a queued URL with these flags counts.
+
+    It is `requisites`, `retries` or `revisits`. Return None for a new page, which has no such counter.
+    """
     if flags & IS_REQUISITE:
         return "requisites"
     if flags & RETRY:
@@ -256,10 +273,11 @@ def queued_as(flags: int) -> str | None:
 
 
 def merge_link(state: UrlState, known_depth: int, found_depth: int, max_depth: int | None) -> Merge:
-    """Return what a link found at `found_depth` changes of a URL known at `known_depth`. The lesser depth is kept.
+    """Return what must change in a URL known at `known_depth` when a link to it is found at `found_depth`.
 
-    So the set of pages does not depend on timing. A done page is queued again if a depth limit is set and a link
-    reaches it at a lesser depth: its own links may now be within the limit.
+    The lesser depth is kept, so that the set of pages does not depend on timing. A done page is queued again if the
+    link lowers its depth below `max_depth`, since its own links may now be within this limit. `max_depth`: None without
+    a limit.
     """
     if found_depth >= known_depth:
         return Merge.NOTHING

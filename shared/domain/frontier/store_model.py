@@ -1,4 +1,4 @@
-"""What an owner reads from and writes to the frontier's tables, as values: rows, changes and results.
+"""Values that an owner reads from and writes to the frontier's tables: rows, changes and results.
 
 Times are Unix ms unless a name has another unit.
 """
@@ -20,10 +20,14 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 
 
 class LeasedUrl(Struct):
-    """A URL in a shard that was sent out. `least` is the least depth found since it was sent.
+    """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    `depth` is the depth that it was sent with. After a takeover it is only known to be at least `least`. `extra` is the
-    number of hops beyond the scope that it was sent with; `flags` have the least number found since.
+    - `depth`, `extra`: the depth, and the number of hops beyond the scope, with which the URL was sent. After a
+      takeover `depth` is only known to be at least `least`.
+    - `least`: the least depth at which a link to it was found since then. The least number of hops is in `flags`.
+    - `attempt`: the number of the present attempt, from 1.
+    - `hops`: the number of redirects in a row that led to it.
+    - `last`: the fetch that stored its page, None if there is none or it is not needed.
     """
 
     url: str
@@ -41,8 +45,10 @@ class LeasedUrl(Struct):
 class LeaseRow(Struct):
     """A lease as stored: a URL shard that was sent out.
 
-    `order` has the shard's fingerprints in order, `urls` those URLs that are not settled yet. `grants` and `expired`
-    count its grants, and those that expired. `contexts`: the contexts of those URLs that have one.
+    - `order`: the fingerprints of all its URLs, in the order of the shard.
+    - `urls`: the URLs of the shard that are not settled yet.
+    - `grants`, `expired`: how many grants it has had, and how many of them expired.
+    - `contexts`: the seed contexts of the URLs that have one.
     """
 
     lease_id: LeaseId
@@ -62,7 +68,15 @@ class LeaseRow(Struct):
 
 
 class QueueRow(Struct, frozen=True):
-    """A host's queue of one crawl as stored, with what is stored of the host."""
+    """The stored row of one crawl's queue on one host, joined with the row of the host.
+
+    - `queued`, `waiting`, `leased`: how many of its URLs are in each state. `pages`: how many pages of the host the
+      crawl has stored.
+    - `next_due_ms`: when the first waiting URL is due.
+    - `shard_cap`: the maximum of URLs in a shard, 0 for none.
+    - `signals`: encoded HostSignals. `found_ms`: when a sitemap of the host last listed something new.
+    - `operator_*`: what the host's policy sets. The row also has the fields of the host's HostHealth.
+    """
 
     crawl_id: CrawlId
     host_id: HostId
@@ -96,9 +110,9 @@ FIRST_HOST: Final = 1
 
 
 class Claimed(Struct, frozen=True):
-    """What a new owner reads of its partition after its claim committed: fence, position, leases and commands.
+    """What a new owner reads of its partition after its claim has committed.
 
-    `next_host` and `next_lease` are the next free numbers.
+    `next_host` and `next_lease`: the next free numbers. `commands`: the commands that are in progress.
     """
 
     fence: Fence
@@ -110,11 +124,15 @@ class Claimed(Struct, frozen=True):
 
 
 class LeaseRequest(Struct, frozen=True):
-    """A request to lease up to `max_urls` URLs of a host's queue, those of the least rank first.
+    """A request to lease URLs of one crawl's queue on one host as one shard.
 
-    `max_revisits`: up to how many pages that are due are leased besides, and before them. `max_together` limits all.
-    `compared`: the last fetch of each page that is stored is needed. `due_until_ms`: pages that became due later are
-    not leased, unless they are tried again; 0 leases all that are due.
+    - `max_urls`: the maximum of queued URLs, those of the least rank first.
+    - `max_revisits`: the maximum of stored pages that are due. They are leased before the queued URLs, and do not count
+      in `max_urls`.
+    - `max_together`: the maximum of all URLs, if `max_revisits` or `requisites` is set.
+    - `compared`: the lease must have the last fetch of each stored page.
+    - `due_until_ms`: stored pages that became due later are not leased, except retries. 0: all that are due.
+    - `requisites`: queued requisites are leased before other queued URLs, and do not count in `max_urls`.
     """
 
     lease_id: LeaseId
@@ -134,7 +152,10 @@ class LeaseRequest(Struct, frozen=True):
 
 
 class UrlChange(Struct, frozen=True):
-    """The new values of a URL's row after an outcome. `rank`: the queue order if QUEUED, the due time if WAITING."""
+    """New values for the row of a URL after an outcome.
+
+    `rank` is the sort key of a QUEUED URL or the due time of a WAITING URL.
+    """
 
     crawl_id: CrawlId
     host_id: HostId
@@ -147,9 +168,10 @@ class UrlChange(Struct, frozen=True):
 
 
 class FetchRow(Struct, frozen=True):
-    """A URL's last fetch, as stored. `page`: it stored a page, whose record belongs in the index.
+    """The stored row of a URL's last fetch.
 
-    `truncated`: why the body is incomplete. `left_out`: as shared.domain.explain.excluded_links encodes it.
+    `page`: the fetch stored a page that is in the index. `truncated`: why the body is incomplete, None if it is
+    complete. `left_out`: the counts of the page's excluded links, as shared.domain.explain.excluded_links encodes them.
     """
 
     crawl_id: CrawlId
@@ -179,7 +201,11 @@ class FetchRow(Struct, frozen=True):
 
 
 class QueueDelta(Struct):
-    """What one transaction changes in a queue's row: numbers to add, and new values (None keeps the stored one)."""
+    """The changes of a queue's row in one transaction.
+
+    `queued`, `waiting`, `leased` and `pages` are numbers to add. The other fields are new values; None keeps the stored
+    one.
+    """
 
     queued: int = 0
     waiting: int = 0
@@ -191,7 +217,7 @@ class QueueDelta(Struct):
 
 
 class HostChange(Struct, frozen=True):
-    """The new values of a host's row."""
+    """New values for a host's row: its facts, and the fields of its HostHealth."""
 
     host_id: HostId
     crawl_delay_ms: int
@@ -210,7 +236,10 @@ class HostChange(Struct, frozen=True):
 
 
 class DeadLetterRow(Struct, frozen=True):
-    """A dead letter to store: a URL or message that is given up, with the evidence."""
+    """A dead letter to store: a URL or message that is given up. `evidence` says why.
+
+    `url`: the URL, None for a message. `payload`: the message, None for a URL.
+    """
 
     crawl_id: CrawlId | None
     kind: str
@@ -221,7 +250,7 @@ class DeadLetterRow(Struct, frozen=True):
 
 
 class MessageDeadLetter(Struct, frozen=True):
-    """A dead letter that is a whole message: its number, the kind of message, and its bytes."""
+    """A stored dead letter that is a message. `id`: the number of the letter. `payload`: the bytes of the message."""
 
     id: int
     kind: str
@@ -233,13 +262,20 @@ QueueEnd = tuple[CrawlId, HostId, UrlState, str]
 
 
 class Changes(Struct):
-    """Everything that one owner transaction writes, besides the fence. Deltas are added; rows replace stored ones.
+    """What one transaction of an owner writes, besides the fence and the position.
 
-    `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues that
-    have more. `letters_sent`: dead letters whose messages were published again. `commands_given_up`: ids of commands in
-    progress that can never be applied. `marks`: per crawl the newest command in progress, which affects none of `urls`.
-    `losses_again`: those of `fetches` whose losses replace what an earlier fetch of the URL counted in `tallies`.
-    `page_changes`: entries for the log of changes, made at `at_ms`. `signals`: new values of `QueueRow.signals`.
+    Deltas are added to stored numbers. Rows replace stored rows.
+    - `freed`: leases to end. `expired`: the new number of expired grants of a lease.
+    - `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues
+      that have more.
+    - `letters_sent`: dead letters whose messages were published again.
+    - `commands_given_up`: ids of commands in progress that can never be applied.
+    - `marks`: the number of the newest command in progress of each crawl. Rows of `urls` get it as a mark, so that this
+      command and earlier ones skip them.
+    - `losses_again`: the rows of `fetches` whose losses replace those that an earlier fetch of the URL added to
+      `tallies`.
+    - `page_changes`: entries for the log of changes, made at `at_ms`.
+    - `signals`: new values of `QueueRow.signals`.
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -264,7 +300,7 @@ class Changes(Struct):
     marks: Mapping[CrawlId, int] = field(default_factory=dict)
 
     def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
-        """Return the QueueDelta of this queue, to which the caller adds. It is empty at first."""
+        """Return the QueueDelta of this queue, an empty one at the first call. The caller changes it in place."""
         delta = self.queues.get((crawl_id, host_id))
         if delta is None:
             delta = self.queues[crawl_id, host_id] = QueueDelta()
@@ -289,12 +325,15 @@ class Changes(Struct):
 
 
 class DiscoveredLink(Struct, frozen=True):
-    """A link or seed to insert, whose host is known by name only. `via_host` and `via` name the page that has the link.
+    """A link or seed to insert into the frontier. Its host is known by name only.
 
-    A seed has `via_host` 0 and an empty `via`. `kind`: what the URL was found as (UrlKind). `outside`: the rule of the
-    crawl's present scope that excludes the link, empty if none does. `extra`: how many hops beyond the scope it leads.
-    `lastmod`: when the page changed last by a sitemap (Unix seconds), 0 if that is not known. `of_set`: it is a seed
-    that a seed set has got.
+    - `via_host`, `via`: the host id and fingerprint of the page that has the link. 0 and empty for a seed.
+    - `hops`: the number of redirects in a row that led to it.
+    - `kind`: what the URL was found as (UrlKind).
+    - `outside`: the rule of the crawl's present scope that excludes the link, empty if none does.
+    - `extra`: how many hops beyond the scope the URL is.
+    - `lastmod`: when the page last changed according to a sitemap (Unix seconds), 0 if unknown.
+    - `of_set`: it is a seed that was added to a seed set.
     """
 
     crawl_id: CrawlId
@@ -314,20 +353,22 @@ class DiscoveredLink(Struct, frozen=True):
 
 
 class LinkWithContext(DiscoveredLink, frozen=True):
-    """A link of a page that has the context of a seed, or a seed with labels or a source."""
+    """A DiscoveredLink with the context of the seed from which it was found, or of the seed that it is."""
 
     context: SeedContext = NO_CONTEXT
 
 
 def with_context(link: DiscoveredLink, context: SeedContext) -> LinkWithContext:
-    """Return the link with a context."""
+    """Return `link` as a LinkWithContext that has this context."""
     return LinkWithContext(**asdict(link), context=context)
 
 
 class ProducerMark(Struct, frozen=True):
-    """How far a sender of discoveries has come: its message `n`, and its URLs so far (`total`), this one's included.
+    """The place of a message in the discoveries that one producer sends to a partition for one crawl.
 
-    `spec`: the revision under which the sender judged the links of this message.
+    - `n`: the number of the message, from 1.
+    - `total`: how many URLs the producer has sent, with those of this message.
+    - `spec`: the revision of the spec under which the producer judged the links.
     """
 
     crawl_id: CrawlId
@@ -340,9 +381,9 @@ class ProducerMark(Struct, frozen=True):
 class DiscoveryTransaction(Struct, frozen=True):
     """Messages with discoveries to apply in one transaction, in order of arrival.
 
-    Each has its sender's mark, its links, and the number of its links that could not be queued. `excluded`: the URLs
-    that an exclusion covers. They are excluded if they are new, and otherwise stay as they are. `with_contexts`: some
-    links are LinkWithContext.
+    - `messages`: for each message its mark, its links, and how many of its links could not be queued.
+    - `excluded`: the URLs that an exclusion covers. New ones are stored as excluded. Known ones do not change.
+    - `with_contexts`: some links are LinkWithContext.
     """
 
     messages: tuple[tuple[ProducerMark, tuple[DiscoveredLink, ...], int], ...]
@@ -352,15 +393,19 @@ class DiscoveryTransaction(Struct, frozen=True):
 
 
 class DiscoveryResult(Struct):
-    """What applying a DiscoveryTransaction changed.
+    """What a DiscoveryTransaction changed. The owner updates its memory from it.
 
-    `queues`: how many URLs were added to each queue. `lowered`: leased URLs that were found at a lesser depth, with it.
-    `hops`: leased URLs whose number of hops beyond the scope changed, with it.
-    `also_pages`: leased requisites that are linked as pages. `requisites`: the queues that have further requisites.
-    `with_contexts`: crawls with new contexts of seeds. `new`, `known`, `refused`: what to add to these counters.
-    `repeats`, `gaps`: messages that came twice, or are missing.
-    `due`: queues with pages that are due sooner, and when. `counts`: what to add to the counts of pages, by crawl, kind
-    (`recrawl_pages.COUNTED`) and bucket. `listing`: the hosts whose sitemaps listed something new, at `listing_ms`.
+    - `queues`: how many URLs were added to each queue.
+    - `lowered`: leased URLs that were found at a lesser depth, each with this depth.
+    - `hops`: leased URLs whose number of hops beyond the scope changed, each with the new number.
+    - `also_pages`: leased requisites that are linked as pages, too.
+    - `requisites`: the queues to which requisites were added.
+    - `with_contexts`: the crawls with new seed contexts.
+    - `new`, `known`, `refused`: what to add to these counters.
+    - `repeats`, `gaps`: how many messages had been applied before, and before how many messages others are missing.
+    - `due`: the queues with pages that are due sooner now, each with the earliest due time.
+    - `counts`: what to add to the counts of pages, by crawl, kind (`recrawl_pages.COUNTED`) and bucket.
+    - `listing`: the queues of hosts whose sitemaps listed something new, at `listing_ms`.
     """
 
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
@@ -383,11 +428,13 @@ class DiscoveryResult(Struct):
 
 
 class CommandRun(Struct, frozen=True):
-    """A command as one partition applies it.
+    """A command in progress in one partition.
 
-    `number` orders the commands of a partition and is never reused. `sequence` is the position of its message in the
-    reports stream: messages with a smaller one were accepted before it. `through` is the newest dead letter that it
-    includes. `after` is where its next chunk begins, 0 for the first.
+    - `number`: orders the commands of a partition and is never reused.
+    - `sequence`: the sequence of its message in the reports stream. Messages with a smaller one were accepted before
+      it.
+    - `through`: the number of the newest dead letter to which it applies.
+    - `after`: its progress, from which the next chunk continues. 0 for the first chunk.
     """
 
     id: str
