@@ -1,4 +1,4 @@
-"""Describes a field of the spec, for the API's document."""
+"""Describe the fields of the crawl spec for the OpenAPI document."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from msgspec import Meta
 
 
 def described(description: str, *examples: Any) -> Meta:
-    """Return the description of a field, with examples where the type does not say enough."""
+    """Return msgspec metadata with a field's description and examples. Without `examples` the metadata has none."""
     return Meta(description=description, examples=list(examples) or None)

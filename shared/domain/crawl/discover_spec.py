@@ -10,7 +10,10 @@ from shared.domain.crawl.described import described
 
 
 class Sitemaps(StrEnum):
-    """Which sitemaps of a host are read."""
+    """Which sitemaps of a host are read.
+
+    NONE: none. ROBOTS: those that robots.txt names. WELL_KNOWN: also `/sitemap.xml` if robots.txt names none.
+    """
 
     NONE = "none"
     ROBOTS = "robots"
@@ -18,7 +21,7 @@ class Sitemaps(StrEnum):
 
 
 class Discover(msgspec.Struct, frozen=True, kw_only=True):
-    """Sources of URLs besides the links of pages. Without them nothing further is requested."""
+    """The section `discover` of a crawl spec: sources of URLs besides the links of pages. By default there are none."""
 
     sitemaps: Annotated[
         Sitemaps,

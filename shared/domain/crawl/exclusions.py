@@ -1,9 +1,9 @@
-"""Exclusions: hosts, URL prefixes and address ranges that no crawl may request. Pure.
+"""Exclusions: hosts, URL prefixes and address ranges that no crawl may request. The module does no I/O.
 
 An exclusion has one target, in one of three forms:
 
-- a host, such as `example.org`: all its URLs on every port, and those of its subdomains. With a port, such as
-  `example.org:8080`, only that port of that host.
+- a host, such as `example.org`: all URLs of the host and its subdomains, on every port. With a port, such as
+  `example.org:8080`, only URLs of that port of that host.
 - a URL prefix, such as `https://example.org/private/`: all URLs of that host and port that begin with it, by http and
   by https. It compares paths as canonical URLs have them, so it is case-sensitive.
 - an address range, such as `192.0.2.0/24`, or a single address: URLs with such an address as their host, and every
@@ -47,7 +47,10 @@ class TargetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an exclusion covers, in canonical form. `host`: the host of a HOST or PREFIX, as `name` or `name:port`."""
+    """What one exclusion covers, in canonical form.
+
+    `text`: the target as text. `host`: the host of a HOST or PREFIX, as `name` or `name:port`. Empty for a NETWORK.
+    """
 
     kind: TargetKind
     text: str
@@ -55,7 +58,7 @@ class Target:
 
 
 class TargetRefused(ValueError):
-    """The text names no target. `reason` says why, `hint` what to write instead."""
+    """Raised for a text that is no valid target of an exclusion. `reason` says why, `hint` what to write instead."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(f"{reason} ({hint})")
@@ -67,7 +70,7 @@ _EXPECTED: Final = "write a host (example.org), a URL prefix (https://example.or
 
 
 def read_target(text: str) -> Target:
-    """Return the target that `text` names, in canonical form. Raise TargetRefused if it names none."""
+    """Return the target that `text` names, in canonical form. Raise TargetRefused if it is not a valid target."""
     if len(text) > MAX_TARGET_CHARS:
         raise TargetRefused(f"is longer than {MAX_TARGET_CHARS} characters", "exclude a shorter prefix, or the host")
     if "://" in text:
@@ -81,7 +84,11 @@ def read_target(text: str) -> Target:
 
 
 def partitions_with(target: Target, partitions: int) -> Sequence[Partition]:
-    """Return the partitions that may have hosts or URLs of `target`: one, unless it has hosts of several domains."""
+    """Return the partitions that may have hosts or URLs that `target` covers.
+
+    `partitions`: how many partitions there are. These are all partitions for an address range, and for a host whose
+    subdomains are different registrable domains (such as `co.uk`). Otherwise it is one partition.
+    """
     name, _ = _split(target.host)
     several = target.kind is TargetKind.HOST and registrable_domain(f"x.{name}") != registrable_domain(name)
     if target.kind is TargetKind.NETWORK or several:
@@ -110,7 +117,7 @@ def _network(text: str) -> Network:
 
 
 def _unmapped(network: Network) -> Network:
-    """Return an IPv6 range of mapped IPv4 addresses as the range of those, any other range unchanged."""
+    """Return the IPv4 range if `network` is a range of IPv4-mapped IPv6 addresses. Otherwise return it unchanged."""
     if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
         return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
     return network
@@ -133,7 +140,7 @@ def _path(url: str) -> str:
 
 
 def _split(host: str) -> tuple[str, str]:
-    """Return the name or address of a host, without brackets, and its port, empty without one."""
+    """Return the name or address of a host, without brackets, and its port. The port is empty if the host has none."""
     if host.startswith("["):
         name, _, port = host[1:].partition("]")
         return name, port.removeprefix(":")
@@ -142,10 +149,10 @@ def _split(host: str) -> tuple[str, str]:
 
 
 class Exclusions:
-    """All exclusions in force, compiled. `revision` grows with each change of them.
+    """All exclusions in force, compiled so that URLs, hosts and addresses can be checked quickly.
 
-    Raise TargetRefused for a target that this version cannot read: to ignore it would let crawls request what it
-    covers.
+    `revision` is the revision of the cluster's exclusions. It grows with each change. The constructor raises
+    TargetRefused for a target that this version cannot read. Otherwise crawls would request what that target covers.
     """
 
     def __init__(self, revision: int = 0, targets: Iterable[str] = ()) -> None:
@@ -196,7 +203,10 @@ class Exclusions:
         return whole is not None or bool(prefixes)
 
     def of_address(self, address: Address) -> str | None:
-        """Return the range that has `address`, or an IPv4 address that it carries. None if there is none."""
+        """Return the target of an address range that contains `address`. Return None if there is none.
+
+        An IPv6 address that embeds an IPv4 address is also covered if a range contains the IPv4 address.
+        """
         if not self._networks:
             return None
         for each in (address, *embedded(address)):
@@ -207,7 +217,7 @@ class Exclusions:
         return None
 
     def _find(self, host: str) -> tuple[str | None, dict[str, str]]:
-        """Return the target that covers the whole host, if any, and the host's excluded paths with their targets."""
+        """Return the target that covers the whole host (or None), and the host's excluded paths with their targets."""
         prefixes = self._prefixes.get(host, {})
         name, port = _split(host)
         if (address := parse_address(name)) is not None:

@@ -1,4 +1,7 @@
-"""The spec and the scope of a crawl as they apply to each host: with the first override that matches it. Pure."""
+"""The spec and the scope of a crawl as they apply to one host, with the overrides of the spec. The module does no I/O.
+
+The first override whose `hosts` match a host applies to it.
+"""
 
 from typing import Final
 
@@ -22,7 +25,10 @@ _FIELDS: Final = {
 
 
 class HostSpecs:
-    """Finds the spec of a host. Without overrides that is the crawl's spec, and a look-up costs one comparison."""
+    """The specs of one crawl by host: the crawl's spec, with the first override that matches the host.
+
+    Without overrides every host has the crawl's spec, and a look-up costs one comparison.
+    """
 
     def __init__(self, spec: CrawlSpec) -> None:
         self._spec: Final = spec
@@ -35,7 +41,10 @@ class HostSpecs:
                 of.setdefault(host.removeprefix(_BELOW), number)
 
     def number(self, host: str) -> int | None:
-        """Return the number of the first override that matches `host` (`host[:port]` in canonical form), or None."""
+        """Return the index in `overrides` of the first override that matches `host`. Return None if none does.
+
+        `host`: `host[:port]` in canonical form.
+        """
         if not self._specs:
             return None
         found = [self._hosts[host]] if host in self._hosts else []
@@ -47,27 +56,28 @@ class HostSpecs:
         return min(found, default=None)
 
     def of(self, host: str) -> CrawlSpec:
-        """Return the spec as it applies to the URLs of `host`. Its own `overrides` are empty if one applies."""
+        """Return the spec that applies to the URLs of `host`. If an override applies, the result has no `overrides`."""
         number = self.number(host)
         return self._spec if number is None else self._specs[number]
 
     @property
     def max_depth(self) -> int | None:
-        """The greatest limit of depth that any URL has. None if no URL has one.
+        """The greatest `scope.max_depth` of the spec and its overrides. None if none of them has a limit.
 
-        A page that is found at this depth or deeper has no more links in scope than before.
+        If a page is found at this depth or deeper, its links are over the limit. So a lesser depth does not bring more
+        of them into scope.
         """
         own = (each.scope.max_depth for each in (self._spec, *self._specs))
         return max((depth for depth in own if depth is not None), default=None)
 
     @property
     def limits_pages_per_host(self) -> bool:
-        """True if some host has a limit of pages."""
+        """True if `budget.max_pages_per_host` is set for at least one host."""
         return any(each.budget.max_pages_per_host is not None for each in (self._spec, *self._specs))
 
 
 def overridden(spec: CrawlSpec, override: Override) -> CrawlSpec:
-    """Return the spec with the fields of an override in the place of its own, and without overrides."""
+    """Return the spec with the values that the override sets in place of its own. The result has no `overrides`."""
     scope = {name: value for name in SCOPE_FIELDS if (value := getattr(override, name)) is not None}
     politeness, budget = spec.politeness, spec.budget
     if override.delay_s is not None:
@@ -79,12 +89,15 @@ def overridden(spec: CrawlSpec, override: Override) -> CrawlSpec:
 
 
 def spec_for(spec: CrawlSpec, host: str) -> CrawlSpec:
-    """Return the spec as it applies to one host. `HostSpecs` is faster for many hosts."""
+    """Return the spec that applies to the URLs of `host`. `HostSpecs` is faster for many hosts of one spec."""
     return HostSpecs(spec).of(host) if spec.overrides else spec
 
 
 def override_of(spec: CrawlSpec, host: str) -> str | None:
-    """Return the place in the spec of the override that applies to a host, with its values. None if none does."""
+    """Return the path of the override that applies to a host, and the names of the fields that it sets.
+
+    Such as `overrides[0] (delay_s, mode)`. Return None if no override applies.
+    """
     number = HostSpecs(spec).number(host) if spec.overrides else None
     if number is None:
         return None
@@ -92,7 +105,10 @@ def override_of(spec: CrawlSpec, host: str) -> str | None:
 
 
 def deciding(spec: CrawlSpec, host: str, field: str) -> str | None:
-    """Return the place in the spec of the override that sets `field` for a host, None if none does."""
+    """Return the path in the spec of the override's field that sets `field` for a host, such as `overrides[0].delay_s`.
+
+    Return None if the spec's own value applies.
+    """
     number = HostSpecs(spec).number(host) if spec.overrides else None
     if number is None or getattr(spec.overrides[number], field) is None:
         return None
@@ -100,14 +116,17 @@ def deciding(spec: CrawlSpec, host: str, field: str) -> str | None:
 
 
 def compiled_scope(spec: CrawlSpec) -> CompiledScope:
-    """Return the scope of a spec, which applies its overrides if one of them changes the scope."""
+    """Return the compiled scope of a spec. It is an OverriddenScope if an override of the spec changes the scope."""
     if not any(override.changes_scope for override in spec.overrides):
         return CompiledScope(spec)
     return OverriddenScope(spec)
 
 
 class OverriddenScope(CompiledScope):
-    """Judges each URL by the scope that applies to its host. A rule's detail names the override that decides it."""
+    """A CompiledScope that judges each URL by the override that applies to its host.
+
+    If a field of an override decides a rule, the detail of the rule has the path of this field.
+    """
 
     def __init__(self, spec: CrawlSpec) -> None:
         super().__init__(spec)
@@ -130,7 +149,12 @@ class OverriddenScope(CompiledScope):
         via_seed_redirect: bool = False,
         hops: int = 0,
     ) -> ScopeRule | None:
-        """Return the first rule that excludes `url`, or None, as `CompiledScope.judge` does."""
+        """Return the first rule that excludes `url`, or None if it belongs to the crawl.
+
+        `url` is canonical and on `host`. `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the
+        host of the page or redirect that led to the URL, None for a seed. `via_seed_redirect`: only redirects lie
+        between a seed and the URL.
+        """
         number, scope = self._of(host)
         if scope is None:
             return super().judge(
@@ -150,7 +174,12 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return how many hops beyond the scope `url` is, or the rule that excludes it."""
+        """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
+
+        `url` is canonical and on `host`. `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the
+        host of the page or redirect that led to the URL, None for a seed. `via_seed_redirect`: only redirects lie
+        between a seed and the URL. `extra`: how many hops beyond the scope that page or redirect is.
+        """
         number, scope = self._of(host)
         redirect = via_seed_redirect
         if scope is None:
@@ -163,7 +192,11 @@ class OverriddenScope(CompiledScope):
         return found if isinstance(found, int) else self._named(found, number)
 
     def judge_listing(self, url: str, host: str, *, depth: int, via_host: str, hops: int) -> ScopeRule | None:
-        """Return the first rule that excludes a sitemap or feed, or None."""
+        """Return the first rule that excludes a sitemap or feed, or None if it may be fetched.
+
+        `depth` counts links from a seed, and its entries are one link deeper. `via_host`: the host of the page, sitemap
+        or redirect that led to it. `hops`: how many sitemaps and redirects in a row led to it.
+        """
         number, scope = self._of(host)
         if scope is None:
             return super().judge_listing(url, host, depth=depth, via_host=via_host, hops=hops)
@@ -171,7 +204,11 @@ class OverriddenScope(CompiledScope):
         return rule and self._named(rule, number)
 
     def judge_requisite(self, url: str, host: str, *, via_host: str, hops: int) -> ScopeRule | None:
-        """Return the first rule that excludes a requisite, or None."""
+        """Return the first rule that excludes a requisite, or None if it may be fetched.
+
+        `via_host`: the host of the page, stylesheet or redirect that led to it. `hops`: how many stylesheets and redirects in a
+        row led to it.
+        """
         number, scope = self._of(host)
         if scope is None:
             return super().judge_requisite(url, host, via_host=via_host, hops=hops)
@@ -189,7 +226,12 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> list[Verdict]:
-        """Return the result of every rule for `url`, in the order in which `judge` checks them."""
+        """Return the result of every rule for `url`, in the order in which `judge` checks them.
+
+        `url` is canonical and on `host`. `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the
+        host of the page or redirect that led to the URL, None for a seed. `via_seed_redirect`: only redirects lie
+        between a seed and the URL. `extra`: how many hops beyond the scope that page or redirect is.
+        """
         number, scope = self._of(host)
         redirect = via_seed_redirect
         if scope is None:
@@ -205,7 +247,10 @@ class OverriddenScope(CompiledScope):
         ]
 
     def _of(self, host: str) -> tuple[int, CompiledScope | None]:
-        """Return the override that applies to a host and its scope. None: the scope of the spec applies."""
+        """Return the index of the override that applies to a host, and the scope with this override.
+
+        The scope is None if the spec's own scope applies to the host.
+        """
         number = self._host_specs.number(host)
         return (0, None) if number is None else (number, self._scopes[number])
 
@@ -215,7 +260,10 @@ class OverriddenScope(CompiledScope):
 
 
 def _place(override: Override, number: int, rule: ExclusionReason) -> str:
-    """Return which field of an override decides a rule, in parentheses; empty if the spec's own value applies."""
+    """Return the path of the override's field that decides a rule, as ` (overrides[0].mode)`.
+
+    Return an empty text if the spec's own value applies. `number`: the index of the override.
+    """
     field = _FIELDS.get(rule)
     if field is None or getattr(override, field) is None:
         return ""

@@ -1,4 +1,4 @@
-"""The rules that extract items from pages, as a crawl's spec declares them: data, never code."""
+"""The rules of a crawl spec for the extraction of items from pages. A rule is only data: it contains no code."""
 
 from typing import Annotated, Final, Literal
 
@@ -27,15 +27,16 @@ whole page took more time or memory than a worker allows.
 
 
 class ItemField(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a field's value is: exactly one of `css`, `meta` and `path`.
+    """Where the value of an item's field is found: exactly one of `css`, `meta` and `path` is set.
 
-    `css` is searched within the item's element, or in the whole page if the rule has no `each`. `meta` is the content
-    of a `meta` element with that name or property. `path` has keys into the JSON-LD object of the rule, separated by
-    dots.
+    `css` is a selector that is searched within the item's element, or in the whole page if the rule has no `each`.
+    `meta` is the name or property of a `meta` element, whose content is the value. `path` has keys into the JSON-LD
+    object of the rule, separated by dots.
 
-    `take` selects a part of the element: its text (white space collapsed), its HTML, its link (href or src, made
-    absolute), or `attr:NAME`. `match` is a regular expression (RE2 syntax): its first group, or else the whole match,
-    is the value. `all`: a list of every value instead of the first. `required`: without a value there is no item.
+    `take` selects what is read from the element: its text (white space collapsed), its HTML, its link (href or src,
+    made absolute), or `attr:NAME`. `match` is a regular expression (RE2 syntax): its first group, or else the whole
+    match, is the value. `all`: the value is a list of all matches instead of the first. `required`: without a value
+    there is no item.
     """
 
     css: Annotated[
@@ -80,11 +81,12 @@ class ItemField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of item is extracted.
+    """A rule that extracts one kind of item from pages.
 
-    `when` is a regular expression (RE2 syntax) searched in the page's canonical URL; None: every page. Each element
-    that `each` selects is an item, or each JSON-LD object whose `@type` is `json_ld`. With neither, the page is one
-    item. `key` names the field whose value identifies an item on its page; None: the order identifies it.
+    `when` is a regular expression (RE2 syntax) that is searched in the page's canonical URL. None: the rule applies to
+    every page. Each element that `each` selects is an item, or each JSON-LD object whose `@type` is `json_ld`. With
+    neither, the page is one item. `key` names the field whose value identifies an item on its page. None: the item's
+    index on the page identifies it.
     """
 
     name: Annotated[RuleName, described("The name of the rule.", "product")]
@@ -124,7 +126,7 @@ ItemRules = Annotated[tuple[ItemRule, ...], Meta(max_length=50)]
 
 
 class ItemLimits(msgspec.Struct, frozen=True):
-    """The limits on the items of one page: how many, the bytes of one, and the bytes of all together."""
+    """The limits on the items of one page: their number, the bytes of each item, and of all items together."""
 
     items: int
     item_bytes: int
@@ -132,9 +134,10 @@ class ItemLimits(msgspec.Struct, frozen=True):
 
 
 def item_id(crawl_id: CrawlId, rule: str, page: Fingerprint, key: str) -> bytes:
-    """Return the id of an item in its crawl. It is the same each time the page is fetched.
+    """Return the id of an item in its crawl. It is the same after each fetch of the page.
 
-    `key`: the value of the rule's key field, or the item's index among those of the rule.
+    `page`: the page's fingerprint. `key`: the value of the rule's key field, or else the item's index among the items
+    of the rule on this page.
     """
     parts = (crawl_id.to_bytes(8), rule.encode(), page, key.encode())
     return blake3(b"".join(len(part).to_bytes(4) + part for part in parts)).digest(length=ITEM_ID_LENGTH)

@@ -21,11 +21,10 @@ MediaTypes = Annotated[tuple[MediaType, ...], Meta(max_length=MAX_MEDIA_TYPES)]
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pages are fetched, stored and parsed, by the media type of their answer.
+    """The section `media` of a crawl spec: which pages are fetched, stored and parsed, by their media type.
 
-    Requisites and sitemaps are not concerned.
-
-    A type is `type/subtype`, `type/*` or `*/*`, in lower case and without parameters.
+    The section does not apply to requisites and sitemaps. A type is `type/subtype`, `type/*` or `*/*`, in lower case
+    and without parameters.
     """
 
     fetched: Annotated[
@@ -55,15 +54,15 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def fetches(self, media_type: str) -> bool:
-        """Return True if the body of a page of a media type (lower case, without parameters) is transferred."""
+        """Return True if the body of a page with this media type (lower case, without parameters) is transferred."""
         return self.fetched is None or _listed(self.fetched, media_type)
 
     def stores(self, media_type: str) -> bool:
-        """Return True if pages of a media type (lower case, without parameters) are stored."""
+        """Return True if pages with this media type (lower case, without parameters) are stored."""
         return self.stored is None or _listed(self.stored, media_type)
 
     def parses(self, media_type: str) -> bool:
-        """Return True if pages of a media type are parsed."""
+        """Return True if the links of pages with this media type (lower case, without parameters) are read."""
         return self.parsed is None or _listed(self.parsed, media_type)
 
 
@@ -72,7 +71,10 @@ def _listed(types: tuple[str, ...], media_type: str) -> bool:
 
 
 def media_type_problem(entry: str) -> tuple[str, str] | None:
-    """Return what is wrong with an entry of the section and what to do, None if it is right."""
+    """Return the problem of an entry of the section, and a hint what to write instead.
+
+    Return None if the entry is valid.
+    """
     if _TYPE(entry) is not None:
         return None
     plain = entry.partition(";")[0].strip().lower()

@@ -20,7 +20,10 @@ VALUES: Final = ("delay_s", "max_pages_per_host", *SCOPE_FIELDS)
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):
-    """Other values for the URLs of some hosts. A field that is null keeps the value of its section."""
+    """One entry of `overrides` in a crawl spec: other values for the URLs of some hosts.
+
+    A field that is null keeps the spec's own value.
+    """
 
     hosts: Annotated[
         Annotated[tuple[HostPattern, ...], Meta(min_length=1, max_length=100)],
@@ -59,10 +62,10 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def values(self) -> dict[str, object]:
-        """Return the fields that take the place of others, by name."""
+        """Return the values that this override sets, by the name of the field."""
         return {name: value for name in VALUES if (value := getattr(self, name)) is not None}
 
     @property
     def changes_scope(self) -> bool:
-        """True if the override decides which URLs belong to the crawl."""
+        """True if the override sets a field of the scope."""
         return any(getattr(self, name) is not None for name in SCOPE_FIELDS)

@@ -53,11 +53,14 @@ _POSSESSIVE: Final = re.compile(r"(?:[*+?]|\})\+")
 
 
 class PatternRefused(ValueError):
-    """The regular expression cannot be used. The text has the reason, and what to write instead."""
+    """Raised for a regular expression that cannot be used. The message has the reason and what to write instead."""
 
 
 def pattern_problem(pattern: str, *, unicode: bool = False) -> str | None:
-    """Return why the regular expression `pattern` cannot be used, or None. `unicode`: it is used on more than ASCII."""
+    r"""Return why a regular expression cannot be used, or None if it can.
+
+    `unicode`: it will be searched in text with characters beyond ASCII, so `\w` and `\b` are refused.
+    """
     try:
         program_size(pattern, unicode=unicode)
     except PatternRefused as refused:
@@ -86,7 +89,10 @@ def _checked(pattern: str, unicode: bool) -> int | PatternRefused:
 
 
 def program_size(pattern: str, *, unicode: bool = False) -> int:
-    """Return the number of instructions that `pattern` compiles to. Raise PatternRefused if it cannot be used."""
+    """Return the number of instructions that `pattern` compiles to. Raise PatternRefused if it cannot be used.
+
+    `unicode`: as for `pattern_problem`.
+    """
     checked = _checked(pattern, unicode)
     if isinstance(checked, PatternRefused):
         raise PatternRefused(str(checked))
@@ -94,7 +100,10 @@ def program_size(pattern: str, *, unicode: bool = False) -> int:
 
 
 def size_problem(patterns: Iterable[str]) -> str | None:
-    """Return why these patterns, each usable by itself, are too large together; None if they are not."""
+    """Return why these patterns are too large together, or None if they are not.
+
+    Raise PatternRefused if one of them cannot be used by itself.
+    """
     size = sum(program_size(pattern) for pattern in patterns)
     if size <= MAX_PROGRAM:
         return None
@@ -102,12 +111,15 @@ def size_problem(patterns: Iterable[str]) -> str | None:
 
 
 class Patterns:
-    """Searches a text for several regular expressions in one pass. `size`: their compiled size in instructions."""
+    """Several compiled regular expressions, which are searched in a text in one pass.
+
+    `size`: how many instructions they compile to.
+    """
 
     __slots__ = ("_all", "_patterns", "size")
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Raise PatternRefused if one of the patterns cannot be used, or all together cannot."""
+        """Compile the patterns. Raise PatternRefused if one of them cannot be used, or all together are too large."""
         self._patterns: Final = tuple(patterns)
         if (problem := size_problem(self._patterns)) is not None:
             raise PatternRefused(f"the patterns {problem}")
@@ -125,7 +137,7 @@ class Patterns:
         return f"<Patterns {len(self._patterns)}>"
 
     def matching(self, text: str) -> list[int]:
-        """Return the indexes of the patterns that match somewhere in `text`, in order."""
+        """Return the indexes of the patterns that match somewhere in `text`, in ascending order."""
         if not self._patterns:
             return []
         indexes = self._all.Match(text)
@@ -140,10 +152,10 @@ class Patterns:
 
 
 def value_in(pattern: str, text: str) -> str | None:
-    """Return the text that the first group of `pattern` matches in `text`; without a group, what the whole pattern
-    matches.
+    """Return what the first group of `pattern` matches in `text`.
 
-    Return None without a match. Raise PatternRefused if the pattern cannot be used.
+    Without a group, return what the whole pattern matches. Return None if the pattern does not match, or its first
+    group takes no part in the match. Raise PatternRefused if the pattern cannot be used.
     """
     program_size(pattern, unicode=True)
     compiled = _compiled(pattern)
@@ -166,7 +178,10 @@ def _compiled(pattern: str) -> Any:
 
 
 def _difference(pattern: str, unicode: bool) -> str | None:
-    """Return which part of `pattern` RE2 accepts but reads differently than Python, or None."""
+    """Return a message if a part of `pattern` would be read differently by RE2 than by Python, or is not allowed.
+
+    Return None if there is no such part. `unicode`: as for `pattern_problem`.
+    """
     for token in _TOKEN.finditer(pattern):
         if token["repeat"] is not None:
             return f"has {token['repeat']}, which RE2 takes literally; write {{0{token['repeat'][1:]}"

@@ -1,6 +1,6 @@
-"""The field `priority` of a spec: rules that give URLs a priority by a pattern. Pure.
+"""The field `priority` of a crawl spec: rules that set the priority of URLs by a pattern. The module does no I/O.
 
-A priority raises a URL in the queue of its host (shared.domain.frontier.states.rank_of).
+A higher priority moves a URL forward in the queue of its host (shared.domain.frontier.states.rank_of).
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
 class PriorityRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The priority of the URLs that match a pattern. The first rule that matches applies."""
+    """One rule of the field `priority`: the priority of the URLs that match its pattern. The first match applies."""
 
     match: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1000)],
@@ -34,18 +34,21 @@ PriorityRules = Annotated[tuple[PriorityRule, ...], Meta(max_length=MAX_RULES)]
 
 
 class CompiledPriority:
-    """Which rule applies to each URL."""
+    """The compiled priority rules of a crawl. It returns the priority of a URL."""
 
     def __init__(self, rules: tuple[PriorityRule, ...]) -> None:
         self._rules = rules
         self._patterns = Patterns([rule.match for rule in rules])
 
     def rule(self, url: str) -> int | None:
-        """Return the number of the first rule that matches a canonical URL, or None."""
+        """Return the index of the first rule that matches a canonical URL, or None if none matches."""
         return next(iter(self._patterns.matching(url)), None)
 
     def of(self, url: str, own: int = 0) -> int:
-        """Return the priority of a URL. `own`: the one that its seed declares; unless that is 0, it counts."""
+        """Return the priority of a canonical URL: `own` if it is not 0, else that of the first matching rule, else 0.
+
+        `own`: the priority that its seed declares.
+        """
         if own:
             return own
         rule = self.rule(url)
@@ -54,10 +57,10 @@ class CompiledPriority:
 
 @lru_cache(maxsize=256)
 def compiled_priority(rules: tuple[PriorityRule, ...]) -> CompiledPriority:
-    """Return the compiled rules. Equal rules share one.
+    """Return the compiled rules. Equal rules give the same object.
 
-    A crawl with a pattern that cannot be used is not dispatched (`refused_pattern`). Reports that still come find no
-    rule.
+    If a pattern cannot be used, the result has no rules. A crawl with such a pattern is not dispatched
+    (`refused_pattern`), but reports of earlier shards may still arrive.
     """
     try:
         return CompiledPriority(rules)

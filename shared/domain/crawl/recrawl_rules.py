@@ -1,4 +1,4 @@
-"""The section `recrawl` of a spec in the form that owners use: which rule applies to a URL. Pure."""
+"""The section `recrawl` of a spec, compiled for owners: it decides the interval of each URL. The module does no I/O."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +11,9 @@ from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 
 @dataclass(frozen=True, slots=True)
 class PageInterval:
-    """How the wait between two fetches of a page is decided: by which policy, and between which bounds (ms).
+    """The policy for the wait between two fetches of a page, and the bounds of this wait in ms.
 
-    `rule` is the number of the rule of `by_pattern` that set it, None if no rule matched.
+    `rule`: the index of the matching rule of `by_pattern`, None if no rule matched.
     """
 
     policy: RecrawlPolicy
@@ -23,7 +23,7 @@ class PageInterval:
 
 
 class CompiledRecrawl:
-    """Which interval each URL has."""
+    """The compiled section `recrawl` of a spec. It returns the interval of a page."""
 
     def __init__(self, spec: Recrawl) -> None:
         self.spec = spec
@@ -35,7 +35,7 @@ class CompiledRecrawl:
         self._other = _interval(spec.policy, spec.min_s, spec.max_s, None)
 
     def of(self, url: str) -> PageInterval:
-        """Return the interval of a page by its canonical URL."""
+        """Return the interval of the page with this canonical URL: by the first matching rule, else by the section."""
         if not self._intervals:
             return self._other
         matching = self._patterns.matching(url)
@@ -48,10 +48,10 @@ def _interval(policy: RecrawlPolicy, min_s: float, max_s: float, rule: int | Non
 
 @lru_cache(maxsize=256)
 def compiled(spec: Recrawl) -> CompiledRecrawl:
-    """Return the compiled section. Equal sections share one.
+    """Return the compiled section. Equal sections give the same object.
 
-    A crawl with a pattern that cannot be used is not dispatched (`refused_pattern`). Outcomes that still come have the
-    interval of the section.
+    If a pattern cannot be used, the result has no rules by pattern. A crawl with such a pattern is not dispatched
+    (`refused_pattern`), but outcomes of earlier shards may still arrive.
     """
     try:
         return CompiledRecrawl(spec)

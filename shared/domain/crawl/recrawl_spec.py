@@ -18,7 +18,11 @@ Interval = Annotated[float, Meta(ge=1.0, le=YEAR_S)]
 
 
 class RecrawlPolicy(StrEnum):
-    """How the wait between two fetches of a page is decided."""
+    """The policy for the wait between two fetches of a page.
+
+    NEVER: a page is fetched once. FIXED: each page waits for the shortest interval. ADAPTIVE: pages that change often
+    wait less.
+    """
 
     NEVER = "never"
     FIXED = "fixed"
@@ -26,7 +30,10 @@ class RecrawlPolicy(StrEnum):
 
 
 class Compare(StrEnum):
-    """What of a page is compared with the fetch before, to decide if the page has changed."""
+    """What is compared with the previous fetch of a page, to decide if the page has changed.
+
+    PAYLOAD: the body. TEXT: the visible text. ITEMS: the extracted items.
+    """
 
     PAYLOAD = "payload"
     TEXT = "text"
@@ -34,7 +41,10 @@ class Compare(StrEnum):
 
 
 class RecrawlRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Another interval for the URLs that match a pattern. The first rule that matches applies."""
+    """One rule of `recrawl.by_pattern`: another interval for the URLs that match a pattern.
+
+    The first rule that matches applies.
+    """
 
     match: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1000)],
@@ -54,7 +64,7 @@ class RecrawlRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recrawl(msgspec.Struct, frozen=True, kw_only=True):
-    """When stored pages are fetched again."""
+    """The section `recrawl` of a crawl spec: when stored pages are fetched again."""
 
     policy: Annotated[
         RecrawlPolicy,
@@ -103,5 +113,5 @@ class Recrawl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> bool:
-        """True if pages are fetched again, so that the crawl goes on."""
+        """True if the crawl fetches stored pages again, so that it does not finish when all URLs have been fetched."""
         return self.policy is not RecrawlPolicy.NEVER

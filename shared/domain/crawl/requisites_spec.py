@@ -1,4 +1,4 @@
-"""Which requisites of a page are fetched: what it needs to be replayed, such as its images and stylesheets."""
+"""Which requisites of a page are fetched. A requisite is what a page needs to be replayed, such as an image."""
 
 from enum import StrEnum
 from typing import Final
@@ -13,7 +13,7 @@ MAX_REQUISITE_HOPS: Final = 5
 
 
 class Requisites(StrEnum):
-    """Which requisites of a page are fetched."""
+    """Which requisites of a page are fetched: none, those on the page's own host, or all."""
 
     NONE = "none"
     SAME_HOST = "same-host"

@@ -11,7 +11,7 @@ _BELOW: Final = "*."
 
 
 class Robots(msgspec.Struct, frozen=True, kw_only=True):
-    """Exceptions from obeying robots.txt and the robots directives of pages."""
+    """The section `robots` of a crawl spec: hosts whose robots.txt and robots directives the crawl ignores."""
 
     ignore_for: Annotated[
         Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=260)], ...], Meta(max_length=1000)],
@@ -29,7 +29,7 @@ class Robots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_problem(entry: str) -> tuple[str, str] | None:
-    """Return what is wrong with an entry of `ignore_for` and what to do, None if it is right."""
+    """Return the problem of an entry of `ignore_for`, and a hint what to write instead. Return None if it is valid."""
     name = entry.removeprefix(_BELOW)
     places = [] if set(name) & set("/?#@\\ *") else [locate(f"{scheme}://{name}/") for scheme in ("http", "https")]
     hosts = {place.host for place in places if place is not None}
