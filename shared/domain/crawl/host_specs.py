@@ -206,8 +206,8 @@ class OverriddenScope(CompiledScope):
     def judge_requisite(self, url: str, host: str, *, via_host: str, hops: int) -> ScopeRule | None:
         """Return the first rule that excludes a requisite, or None if it may be fetched.
 
-        `via_host`: the host of the page, stylesheet or redirect that led to it. `hops`: how many stylesheets and redirects in a
-        row led to it.
+        `via_host`: the host of the page, stylesheet or redirect that led to it. `hops`: how many stylesheets and
+        redirects in a row led to it.
         """
         number, scope = self._of(host)
         if scope is None:

@@ -1,15 +1,15 @@
 """Scope: decide which URLs belong to a crawl, and which rule excludes the others.
 
-Outlinks are judged relative to the page that has them. So seeds need not be in the spec (they may be uploaded by the
+An outlink is judged relative to the page that has it. So seeds need not be in the spec (they may be uploaded by the
 million), and a worker needs only the page. A seed is in scope by definition; only `schemes`, `max_url_length` and
 `exclude` apply to it.
 
-The target of a seed's redirect takes the seed's place. It may be on another host of the same registrable domain
-(example.org -> www.example.org); in mode prefix it must lie below a seed's path. Neither `include` nor the traps apply
-to it. Mode prefix uses only the seeds of the spec.
+The target of a seed's redirect replaces the seed. It may be on another host of the same registrable domain (example.org
+-> www.example.org); in mode prefix it must lie below a seed's path. Neither `include` nor the traps apply to it. Mode
+prefix uses only the seeds of the spec.
 
-With `extra_hops`, links that only `mode` or `include` excludes are followed for that many hops. There a link is in
-scope only where a seed of the spec has its host, domain or prefix.
+With `extra_hops`, links that only `mode` or `include` excludes are followed for that many hops. A link from a page
+beyond the scope is in scope again only if a seed of the spec has its host, domain or prefix.
 """
 
 import re
@@ -46,10 +46,10 @@ _CACHE: Final = 8192
 
 
 class ExclusionReason(StrEnum):
-    """Why a URL is excluded from a crawl (see the glossary).
+    """The rule that excludes a URL from a crawl (see the glossary).
 
-    ROBOTS comes from the site and is judged at the visit, the others come from the spec. SCHEME is also the reason of
-    links with a scheme that no spec allows (`mailto:`).
+    ROBOTS is a rule of the site and is checked at the visit. The others are rules of the spec. SCHEME is also the
+    reason for links with a scheme that no spec allows (`mailto:`).
     """
 
     HOPS = "redirects"
@@ -69,7 +69,7 @@ class ExclusionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScopeRule:
-    """The rule of the scope that excludes a URL: its name, and how it applies to the URL in words."""
+    """The rule of the scope that excludes a URL. `name`: the rule. `detail`: how it applies to the URL, in words."""
 
     name: ExclusionReason
     detail: str
@@ -77,7 +77,10 @@ class ScopeRule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of one rule of the scope for a URL: `allowed`, and why or under which limit."""
+    """The result of one rule of the scope for a URL.
+
+    `detail`: why the URL is not allowed, or within which limit it is.
+    """
 
     rule: ExclusionReason
     allowed: bool
@@ -85,9 +88,9 @@ class Verdict:
 
 
 class CompiledScope:
-    """Decides by a spec's scope whether URLs belong to the crawl. The same URL always gets the same result.
+    """The compiled scope of a spec. It decides which URLs belong to the crawl, and gives equal arguments equal results.
 
-    `problem`: why a pattern of a stored spec cannot be used, None for every spec that `parse_spec` made. With a
+    `problem`: why a pattern of a stored spec cannot be used. It is None for every spec that `parse_spec` made. With a
     problem, `judge` raises PatternRefused, and `explain` reports the problem.
     """
 
@@ -159,8 +162,10 @@ class CompiledScope:
     ) -> ScopeRule | int:
         """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
 
-        `extra`: how many hops beyond the scope the page or redirect is that led to it. A redirect is a hop only where
-        it leads out of the scope. The other arguments are those of `judge`.
+        `extra`: how many hops beyond the scope the page or redirect is that led to it. A redirect adds a hop only if it
+        leads out of the scope. The other arguments are those of `judge`: `depth` counts links from a seed, `hops`
+        redirects in a row, and `via_host` is the host that led to the URL, None for a seed. `via_seed_redirect`: only
+        redirects lie between a seed and the URL.
         """
         rule: ScopeRule | None
         if not extra:
@@ -187,7 +192,7 @@ class CompiledScope:
         return beyond
 
     def _at_home(self, url: str, host: str) -> bool:
-        """Return True if the mode admits `url` whatever page links to it: a seed of the spec lies where it does."""
+        """Return True if the mode admits `url` from any page, since a seed has its host, domain or prefix."""
         match self._scope.mode:
             case ScopeMode.HOST:
                 return host in self._home
@@ -203,8 +208,9 @@ class CompiledScope:
     def judge_listing(self, url: str, host: str, *, depth: int, via_host: str, hops: int) -> ScopeRule | None:
         """Return the first rule that excludes a sitemap or feed, or None if it may be fetched.
 
-        Its entries are one link deeper than `depth`. It is no page, so include patterns, traps and the prefixes of
-        seeds do not apply: only pages that it lists must match them.
+        `depth` counts links from a seed, and its entries are one link deeper. `via_host`: the host of the page, sitemap
+        or redirect that led to it. `hops`: how many sitemaps and redirects in a row led to it. Include patterns, traps
+        and the prefixes of seeds do not apply, since it is no page. They apply to the pages that it lists.
         """
         if hops > MAX_HOPS:
             return ScopeRule(ExclusionReason.HOPS, f"more than {MAX_HOPS} sitemaps or redirects lead to it")
@@ -214,10 +220,11 @@ class CompiledScope:
         return (self._elsewhere(host, via_host, False) if elsewhere else None) or self._alone(url, True)
 
     def judge_requisite(self, url: str, host: str, *, via_host: str, hops: int) -> ScopeRule | None:
-        """Return the first rule that excludes a requisite of a page or stylesheet on `via_host`, or None.
+        """Return the first rule that excludes a requisite, or None if it may be fetched.
 
-        It has no depth. Include patterns, traps and the prefixes of seeds do not apply, since it is no page. `hops`
-        counts the stylesheets and redirects that lead to it.
+        `via_host`: the host of the page, stylesheet or redirect that led to it. `hops`: how many stylesheets and
+        redirects in a row led to it. The limit of depth, include patterns, traps and the prefixes of seeds do not
+        apply, since it is no page.
         """
         if hops > MAX_REQUISITE_HOPS:
             why = f"more than {MAX_REQUISITE_HOPS} stylesheets and redirects in a row"
@@ -241,7 +248,7 @@ class CompiledScope:
     ) -> list[Verdict]:
         """Return the result of every rule for `url`, in the order in which `judge` checks them.
 
-        The first that is not allowed is the one that `hops_beyond` returns. The arguments are those of `hops_beyond`.
+        The first rule that does not allow the URL is the rule that `hops_beyond` returns for the same arguments.
         """
         verdicts = []
         beyond = 0
@@ -297,9 +304,11 @@ class CompiledScope:
         return ScopeRule(_other(host, via_host, self._place_rule), f"{host} is not {via_host}")
 
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
-        """Return the rule that excludes `url` in mode prefix, or None.
+        """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        A host that has seeds has their prefixes; a host that a seed redirected to has those of all seeds.
+        If seeds of the spec are on its host, the URL must begin with one of their prefixes. A host without seeds is
+        allowed if it is `via_host`, or the target of a seed's redirect within the registrable domain. Its URLs must
+        begin with a prefix of any seed. `redirect`: only redirects lie between a seed and the URL.
         """
         paths = self._prefixes.get(host)
         if paths is None:
@@ -325,14 +334,21 @@ class CompiledScope:
         return None
 
     def _admits(self, url: str, seed_like: bool) -> bool:
-        """Return True if no rule of `_alone_rules` refuses the URL, as for most. With patterns it may return False."""
+        """Return True if the URL certainly passes all rules of `_alone_rules`. This is a quick check for most URLs.
+
+        Return False if it may not, and for every URL if the scope has patterns. `seed_like`: as for `_alone_rules`.
+        """
         scope = self._scope
         if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:
             return False
         return seed_like or trap(url, scope.traps) is None
 
     def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
-        """Yield the rules that judge a URL by itself, each with the reason why it refuses, or None."""
+        """Yield each rule that looks at the URL alone, with the reason why it excludes the URL, or None if it does not.
+
+        `seed_like`: the URL is a seed, or only redirects lie between a seed and the URL. Then include patterns and
+        traps do not apply.
+        """
         scope = self._scope
         scheme = scheme_of(url)
         yield ExclusionReason.SCHEME, None if scheme in scope.schemes else f"scheme {scheme} is not crawled"
@@ -347,7 +363,7 @@ class CompiledScope:
 
 
 def _other(host: str, via_host: str, rule: ExclusionReason) -> ExclusionReason:
-    """Return PORT if the hosts differ in their ports only, else `rule`."""
+    """Return PORT if the two hosts have the same name and differ only in the port. Otherwise return `rule`."""
     return ExclusionReason.PORT if _name(host) == _name(via_host) else rule
 
 
@@ -357,16 +373,16 @@ def _name(host: str) -> str:
 
 
 def home(spec: CrawlSpec) -> frozenset[str]:
-    """Return the hosts of the spec's seeds, in mode domain their registrable domains."""
+    """Return the hosts of the spec's seeds. In mode domain, return their registrable domains instead."""
     hosts = {host_of(seed.url) for seed in spec.seeds if seed.url}
     return frozenset(map(registrable_domain, hosts) if spec.scope.mode is ScopeMode.DOMAIN else hosts)
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
-    """Return the paths that are in scope in mode prefix: for each host of a seed, how a path may begin.
+    """Return the path prefixes that are in scope in mode prefix, for each host of a seed.
 
-    A seed that names a file (`/docs/index.html`) includes its folder, `/docs/`. Any other seed includes itself and
-    everything below it: `/docs` includes `/docs`, also with a query, and `/docs/`.
+    A seed that names a file (`/docs/index.html`) includes its folder, `/docs/`. Any other seed includes its own path
+    and everything below it: `/docs` includes `/docs`, also with a query, and `/docs/`.
     """
     begins: dict[str, set[str]] = {}
     for seed in spec.seeds:

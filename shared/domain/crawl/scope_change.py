@@ -1,7 +1,7 @@
-"""A changed scope: which of the URLs that a crawl has found the present spec still admits. Pure.
+"""A changed scope: decide which URLs that a crawl has found are admitted by its present spec. The module does no I/O.
 
-A URL is judged as on the day it was found. Its depth, its redirects, its kind and the host of the page that led to it
-decide. A seed was led to by no page, so only schemes, length and exclude patterns apply to it.
+A URL is judged with the facts of the time when it was found: its depth, its redirects, its kind, and the host of the
+page that led to it. No page led to a seed, so only schemes, length and exclude patterns apply to it.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,10 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs admit the same URLs. In mode prefix, and with `extra_hops`, the seeds decide, too."""
+    """Return True if both specs admit the same URLs: their scopes are equal, also in overrides.
+
+    In mode prefix, and with `extra_hops`, the seeds must have the same prefixes or hosts, too.
+    """
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
     overrides = _scopes_of_hosts(after)
@@ -32,7 +35,7 @@ def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
 
 
 def same_admission(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs admit the same URLs, and no host may give more pages by the second."""
+    """Return True if both specs admit the same URLs, and `after` raises no host's limit of pages."""
     return same_scope(before, after) and not _host_limit_rises(before, after)
 
 
@@ -46,29 +49,32 @@ def _host_limit_rises(before: CrawlSpec, after: CrawlSpec) -> bool:
 
 
 def _rises(old: int | None, new: int | None) -> bool:
-    """Return True if the limit `new` is higher than `old`. None is no limit."""
+    """Return True if the limit `new` is higher than `old`. None means no limit."""
     return old is not None and (new is None or new > old)
 
 
 def _scopes_of_hosts(spec: CrawlSpec) -> list[tuple[object, ...]]:
-    """Return what the overrides of a spec say on its scope. The order counts, since the first that matches applies."""
+    """Return the hosts and scope fields of each override, or an empty list if no override changes the scope.
+
+    The order is that of the spec, because the first override that matches a host applies.
+    """
     if not any(override.changes_scope for override in spec.overrides):
         return []
     return [(each.hosts, *(getattr(each, name) for name in SCOPE_FIELDS)) for each in spec.overrides]
 
 
 def scope_command_of(crawl_id: CrawlId, revision: Revision) -> str:
-    """Return the id of the command that applies the scope of a revision. It is the same for every sender."""
+    """Return the id of the RESCOPE command for a revision of a crawl. It depends on the arguments only."""
     return f"rescope-{crawl_id}-{revision}"
 
 
 def judge_found(
     scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | None:
-    """Return the first rule of the scope that excludes a URL that was found earlier, or None if it is admitted.
+    """Return the first rule of the scope that excludes a URL found earlier, or None if the scope admits the URL.
 
-    `flags`: those of its row. A requisite that is linked as a page, too, is admitted as either. `via_host`: the host of
-    the page that led to it, None for a seed.
+    `depth`, `hops`, `flags`: as stored in the URL's row. `via_host`: the host of the page that led to it, None for a
+    seed. A requisite that is linked as a page, too, is admitted if it is admitted as one of both.
     """
     found = found_beyond(scope, url, host, depth=depth, hops=hops, flags=flags, via_host=via_host)
     return None if isinstance(found, int) else found
@@ -77,9 +83,10 @@ def judge_found(
 def found_beyond(
     scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | int:
-    """Return how many hops beyond the present scope a URL is that was found earlier, or the rule that excludes it.
+    """Return how many hops beyond the present scope a URL found earlier is, or the rule that excludes it.
 
-    The arguments are those of `judge_found`. Only links to pages may lead beyond the scope.
+    `depth`, `hops`, `flags`: as stored in the URL's row. `via_host`: the host of the page that led to it, None for a
+    seed. The result is 0 for a URL in scope, and for every admitted sitemap, feed or requisite.
     """
     kind, extra = kind_of(flags), extra_hops_of(flags)
     if kind.listing:
@@ -105,15 +112,19 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return how many hops beyond the scope the page was that led to a URL. A redirect has those of its target."""
+    """Return how many hops beyond the scope the page is that led to a URL.
+
+    `extra`: how many hops beyond the scope the URL is. `hops`: the redirects in a row that led to it. If there are any,
+    the page counts as `extra` hops beyond the scope, too.
+    """
     return extra if hops else max(0, extra - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedScope:
-    """The scope that a command applies to the URLs of a crawl. `revisits`: stored pages are fetched again.
+    """The scope that a RESCOPE command applies to the URLs of a crawl.
 
-    `host_specs`: the spec as it applies to each host.
+    `revisits`: the crawl fetches stored pages again. `host_specs`: the spec as it applies to each host.
     """
 
     scope: CompiledScope
@@ -121,17 +132,19 @@ class ChangedScope:
     host_specs: HostSpecs
 
     def gives_more(self, host: str, pages: int) -> bool:
-        """Return True if a host that has given so many pages may give more."""
+        """Return True if `host`, of which `pages` pages are stored, is still below its limit of pages."""
         limit = self.host_specs.of(host).budget.max_pages_per_host
         return limit is None or pages < limit
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeChange:
-    """What a changed scope would do to the queue, from a sample of its URLs.
+    """What a changed scope would remove from the queue of a crawl, counted or estimated from a sample of its URLs.
 
-    `queued`: the URLs that are queued now, stored pages that wait included. `leaving`: how many of them the new scope
-    excludes, by rule. `read`: how many were read for that. If that is all, the numbers are exact, else estimates.
+    - `queued`: how many URLs are queued now. Stored pages that wait for their next fetch are included.
+    - `leaving`: how many of these the new scope excludes, by rule.
+    - `read`: how many URLs were judged for that. If it equals `queued`, the numbers are exact. Otherwise they are
+      estimates.
     """
 
     queued: int

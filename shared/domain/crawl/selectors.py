@@ -38,11 +38,11 @@ _STEP: Final = re.compile(
 
 
 class _Unfit(Exception):
-    """Why a selector cannot be used."""
+    """Raised for a selector that cannot be used. The message says why."""
 
 
 def selector_problem(selector: str) -> str | None:
-    """Return why the CSS selector cannot be used, in words, or None if it can be."""
+    """Return a message that says why the CSS selector cannot be used, or None if it can."""
     try:
         end = _list(selector, 0, 0, relative=False)
         if end != len(selector):
@@ -53,8 +53,9 @@ def selector_problem(selector: str) -> str | None:
 
 
 def _list(text: str, at: int, nested: int, *, relative: bool) -> int:
-    """Return where the list that begins at `at` ends.
+    """Check the list of selectors that begins at index `at` of `text`. Return the index after its end.
 
+    Raise _Unfit if a selector cannot be used. `nested`: how many pseudo-classes such as `:has()` enclose the list.
     `relative`: each selector may begin with a combinator, as in `:has(> img)`.
     """
     while True:

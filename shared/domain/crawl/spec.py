@@ -1,8 +1,9 @@
 """The crawl spec: what a user declares, with every default and every bound in one place.
 
-A spec is immutable and encodes to JSON or MessagePack. `parse_spec` (shared/domain/crawl/spec_parse.py) makes a spec
-from user input and refuses unknown fields. Decoding a stored or published spec ignores unknown fields, so that an older
-process can read the specs of a newer one. Times are seconds, sizes are bytes, `None` of a limit means unlimited.
+A spec is immutable and can be encoded as JSON or MessagePack. `parse_spec` (shared/domain/crawl/spec_parse.py) makes a
+spec from user input and refuses unknown fields. Decoding a stored or published spec ignores unknown fields, so that an
+older process can read the specs of a newer one. Times are seconds, and sizes are bytes. A limit of `None` means
+unlimited.
 """
 
 from enum import StrEnum
@@ -43,14 +44,14 @@ Label = Annotated[str, Meta(pattern=LABEL)]
 
 
 class Scheme(StrEnum):
-    """The schemes that can be crawled."""
+    """The URL schemes that a crawl can fetch."""
 
     HTTP = "http"
     HTTPS = "https"
 
 
 class Seed(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL that the crawl starts from."""
+    """A URL that the crawl starts from, with its priority and its context."""
 
     url: Annotated[str, described("The URL, http or https. It is put into canonical form.", "https://example.org/")]
     priority: Annotated[
@@ -75,12 +76,12 @@ class Seed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> SeedContext | None:
-        """Its labels and source, None without any."""
+        """The labels and the source of the seed. None if it has neither."""
         return context_of(self.labels or None, self.source or None)
 
 
 class Traps(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits that exclude endless URL spaces (shared/domain/crawl/traps.py). Null or false switches one off."""
+    """Limits in `scope.traps` that exclude endless URL spaces (crawl/traps.py). Null or false: no limit."""
 
     max_segment_repeats: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
@@ -98,7 +99,7 @@ class Traps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which URLs may be fetched."""
+    """The section `scope` of a crawl spec: which URLs may be fetched."""
 
     mode: Annotated[
         ScopeMode,
@@ -154,7 +155,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Politeness(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast each host is fetched from."""
+    """The section `politeness` of a crawl spec: how fast the crawl fetches from each host."""
 
     obey_robots: Annotated[bool, described("False: ignore robots.txt and robots directives everywhere.")] = True
     delay_s: Annotated[
@@ -187,7 +188,7 @@ class Politeness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits at which the crawl finishes."""
+    """The section `budget` of a crawl spec: limits at which the crawl finishes."""
 
     max_pages: Annotated[
         Natural | None, described("The number of pages after which the crawl finishes. Null: no limit.", 10000)
@@ -220,12 +221,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bounded(self) -> bool:
-        """True if the crawl has a limit of pages or bytes, so that dispatch must count what it leases."""
+        """True if the crawl has a limit of pages or bytes. Dispatch must then count the URLs that it leases."""
         return self.max_pages is not None or self.max_bytes is not None
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are made."""
+    """The section `fetch` of a crawl spec: how requests are made."""
 
     user_agent: Annotated[
         Annotated[str, Meta(min_length=1, max_length=512)] | None,
@@ -271,7 +272,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def limits(self) -> FetchLimits:
-        """Return the limits of each request, as the fetcher takes them."""
+        """Return the time and size limits of each request, in the form that the fetcher needs."""
         return FetchLimits(
             connect_s=self.connect_timeout_s,
             first_byte_s=self.first_byte_timeout_s,
@@ -283,7 +284,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extract(msgspec.Struct, frozen=True, kw_only=True):
-    """Which links of a page are followed, and by which rules items are extracted from it (docs/items.md)."""
+    """The section `extract` of a crawl spec: which links are followed and which items extracted (docs/items.md)."""
 
     follow_nofollow: Annotated[
         bool, described("True: follow links with rel=nofollow, and links of pages with that robots directive.")
@@ -309,14 +310,15 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     ] = 256 * 1024
 
     def item_limits(self) -> ItemLimits:
-        """Return the limits on the items of one page, as the extraction takes them."""
+        """Return the limits on the items of one page, in the form that the extraction needs."""
         return ItemLimits(self.max_items_per_page, self.max_item_bytes, self.max_page_bytes)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a URL is tried, and the wait before each further attempt: base_s, 2 base_s, 4 base_s ... up to max_s.
+    """The section `retry` of a crawl spec: how often a URL is tried, and how long it waits before each further attempt.
 
-    A host that gave pages before is probed with growing pauses while it does not answer.
+    The waits are base_s, 2 base_s, 4 base_s ... up to max_s. A host that gave pages before and does not answer now is
+    tried again with growing pauses.
     """
 
     attempts: Annotated[
@@ -351,7 +353,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True):
-    """Networks (CIDR) that may be reached although they are private, loopback or link-local."""
+    """The section `egress` of a crawl spec: private, loopback or link-local networks (CIDR) that may be reached."""
 
     allow: Annotated[
         Annotated[tuple[str, ...], Meta(max_length=1000)],
@@ -364,7 +366,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """How pages are archived."""
+    """The section `output` of a crawl spec: how pages are archived."""
 
     warc_segment_bytes: Annotated[
         Size, described("The size in bytes after which a WARC file is closed and the next one begins.", 1073741824)
@@ -372,7 +374,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The declared crawl. Seed URLs are canonical once parsed."""
+    """The spec of a crawl, as a user declares it. After `parse_spec` its seed URLs are canonical."""
 
     seeds: Annotated[
         Annotated[tuple[Seed, ...], Meta(min_length=1, max_length=100_000)],
@@ -417,12 +419,12 @@ _decoder: Final = msgspec.json.Decoder(CrawlSpec)
 
 
 def encode_spec(spec: CrawlSpec) -> bytes:
-    """Return the spec as JSON with every field in a fixed order: equal specs give equal bytes."""
+    """Return the spec as JSON. It has every field in a fixed order, so equal specs give equal bytes."""
     return msgspec.json.encode(spec, order="deterministic")
 
 
 def decode_spec(data: bytes | str) -> CrawlSpec:
-    """Return the spec in JSON that `encode_spec` made. Unknown fields are ignored.
+    """Return the spec that `encode_spec` encoded as `data`. Ignore unknown fields.
 
     Raise msgspec.DecodeError if `data` is invalid.
     """

@@ -11,7 +11,10 @@ _ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that differs between two specs. `before` is None if it was added, `after` is None if it was removed."""
+    """A field that differs between two specs. `path` is its place, such as `scope.mode`.
+
+    `before` is None if the field was added, `after` is None if it was removed.
+    """
 
     path: str
     before: Any
@@ -19,7 +22,7 @@ class Difference:
 
 
 def spec_difference(before: str, after: str) -> list[Difference]:
-    """Return the fields that differ between two specs in JSON, sorted by path. Lists are compared as wholes."""
+    """Return the fields that differ between two specs in JSON, sorted by path. Lists are compared as a whole."""
     old, new = (msgspec.json.decode(spec) for spec in (before, after))
     return sorted(_differing("", old, new), key=lambda difference: difference.path)
 
@@ -34,9 +37,9 @@ def _differing(path: str, before: Any, after: Any) -> Iterator[Difference]:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Return the JSON value `target` with a merge patch (RFC 7396) applied.
+    """Return the JSON value `target` with the JSON merge patch `patch` (RFC 7396) applied.
 
-    In a patch, null removes a field, mappings are merged, and anything else replaces.
+    Null in a patch removes a field. A mapping is merged with the present one. Any other value replaces the present one.
     """
     if not isinstance(patch, Mapping):
         return patch

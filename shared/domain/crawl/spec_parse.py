@@ -1,4 +1,4 @@
-"""Parse what a user wrote into a crawl spec, or report every problem in it at once, each with its place."""
+"""Parse user input into a crawl spec, or report all problems in it at once, each with its path."""
 
 import math
 import re
@@ -42,7 +42,7 @@ _EXAMPLES: Final[dict[type[msgspec.Struct], str]] = {
 
 
 class SpecError(ValueError):
-    """The spec cannot be used. `problems` has all problems found, in the order of the spec."""
+    """Raised for a spec that cannot be used. `problems` has all problems found, in the order of the spec."""
 
     def __init__(self, problems: tuple[SpecProblem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))
@@ -50,11 +50,10 @@ class SpecError(ValueError):
 
 
 def parse_spec(data: Mapping[str, Any]) -> CrawlSpec:
-    """Return the spec that `data` (plain JSON or YAML values) declares. Raise SpecError with all problems that can be
-    found.
+    """Return the spec that `data` (plain JSON or YAML values) declares. Raise SpecError with all problems found.
 
     A seed may be written as its URL alone, and a single seed without a list. Seed URLs become canonical. An empty
-    section (`scope:` with nothing below it) has its defaults.
+    section (`scope:` with nothing below it) gets its defaults.
     """
     problems: list[SpecProblem] = []
     spec = _build(CrawlSpec, _with_plain_seeds(data), "", problems)
@@ -81,7 +80,11 @@ def _plain_seed(seed: object) -> object:
 
 
 def _build(cls: type[_S], data: object, path: str, problems: list[SpecProblem]) -> _S | None:
-    """Return an instance of `cls`, or None. Problems are added to `problems`."""
+    """Return an instance of `cls` made from `data`. Append the problems found to `problems`.
+
+    Return None if `data` or a field has a problem. The rules between fields (`checked`) may add problems to a returned
+    instance. `path`: the place of `data` in the spec.
+    """
     if not isinstance(data, Mapping):
         problems.append(SpecProblem(path, f"expected a mapping of fields, got {shown(data)}", _EXAMPLES.get(cls, "")))
         return None
@@ -107,7 +110,11 @@ def _build(cls: type[_S], data: object, path: str, problems: list[SpecProblem]) 
 
 
 def _value(field: FieldInfo, value: object, path: str, problems: list[SpecProblem]) -> object:
-    """Return the field's value, or UNSET if the default applies or a problem was added."""
+    """Return `value`, converted to the type of the field. Append the problems found to `problems`.
+
+    Return UNSET if the field must get its default, or if there was a problem. `path`: the place of the field in the
+    spec.
+    """
     inner, container = _section(field.type)
     if inner is not None and container is None:
         built = msgspec.UNSET if value is None else _build(inner, value, path, problems)
@@ -133,7 +140,10 @@ def _value(field: FieldInfo, value: object, path: str, problems: list[SpecProble
 
 
 def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, type | None]:
-    """Return the struct that a field holds, and its container if it holds several: a list (tuple) or mapping (dict)."""
+    """Return the Struct type in a field's annotation, and its container: tuple for a list, dict for a mapping.
+
+    The container is None if the field has the Struct itself. Both are None if the field has no Struct.
+    """
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     container = get_origin(annotation) if get_origin(annotation) in (tuple, dict) else None
@@ -145,7 +155,11 @@ def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, type | None]
 
 
 def _problem(text: str, annotation: Any, value: object, path: str, *, suggest: bool) -> SpecProblem:
-    """Return msgspec's message in our words; `value` is the value at `path`."""
+    """Return a validation error of msgspec as a SpecProblem, in the words of the other problems.
+
+    `text`: the message of msgspec. `annotation`: the type of the field. `value`: the wrong value at `path`. `suggest`:
+    add the most similar valid value as a hint.
+    """
     expected, _, where = text.removesuffix("`").partition(" - at `$")
     if match := re.fullmatch(r"\[(\d+)\]", where):
         path, value = path + where, value[int(match[1])]  # type: ignore[index]  # msgspec found an index, so it is a list
@@ -172,7 +186,7 @@ def _join(path: str, name: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a wrong value as messages show it: its Python form, cut to 60 characters, or "nothing" for None."""
+    """Return a wrong value as messages show it: its `repr`, cut to 60 characters. Return "nothing" for None."""
     if value is None:
         return "nothing"
     text = repr(value)

@@ -47,10 +47,9 @@ _COMPATIBLE: Final = re.compile(r"\(compatible;\s*[^\s;)/]+/", re.IGNORECASE)
 
 
 def impersonated(user_agent: str) -> str | None:
-    """Return how a User-Agent names another crawler or a browser, such as "names a browser (Chrome)"; None if it does
-    not.
+    """Return how a User-Agent pretends to be another crawler or a browser, such as "names a browser (Chrome)".
 
-    `Mozilla/5.0 (compatible; NAME/1.0)` is not a browser: crawlers have always named themselves so.
+    Return None if it does not. `Mozilla/5.0 (compatible; NAME/1.0)` is allowed, because many crawlers use this form.
     """
     if (crawler := _CRAWLER.search(user_agent)) is not None:
         return f"names another crawler ({crawler[1]})"
@@ -85,10 +84,10 @@ _OURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SpecProblem:
-    """One problem of a spec, for its author.
+    """One problem of a spec, for the author of the spec.
 
-    `path` is its place (`scope.include[2]`, empty for the whole spec), `message` the problem, `hint` what to do (empty
-    if unknown).
+    `path`: where it is, such as `scope.include[2]`, empty for the whole spec. `message`: what is wrong. `hint`: what to
+    do, empty if unknown.
     """
 
     path: str
@@ -101,9 +100,9 @@ class SpecProblem:
 
 
 def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
-    """Yield the problems of a spec or of one of its sections, whose fields have the right types.
+    """Yield the problems of a spec or of one of its sections that its types do not exclude.
 
-    Their paths are relative to `part`.
+    The paths of the problems are relative to `part`. Nested sections are not checked.
     """
     match part:
         case Seed():
@@ -164,9 +163,10 @@ def refused_pattern(
     priority: Sequence[PriorityRule] = (),
     overrides: Sequence[Override] = (),
 ) -> str | None:
-    """Return why a regular expression in these sections of a spec cannot be used, with its place. None if all can be.
+    """Return why a regular expression in these sections of a spec cannot be used, with its path.
 
-    `parse_spec` refuses such a spec. A stored spec may come from another version, which accepts more.
+    None if all can be used. `parse_spec` refuses such a spec. But a stored spec may have been accepted by another
+    version.
     """
     for problem in _scope(scope):
         return f"scope.{problem}"
@@ -210,7 +210,7 @@ def _when_sizes(extract: Extract) -> Iterator[SpecProblem]:
 
 
 def _rule_patterns(rule: ItemRule) -> Iterator[SpecProblem]:
-    """Yield the problems of a rule's patterns."""
+    """Yield the problems of the regular expressions of an item rule and its fields."""
     if rule.when is not None and (problem := _pattern("when", rule.when)):
         yield problem
     for name, field in rule.fields.items():

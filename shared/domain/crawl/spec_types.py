@@ -14,7 +14,11 @@ Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=100)]
 
 
 class ScopeMode(StrEnum):
-    """Which outlinks belong to the crawl, relative to the page that has them."""
+    """Which outlinks belong to the crawl, compared with the page that has them.
+
+    HOST: those to the same host. DOMAIN: those to the same registrable domain. PREFIX: those below the path of a seed.
+    ANY: all.
+    """
 
     HOST = "host"
     DOMAIN = "domain"

@@ -1,8 +1,8 @@
 """The verbs that an operator may use in each state of a crawl, and the state that each leads to.
 
-A FINISHED crawl can be continued: `start` resumes it (with a greater budget, say), `reset` begins anew under another
-id. Transitions that the leader makes by itself are not verbs: SEEDING to RUNNING, RUNNING to FINISHED, and back when a
-complete crawl has work again.
+A FINISHED crawl can be continued: `start` resumes it (with a greater budget, for example), and `reset` starts it anew
+under another id. Transitions that the leader makes by itself are not verbs: SEEDING to RUNNING, RUNNING to FINISHED,
+and FINISHED to RUNNING when a complete crawl has work again.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ REFRESHED: Final = "refreshed"
 
 
 class Verb(StrEnum):
-    """What an operator can ask of a crawl by one request."""
+    """What an operator can ask of a crawl in one request, such as `start` or `pause`."""
 
     START = "start"
     REFRESH = "refresh"
@@ -37,7 +37,10 @@ class Verb(StrEnum):
 
 
 class DesiredRun(StrEnum):
-    """Whether the declaration of a crawl lets it run. A declaration without it leaves that to verbs and schedules."""
+    """The field `desired` of a declared crawl: whether the crawl shall run.
+
+    Without it, only verbs and schedules decide whether the crawl runs.
+    """
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -48,7 +51,7 @@ DECIDED_BY_DESIRED: Final = frozenset({Verb.START, Verb.REFRESH, Verb.PAUSE, Ver
 
 
 class IllegalTransition(Exception):
-    """The verb is not allowed in the crawl's state; `legal` has the verbs that are."""
+    """Raised for a verb that is not allowed in the crawl's state. `legal` has the verbs that are allowed."""
 
     def __init__(self, verb: Verb, state: CrawlState) -> None:
         self.verb, self.state, self.legal = verb, state, allowed_verbs(state)
@@ -56,7 +59,7 @@ class IllegalTransition(Exception):
 
 
 class NoRecrawl(IllegalTransition):
-    """The crawl fetches each page once, so it cannot be refreshed; `legal` has the verbs that are allowed."""
+    """Raised for `refresh` if the crawl fetches each page only once. `legal` has the verbs that are allowed."""
 
     def __init__(self, state: CrawlState) -> None:
         super().__init__(Verb.REFRESH, state)
@@ -65,7 +68,10 @@ class NoRecrawl(IllegalTransition):
 
 
 class RunUnderWay(IllegalTransition):
-    """A run of the crawl has begun and is not over, so no refresh can begin. `refreshing`: that run is one."""
+    """Raised for `refresh` if a run of the crawl has begun and has not ended.
+
+    `refreshing`: that run is a refresh, too.
+    """
 
     def __init__(self, state: CrawlState, *, refreshing: bool) -> None:
         super().__init__(Verb.REFRESH, state)
@@ -79,7 +85,11 @@ class RunUnderWay(IllegalTransition):
 
 @dataclass(frozen=True, slots=True)
 class CrawlStatus:
-    """A crawl's state, its finish reason, and for a paused crawl the state that `resume` leads to."""
+    """A crawl's state with the details that verbs depend on.
+
+    `resumes_as`: the state to which `resume` leads from PAUSED, else None. `reason`: the finish reason, None if not
+    finished.
+    """
 
     state: CrawlState
     resumes_as: CrawlState | None = None
@@ -97,14 +107,17 @@ _LEGAL: Final[dict[CrawlState, tuple[Verb, ...]]] = {
 
 
 def allowed_verbs(state: CrawlState, *, recrawls: bool = True) -> tuple[Verb, ...]:
-    """Return the verbs that an operator may use on a crawl in `state`. `recrawls`: it fetches its pages again."""
+    """Return the verbs that an operator may use on a crawl in `state`.
+
+    `recrawls`: the crawl fetches its pages again. If it does not, `refresh` is left out.
+    """
     return tuple(verb for verb in _LEGAL[state] if recrawls or verb is not Verb.REFRESH)
 
 
 def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
-    """Return the status that `verb` leads to from `now`. Raise IllegalTransition if the verb is not allowed.
+    """Return the status to which `verb` leads from `now`. Raise IllegalTransition if the verb is not allowed.
 
-    RESET and DELETE end this crawl id, so both lead to DELETED.
+    RESET and DELETE both give DELETED, because a reset crawl gets another id.
     """
     if verb not in _LEGAL[now.state]:
         raise IllegalTransition(verb, now.state)
@@ -124,10 +137,10 @@ def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
 
 
 def refresh_after(verb: Verb, refresh_ms: int, now_ms: int) -> int:
-    """Return when the crawl's refresh began (Unix ms) after `verb`, or 0 if its run is no refresh.
+    """Return when the crawl's refresh began (Unix ms) after `verb` is applied, or 0 if its run is no refresh.
 
-    `refresh_ms` is the value before the verb, and `now_ms` the time at which it is applied. A refresh that is paused or
-    cancelled stays one. So a retry of failed URLs after its end fetches no page that became due later.
+    `refresh_ms`: the value before the verb. `now_ms`: when the verb is applied. A refresh that is paused or cancelled
+    remains a refresh. So a later retry of failed URLs fetches no page that became due after its beginning.
     """
     match verb:
         case Verb.REFRESH:
@@ -139,15 +152,18 @@ def refresh_after(verb: Verb, refresh_ms: int, now_ms: int) -> int:
 
 
 def initial_state(desired: DesiredRun | None, *, start: bool) -> CrawlState:
-    """Return the state in which a crawl is created. `start` decides where nothing is declared."""
+    """Return the state of a new crawl: SEEDING if it shall run, else CREATED.
+
+    `desired` decides. If it is None, `start` decides.
+    """
     runs = start if desired is None else desired is DesiredRun.RUNNING
     return CrawlState.SEEDING if runs else CrawlState.CREATED
 
 
 def drifted(desired: DesiredRun | None, now: CrawlStatus) -> bool:
-    """Return True if an operator made the crawl do something else than its declaration says.
+    """Return True if a verb made the crawl do something else than its declaration says.
 
-    A crawl that finished by itself has not drifted, nor has one that waits for a resource.
+    Return False if nothing is declared. A crawl that finished by itself, or waits for a resource, has not drifted.
     """
     match desired:
         case None:
@@ -160,8 +176,10 @@ def drifted(desired: DesiredRun | None, now: CrawlStatus) -> bool:
 
 
 def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStatus:
-    """Return the status that the declaration leads to from `now`: that of the verb that ends the drift, if there is
-    any."""
+    """Return the status of the crawl once its drift is ended: by `pause`, `resume` or `start`.
+
+    Without drift it is `now`.
+    """
     if not drifted(desired, now):
         return now
     if desired is DesiredRun.PAUSED:
@@ -172,8 +190,9 @@ def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStat
 def takes_seeds(now: CrawlStatus) -> bool:
     """Return True if seeds may be added to a crawl with this status.
 
-    A complete crawl runs again with new seeds, and a refreshed one fetches them in its next run. A crawl that was
-    cancelled or has spent its budget refuses them: they would wait for a `start` that may never come.
+    A complete crawl starts again with new seeds, and a refreshed one fetches them in its next run. Return False for a
+    crawl that was deleted or cancelled, or has spent its budget. Its new seeds would wait for a `start` that may never
+    come.
     """
     if now.state is CrawlState.FINISHED:
         return now.reason in (COMPLETE, REFRESHED)
@@ -181,9 +200,10 @@ def takes_seeds(now: CrawlStatus) -> bool:
 
 
 def status_after_new_spec(now: CrawlStatus) -> CrawlStatus:
-    """Return the status that a new revision of the spec leads to from `now`.
+    """Return the status of the crawl after its spec got a new revision.
 
-    Its seeds are published again (SEEDING), unless the crawl has not begun or is over.
+    A RUNNING crawl becomes SEEDING, so that the seeds are published again. A PAUSED crawl becomes SEEDING when it is
+    resumed. Any other state is unchanged.
     """
     match now.state:
         case CrawlState.RUNNING:

@@ -1,8 +1,8 @@
-"""Detect URLs of endless spaces: relative links that resolve deeper and deeper, or parameters that accumulate.
+"""Detect URLs of endless URL spaces: relative links that resolve deeper and deeper, or parameters that accumulate.
 
 The rules come from other crawlers (StormCrawler's basic URL filter, Heritrix' pathological path rule). They find a path
-segment that repeats too often, a path of ten or more segments of which two or more cycle, and a parameter repeated with
-the same value. They depend on the URL alone, so a URL has the same result wherever it was found.
+segment that repeats too often, a path of ten or more segments of which two or more cycle, and a parameter that is
+repeated with the same value. They depend on the URL alone, so a URL has the same result wherever it was found.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ CYCLE_TIMES: Final = 3
 
 
 def repeated_segment(path: str, max_count: int) -> str | None:
-    """Return the most frequent segment of `path` if it occurs more than `max_count` times, else None.
+    """Return the most frequent segment of `path` if it occurs more than `max_count` times. Otherwise return None.
 
     An empty segment (`//`) counts as a segment, too.
     """
@@ -30,10 +30,10 @@ def repeated_segment(path: str, max_count: int) -> str | None:
 
 
 def cycling_segments(path: str) -> tuple[str, ...]:
-    """Return the segments of `path` that repeat as in an endless URL space; an empty tuple if there are none.
+    """Return the segments of `path` that repeat as in an endless URL space. Return an empty tuple if they do not.
 
-    They are at least `CYCLE_DISTINCT` segments that each occur `CYCLE_TIMES` times or more, in a path of at least
-    `CYCLE_SEGMENTS` segments.
+    The result has at least `CYCLE_DISTINCT` segments, each of which occurs at least `CYCLE_TIMES` times. The path must
+    have at least `CYCLE_SEGMENTS` segments.
     """
     if path.count("/") < CYCLE_SEGMENTS:
         return ()
@@ -51,7 +51,10 @@ def repeated_parameter(query: str, max_count: int) -> str | None:
 
 
 def trap(canonical: str, traps: Traps) -> str | None:
-    """Return why the canonical URL looks like part of an endless URL space, under these limits; None if it does not."""
+    """Return why the canonical URL looks like part of an endless URL space, or None if it does not.
+
+    `traps`: the limits of the spec.
+    """
     rest = canonical[canonical.index("/", 8) :]
     path, _, query = rest.partition("?")
     if (max_count := traps.max_segment_repeats) is not None and (

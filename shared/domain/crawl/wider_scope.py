@@ -1,7 +1,7 @@
-"""A wider scope: if a new spec may admit more links, and which stored links of a page the present scope admits. Pure.
+"""Decide if a new spec may admit more links, and which stored links of a page the present scope admits.
 
-The archive keeps the links of each page with how they were found, in the form of Heritrix (`Exchange.outlinks`). They
-are judged as the worker judged them when it fetched the page, but by the present scope.
+The archive stores the links of each page with how they were found, in the form of Heritrix (`Exchange.outlinks`). They
+are judged as the worker judged them when it fetched the page, but by the present scope. The module does no I/O.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,9 +38,9 @@ _REQUISITES: Final = (Requisites.NONE, Requisites.SAME_HOST, Requisites.ALL)
 
 
 def may_admit_more(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True unless the scope of `after` admits certainly no link that the scope of `before` excludes.
+    """Return True if the scope of `after` may admit a link that the scope of `before` excludes.
 
-    The scopes of all hosts are compared: an override may be wider than the scope that it replaces.
+    The scopes of hosts with overrides are compared, too. Return False only if it is certain.
     """
     if _admits_more(before, after):
         return True
@@ -85,20 +85,22 @@ def _traps_open(old: Traps, new: Traps) -> bool:
 
 
 def _exceeds(new: int | None, old: int | None) -> bool:
-    """Return True if the limit `new` is higher than `old`. None is no limit."""
+    """Return True if the limit `new` is higher than `old`. None means no limit."""
     return old is not None and (new is None or new > old)
 
 
 def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
-    """Return the id of the command that finds what the scope of a revision admits. It is the same for every sender."""
+    """Return the id of the REDISCOVER command for a revision of a crawl. It depends on the arguments only."""
     return f"rediscover-{crawl_id}-{revision}"
 
 
 class ReadablePage(Struct, frozen=True):
-    """A stored page with links that the scope left out, as its row has it.
+    """The stored row of a page that has links that the scope excluded.
 
-    `via_host`: the host that led to it, None for a seed. `location`: None if `media.stored` kept it out of the archive.
-    `unlisted`: its record does not have all of its links. `context`: that of the seed from which it was found.
+    - `via_host`: the host of the page that led to it, None for a seed.
+    - `location`: its record in the archive. None if `media.stored` kept the page out of the archive.
+    - `unlisted`: the record does not have all of the page's links.
+    - `context`: the context of the seed from which the page was found.
     """
 
     host_id: HostId
@@ -115,16 +117,20 @@ class ReadablePage(Struct, frozen=True):
 
 
 class ReadablePages(Struct, frozen=True):
-    """The next pages of a command REDISCOVER, and where its next chunk begins, None at the end."""
+    """The pages that the next chunk of a REDISCOVER must read.
+
+    `rest`: the progress from which the chunk after it continues, None if this is the last chunk.
+    """
 
     pages: Sequence[ReadablePage]
     rest: int | None
 
 
 class Rediscovered(Struct, frozen=True):
-    """What a chunk of a command REDISCOVER did: the pages read, the links published, and pages to queue again.
+    """What a chunk of a REDISCOVER did.
 
-    `rest`: where the next chunk begins, None at the end.
+    `pages` and `links`: how many pages were read, and how many links were published. `again`: the pages to queue again.
+    `rest`: the progress from which the next chunk continues, None if this was the last chunk.
     """
 
     pages: int
@@ -134,7 +140,7 @@ class Rediscovered(Struct, frozen=True):
 
 
 class FoundAgain(Struct, frozen=True):
-    """A link of a stored page that the present scope admits. The fields are those of a discovery."""
+    """A link of a stored page that the present scope admits, with the fields of a discovery."""
 
     location: Location
     depth: int
@@ -144,9 +150,9 @@ class FoundAgain(Struct, frozen=True):
 
 
 def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
-    """Return how many hops beyond the present scope a stored page is. None: it is outside, so its links do not count.
+    """Return how many hops beyond the present scope a stored page is. Return None if the scope excludes the page.
 
-    A sitemap or a requisite is 0 hops beyond it.
+    For a sitemap, a feed or a requisite the result is 0.
     """
     found = found_beyond(
         scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
@@ -155,9 +161,10 @@ def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
 
 
 def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tuple[str, str]]) -> list[FoundAgain]:
-    """Return those of the stored links of a page that the present scope admits, each URL once as a page or requisite.
+    """Return the stored links of a page that the present scope admits. Return none if it excludes the page itself.
 
-    `outlinks` are pairs of a URL and how it was found. The entries of sitemaps and feeds are left out.
+    `outlinks`: pairs of a URL and how it was found, as the archive stores them. The result has each URL at most once as
+    a page and once as a requisite. Entries of sitemaps and feeds are left out.
     """
     extra = hops_of_page(scope, page)
     if extra is None:
@@ -174,7 +181,11 @@ def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tup
 
 
 def _admitted(scope: CompiledScope, page: ReadablePage, extra: int, to: Location, hop: str) -> FoundAgain | None:
-    """Return the link as a discovery if the scope admits it. `hop`: the letter of Heritrix for how it was found."""
+    """Return the link as a discovery, or None if the scope excludes it or `hop` is not the letter of a link.
+
+    `extra`: how many hops beyond the scope the page is. `hop`: how the link was found, as a letter of Heritrix: `L`
+    link, `R` redirect, `E` requisite.
+    """
     kind, depth, hops = kind_of(page.flags), page.depth, page.hops + 1
     beyond = 0
     match hop:
