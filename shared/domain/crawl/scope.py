@@ -163,9 +163,9 @@ class CompiledScope:
         """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
 
         `extra`: how many hops beyond the scope the page or redirect is that led to it. A redirect adds a hop only if it
-        leads out of the scope. The other arguments are those of `judge`: `depth` counts links from a seed, `hops`
-        redirects in a row, and `via_host` is the host that led to the URL, None for a seed. `via_seed_redirect`: only
-        redirects lie between a seed and the URL.
+        leads out of the scope. The other arguments are those of `judge`. `depth` counts links from a seed, `hops`
+        redirects in a row. `via_host` is the host of the page or redirect that led to the URL, None for a seed.
+        `via_seed_redirect`: only redirects lie between a seed and the URL.
         """
         rule: ScopeRule | None
         if not extra:

@@ -1,8 +1,8 @@
 """Detect URLs of endless URL spaces: relative links that resolve deeper and deeper, or parameters that accumulate.
 
 The rules come from other crawlers (StormCrawler's basic URL filter, Heritrix' pathological path rule). They find a path
-segment that repeats too often, a path of ten or more segments of which two or more cycle, and a parameter that is
-repeated with the same value. They depend on the URL alone, so a URL has the same result wherever it was found.
+segment that repeats too often, and a path of ten or more segments of which two or more cycle. They also find a
+parameter that is repeated with the same value. The result depends on the URL alone, not on where it was found.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Links of pages that a crawl's rules excluded: their counts by reason, and a bounded number of examples."""
+"""Links that the rules of a crawl excluded: their counts by reason, and a bounded number of examples."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,10 @@ _UNSEEN: Final = re.compile(r"[\x00-\x20\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud80
 
 @dataclass(frozen=True, slots=True)
 class ExcludedLink:
-    """An example to store: a link that was excluded for `reason`, and the page with it (`host_id`, `fingerprint`)."""
+    """An example of an excluded link, to be stored.
+
+    `url`: the link. `reason`: why it was excluded. `host_id`, `fingerprint`: the page that has the link.
+    """
 
     crawl_id: CrawlId
     reason: str
@@ -64,45 +67,51 @@ class ExcludedLink:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedLinkExample:
-    """An example of an excluded link for display: its URL, and the URL of the `page` that has the link."""
+    """An example of an excluded link for display. `url`: the link. `page`: the URL of the page that has it."""
 
     url: str
     page: str
 
     def is_of(self, url: str) -> bool:
-        """Return True if this example was stored for the link `url`. Only the beginning of a long URL is compared."""
+        """Return True if this example was stored for the link `url`. Only the first MAX_URL characters are compared."""
         return self.url == kept(url)
 
 
 def kept(url: str) -> str:
-    """Return a URL as an example stores it: cut to MAX_URL characters, with CUT at the end if it was longer."""
+    """Return a URL in the form of a stored example: cut to MAX_URL characters, with CUT appended if it was longer."""
     return url if len(url) <= MAX_URL else url[:MAX_URL] + CUT
 
 
 def written(reference: str) -> str:
-    """Return a link as written in a page in the form of a stored example, without characters that steer a terminal."""
+    """Return a link, as it is written in a page, in the form of a stored example.
+
+    It is cut like `kept`, and each character that can control a terminal is replaced by a space.
+    """
     return kept(_UNSEEN.sub(" ", reference[: MAX_URL + 1]).strip())
 
 
 def shown(url: str) -> str:
-    """Return a URL as a line of text shows it: cut to 100 characters, with CUT at the end if it was longer."""
+    """Return a URL in the form for one line of text: cut to 100 characters, with CUT appended if it was longer."""
     return url if len(url) <= _SHOWN else url[:_SHOWN] + CUT
 
 
 def encoded(counts: Mapping[str, int]) -> str | None:
-    """Return a page's counts of excluded links by reason as stored text, such as `depth 3;scheme 1`. None if empty."""
+    """Return a page's counts of excluded links by reason as text for SQL, such as `depth 3;scheme 1`.
+
+    Return None if there are none. `decoded` reads the text.
+    """
     return ";".join([f"{reason} {n}" for reason, n in counts.items()]) or None
 
 
 def losses(
     page: bool, truncated: str | None, left_out: str | None, reason: str | None
 ) -> Sequence[tuple[str, str, int]]:
-    """Return what a fetch adds to its crawl's tallies of losses, as (kind, key, number).
+    """Return what a fetch adds to the tallies of its crawl for content that is missing, as (kind, key, number).
 
-    These are excluded links by reason, the cause of an incomplete body, and why a page is not indexed. An incomplete
-    body counts only for a page. `left_out`: as `encoded` returns it. `reason`: that of the stored fetch.
-
-    A page with links that the scope left out counts once in OUTLINKS.
+    - For each reason the number of excluded links, from `left_out`, which `encoded` returned.
+    - Once in OUTLINKS, if the scope excluded links of the page.
+    - Once by cause, if a stored `page` has an incomplete body (`truncated`).
+    - Once in NOT_INDEXED, if `reason`, the reason of the fetch, says that the page is not indexed.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):
@@ -117,29 +126,39 @@ def losses(
 
 
 def not_indexed(reason: str | None) -> bool:
-    """Return True if the stored reason of a fetch is that its page is in no list (NotIndexed)."""
+    """Return True if `reason`, as stored with a fetch, says that the page is not indexed (NotIndexed)."""
     return reason in _NOT_INDEXED
 
 
 def may_be_admitted(row: str | None) -> bool:
-    """Return True if another scope may admit links of a page, by the stored text of its excluded links."""
+    """Return True if the scope excluded links of a page, so that another scope may admit them.
+
+    `row`: the stored text of the page's excluded links, as `encoded` returned it.
+    """
     return bool(row) and not BY_SCOPE.isdisjoint(decoded(row))
 
 
 def judged_by(row: str | None) -> int:
-    """Return the revision of the spec that judged the links of a page, from the stored text of its excluded links."""
+    """Return the revision of the spec by which the links of a page were judged. 1 if none is stored.
+
+    `row`: the stored text of the page's excluded links, as `encoded` returned it.
+    """
     return decoded(row, every=True).get(SCOPE, 1)
 
 
 def is_unlisted(counts: Mapping[str, int]) -> bool:
-    """Return True if the outlinks record of a page with these counts does not have all of its links."""
+    """Return True if some links of a page are not in its outlinks record in the archive.
+
+    `counts`: those of the page, as `decoded` returns them with `every`.
+    """
     return counts.get(UNLISTED, 0) > 0
 
 
 def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
-    """Return a page's counts of excluded links by reason from the stored text (see `encoded`).
+    """Return a page's counts of excluded links by reason, from the text `row` that `encoded` returned.
 
-    `every`: return also its number of links that are not in its outlinks record, as UNLISTED, and SCOPE.
+    `every`: return also the entries that are no reasons. UNLISTED counts the links that are not in the outlinks record,
+    SCOPE is the revision by which the links were judged.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

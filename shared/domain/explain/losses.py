@@ -1,6 +1,7 @@
-"""Describe what a crawl lacks without a failure: excluded links and truncated bodies, each with the setting to change.
+"""Describe what a crawl did not fetch although nothing failed: excluded links and truncated bodies.
 
-Pure: from counts, examples and the spec to sentences.
+Each description names the setting to change. The functions do no I/O: they make sentences from counts, examples and the
+spec.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,9 +69,10 @@ _PAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What a crawl lacks: the numbers of excluded links (`left_out`) and of incomplete bodies (`truncated`) by reason.
+    """What a crawl did not fetch although nothing failed, by reason.
 
-    `examples` has some excluded links of each reason.
+    `left_out`: the numbers of excluded links. `truncated`: the numbers of incomplete bodies. `examples`: some excluded
+    links of each reason.
     """
 
     left_out: Mapping[str, int]
@@ -78,10 +80,10 @@ class Losses:
     examples: Mapping[str, Sequence[ExcludedLinkExample]]
 
     def links(self, spec: CrawlSpec) -> list[str]:
-        """Return a line of text for each reason of excluded links: their number, an example, and the setting that
-        follows them.
+        """Return one line of text for each reason of excluded links, the most frequent first.
 
-        The most frequent reason comes first. Reasons that no setting changes come last.
+        A line has their number, an example, and the setting that makes the crawl follow them. Reasons that no setting
+        changes come last.
         """
         lines = []
         ranked = sorted(_ranked(self.left_out), key=lambda item: not self.remedy(item[0], spec))
@@ -97,25 +99,34 @@ class Losses:
         return lines
 
     def pages(self, spec: CrawlSpec) -> list[str]:
-        """Return a line of text for each reason of incomplete bodies, most frequent first: the number, and a remedy."""
+        """Return one line of text for each reason of incomplete bodies, the most frequent first.
+
+        A line has their number, and what brings the missing rest.
+        """
         return [
             f"{_counted(n, 'page')} {_PAGES.get(reason, reason).format(spec=spec)} brings the rest"
             for reason, n in _ranked(self.truncated)
         ]
 
     def hide_urls(self) -> bool:
-        """Return True if the crawl may have missed URLs in scope, because some links of its pages were not read."""
+        """Return True if the crawl may not know all URLs in scope, because some links of its pages were not read."""
         return any(self.left_out.get(each) for each in (LINKS_PER_PAGE, NOT_PARSED)) or any(self.truncated.values())
 
     def ways(self, spec: CrawlSpec) -> list[str]:
-        """Return how a crawl follows its excluded links with another spec, in a sentence for each way that applies."""
+        """Return sentences on how the crawl can follow its excluded links with another spec.
+
+        Empty if no spec changes that.
+        """
         remedies = {reason: remedy for reason, _ in _ranked(self.left_out) if (remedy := self.remedy(reason, spec))}
         fresh = [text.removesuffix(" in the spec") for reason, text in remedies.items() if reason in _NEVER_FOUND_AGAIN]
         found = [_FOUND_AGAIN] if len(fresh) < len(remedies) else []
         return [*found, *([_NOT_READ_AGAIN.format(which=" or ".join(fresh))] if fresh else [])]
 
     def too_narrow(self, spec: CrawlSpec) -> str:
-        """Return a sentence on why a crawl ended with one page although that has links. Empty: no rule is the cause."""
+        """Return a sentence on why a crawl fetched only one page, although the page has links: rules excluded them.
+
+        Return an empty text if no rule did.
+        """
         counts = {reason: n for reason, n in self.left_out.items() if not _without_page(reason, spec)}
         reason, _ = next(_ranked(counts), ("", 0))
         if not reason:
@@ -129,7 +140,10 @@ class Losses:
         )
 
     def remedy(self, reason: str, spec: CrawlSpec) -> str:
-        """Return the flag or field of the spec that allows the links excluded for this reason; empty if none does."""
+        """Return the flag or field of the spec that admits the links excluded for this reason.
+
+        Empty if there is none.
+        """
         if _without_page(reason, spec) or _in_scope_now(reason, spec):
             return ""
         _, remedy = _said(reason, spec)
@@ -144,7 +158,10 @@ def _ranked(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
-    """Return the description of links that a reason excludes, and the setting that follows them."""
+    """Return the description of links that are excluded for this reason, and the setting that admits them.
+
+    The setting is empty if there is none.
+    """
     if reason in _OVERRIDDEN:
         field, what, remedy = _OVERRIDDEN[reason]
         if any(getattr(override, field) is not None for override in spec.overrides):
@@ -153,12 +170,15 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if no spec follows the links that this reason excludes, such as `mailto:`."""
+    """Return True if no spec admits links that are excluded for this reason, such as `mailto:` links."""
     return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
 
 
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if an earlier scope excluded the links, and the present one is as wide as any."""
+    """Return True if the present scope admits the links, and an earlier scope excluded them for this reason.
+
+    That is so for reasons about the host, if the mode is now `any`, also in overrides.
+    """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
     return reason in (Rule.HOST, Rule.PORT, Rule.DOMAIN) and spec.scope.mode is ScopeMode.ANY and not narrower
 

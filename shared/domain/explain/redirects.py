@@ -1,4 +1,4 @@
-"""Describe where redirects from a seed lead, for a crawl that got no page by them. Pure."""
+"""Describe where redirects from a seed lead, for a crawl that got no page from them. The module does no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ COOKIES: Final = "the site may need cookies, which are not sent back"
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A response with a 3xx status, as one step of a chain of redirects.
+    """One response with a 3xx status in a chain of redirects.
 
-    `target`: the canonical URL that it names, or None if it names no usable one.
+    `target`: the canonical URL to which it redirects, None if it names no valid URL.
     """
 
     url: str
@@ -20,10 +20,10 @@ class Hop:
 
 
 def redirects_end(hops: Sequence[Hop], refused: str) -> str:
-    """Return a sentence on why a chain of redirects ended without a page; empty if the chain does not explain it.
+    """Return a sentence on why a chain of redirects led to no page.
 
-    Each hop has the URL that the hop before names as its target. `refused`: why the last target was not followed, empty
-    if no rule refuses it.
+    Return an empty text if the chain does not explain it. `hops`: the chain in order; each hop has the URL that is the
+    target of the hop before. `refused`: the rule that kept the last target from being followed, empty if none did.
     """
     if not hops:
         return ""

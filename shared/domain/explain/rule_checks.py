@@ -1,7 +1,7 @@
-"""Check every rule that applies to a URL now, in the order of their use. Pure.
+"""Check every rule that applies to a URL now, in the order in which the rules are applied. The module does no I/O.
 
-The first rule that does not allow the URL is why it is not fetched now. Rules that exclude a URL permanently (scope,
-robots, already fetched) come before rules that only make it wait.
+The first rule that does not allow the URL is the reason why it is not fetched now. Rules that exclude a URL permanently
+(scope, robots, already fetched) come before rules that only make it wait.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,10 @@ from shared.domain.web.url import Location, host_of
 
 @dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """The result of one rule for a URL. If not `allowed`, the rule keeps the URL from being fetched now, or ever."""
+    """The result of one rule for a URL. `detail`: how the rule applies to the URL, in words.
+
+    If `allowed` is False, the rule keeps the URL from being fetched now, or for good.
+    """
 
     rule: str
     allowed: bool
@@ -48,16 +51,20 @@ class RuleCheck:
 
 @dataclass(frozen=True, slots=True)
 class ExplainContext:
-    """What `rule_checks` must know besides the URL and the spec.
+    """What `rule_checks` needs besides the URL and the spec.
 
-    `standing`, `active_ms`, `counters`: of the URL's crawl. `host`: None if the crawl has no URL of it. `robots`: the
-    shared record of its robots.txt, None if no worker has fetched it lately. `workers`: how many live workers of the
-    crawl's pool accept work. `held`: the resource pressure that stops dispatch, None if there is none. `regained_s`:
-    seconds after which the URLs of a dead worker are dispatched again. `others`: other crawls whose URLs of the host
-    workers have now. `visits`, `busy`: how many visits the pool's workers can hold, and hold now. `ahead`: the shards
-    dispatched for each visit that is free, None if this is not configured. `excluded`: which exclusion covers the URL,
-    and why, None if none does. `revision`: of the crawl's spec. `rediscovering`: how many partitions still read the
-    links of stored pages for a wider scope.
+    - `standing`, `active_ms`, `counters`: the status, active time and counters of the URL's crawl.
+    - `host`: the URL's host in this crawl, None if the crawl has no URL of it.
+    - `robots`: the shared record of its robots.txt, None if no worker has fetched it lately.
+    - `workers`: how many live workers of the crawl's pool accept work.
+    - `held`: the resource pressure that stops dispatch, None if there is none.
+    - `regained_s`: seconds after which the URLs of a dead worker are dispatched again.
+    - `others`: the other crawls of which URLs of this host are with workers now.
+    - `visits`, `busy`: how many visits the pool's workers can have at once, and how many they have now.
+    - `ahead`: how many shards are dispatched for each free visit, None if this is not configured.
+    - `excluded`: which exclusion covers the URL, and why, None if none does.
+    - `revision`: the revision of the crawl's spec.
+    - `rediscovering`: how many partitions still read the links of stored pages for a wider scope.
     """
 
     standing: CrawlStatus
@@ -80,9 +87,10 @@ class ExplainContext:
 def rule_checks(
     asked: str, location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext, now_ms: int
 ) -> list[RuleCheck]:
-    """Return the result of each rule for the URL at `location`. `asked` is the URL as the user wrote it.
+    """Return the result of each rule for the URL at `location`, in the order in which the rules are applied.
 
-    `view`: everything known of the URL, None if the crawl does not know it.
+    `asked`: the URL as the user wrote it. `view`: the stored facts of the URL, None if the crawl does not know it.
+    `around`: the state of the crawl and the cluster.
     """
     checks = [_canonical(asked, location), _exclusion(around.excluded), *_scope(location, view, spec, around)]
     if (override := override_of(spec, location.host)) is not None:
@@ -111,7 +119,10 @@ def rule_checks(
 
 
 def blocking_reason(checks: list[RuleCheck]) -> str | None:
-    """Return why the URL is not fetched now: the detail of the first rule that does not allow it. None if all do."""
+    """Return why the URL is not fetched now: the detail of the first check that does not allow it.
+
+    Return None if all checks allow it.
+    """
     return next((check.detail for check in checks if not check.allowed), None)
 
 
@@ -125,9 +136,10 @@ def _exclusion(excluded: str | None) -> RuleCheck:
 
 
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
-    """Yield the scope's results. A URL is judged when it is found, and in the queue when the scope changes.
+    """Yield the results of the rules of the scope for a URL.
 
-    The rules are evaluated again only if the URL is unknown, excluded, or in the queue against the present scope.
+    The present scope is evaluated if the URL is unknown or excluded, or if it is queued although the scope excludes it.
+    For any other URL yield one check: how it was found in scope.
     """
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)
@@ -147,7 +159,10 @@ _IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
 
 
 def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: int) -> list[RuleCheck]:
-    """Return how the present scope judges a URL that was found. A rule that excludes it names the spec's revision."""
+    """Return the results of the present scope for a URL that was found earlier.
+
+    The detail of a rule that excludes the URL names the revision of the spec.
+    """
     scope, via = compiled_scope(spec), host_of(view.chain[0]) if view.chain else None
     of = f" (revision {revision} of the spec)"
     if view.kind.listing or view.kind is UrlKind.REQUISITE:

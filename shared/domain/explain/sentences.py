@@ -1,4 +1,4 @@
-"""Explain the state of a URL in sentences, for `orb` and the API. Pure: from values and `now_ms`."""
+"""Explain the state of a URL in sentences, for `orb` and the API. The functions do no I/O."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from shared.domain.web.url import canonicalize, host_of
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A failure or exclusion reason for display: its short name, a sentence on it, and advice (or empty text)."""
+    """The texts for a failure or exclusion reason: a short name, a sentence on it, and advice (may be empty)."""
 
     short: str
     text: str
@@ -177,7 +177,7 @@ KINDS: Final = {
 
 
 def found_on(view: UrlView) -> str:
-    """Return where a URL was found, and as what."""
+    """Return a phrase on where a URL was found and as what, such as `found on https://example.org/`."""
     if not view.chain:
         return "a seed"
     match view.kind:
@@ -200,17 +200,20 @@ NEEDS_SCRIPTS: Final = "the page has scripts but neither text nor links, and scr
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1: `1 failure`, `2 failures`."""
+    """Return a number with its noun: `1 failure`, `2 failures`. The plural of `noun` is made by appending an s."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def given_again(regained_s: float) -> str:
-    """Return a sentence on when a worker's URLs are dispatched again if it dies: within `regained_s` seconds."""
+    """Return a phrase which says that the URLs of a dead worker are dispatched again within `regained_s` seconds."""
     return f"if a worker dies, its URLs are dispatched again within about {regained_s:g} s"
 
 
 def meaning(reason: str) -> Meaning:
-    """Return the text for display of a failure kind, an exclusion reason, or a failure reason such as `http_404`."""
+    """Return the texts for a failure kind, an exclusion reason, or a failure reason such as `http_404`.
+
+    For an unknown reason both texts are the reason itself, with spaces for underscores.
+    """
     entry = _MEANINGS.get(reason)
     if entry is not None:
         return entry
@@ -224,10 +227,10 @@ def meaning(reason: str) -> Meaning:
 
 
 def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: float | None = None) -> list[str]:
-    """Return sentences on a URL: its state, the reason for it, and what applies to it now.
+    """Return sentences on a URL: its state, the reason for this state, and which limits of its host apply now.
 
-    `retry`: the command that tries the crawl's failed URLs again. `regained_s`: seconds after which the URLs of a dead
-    worker are dispatched again, if known.
+    `retry`: the command that queues the crawl's failed URLs again. `regained_s`: seconds after which the URLs of a dead
+    worker are dispatched again, None if unknown.
     """
     fetch = view.fetch
     match view.state:
@@ -281,10 +284,10 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 
 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
-    """Return how the scope judges an unknown URL: the host of an assumed page that links to it, and each rule's
-    verdict.
+    """Return how the scope judges a URL that the crawl does not know, as if a page had a link to it.
 
-    The host is the URL's own if the crawl knows it (`host_known`), else the first seed's.
+    The result has the host of this assumed page, and the verdict of each rule. The host is that of the URL if the crawl
+    knows it (`host_known`). Otherwise it is that of the first seed.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)
@@ -292,10 +295,10 @@ def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, li
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
-    """Return a sentence on why a finished crawl has no page: what became of most of its URLs, and advice.
+    """Return a sentence on why a finished crawl has no page: the most frequent end of its URLs, with advice.
 
-    `last_failures` counts the hosts' last failures, for URLs that failed because their host was given up. `redirected`:
-    where redirects ended (shared.domain.explain.redirects).
+    `tallies`: the crawl's counts by kind and reason. `last_failures`: how many hosts have each last failure, for URLs
+    whose host was given up. `redirected`: a sentence on where redirects ended, empty if there is none.
     """
     ends: dict[str, int] = {}
     for kind in ("failed", "excluded"):
@@ -355,7 +358,7 @@ def _fetched(view: UrlView) -> str:
 
 
 def policy_block(host: HostView) -> str:
-    """Return until when the policy of a host blocks it, and its reason."""
+    """Return a phrase on how long the policy of a host blocks it, with the reason that the policy gives."""
     ends = host.operator_blocked_until_ms < FOREVER_MS
     until = f"until {moment(host.operator_blocked_until_ms)}" if ends else "without an end"
     return f"{until}: {host.policy_reason}" if host.policy_reason else until
@@ -388,7 +391,7 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
 
 
 def interval_of(view: UrlView, spec: CrawlSpec) -> str:
-    """Return which interval decides when the page of a URL is fetched again, and what its fetches showed."""
+    """Return a phrase on when the page of a URL is fetched again, by which part of `recrawl`, and how it changed."""
     if view.is_sitemap:
         return _sitemap_interval(view, spec)
     interval = compiled(spec.recrawl).of(view.url)
@@ -408,7 +411,7 @@ def interval_of(view: UrlView, spec: CrawlSpec) -> str:
 
 
 def _sitemap_interval(view: UrlView, spec: CrawlSpec) -> str:
-    """Return what decides when a sitemap or feed is read again."""
+    """Return a phrase on when a sitemap or feed is fetched again."""
     quiet = 0 if view.history is None else view.history.quiet
     return (
         f"its last {quiet} fetches in a row found nothing new. Each doubles the time to the next, and after "
@@ -417,9 +420,10 @@ def _sitemap_interval(view: UrlView, spec: CrawlSpec) -> str:
 
 
 def priority_of(url: str, view: UrlView | None, spec: CrawlSpec) -> str | None:
-    """Return which priority a URL has, and which rule of the spec decides it. None without rules and priority.
+    """Return a phrase on the priority of a URL and the rule of the spec that decides it.
 
-    `view`: everything known of the URL, None if the crawl does not know it.
+    Return None if the spec has no rules and the URL no priority. `view`: the stored facts of the URL, None if it is
+    unknown.
     """
     if not spec.priority and (view is None or not view.priority):
         return None

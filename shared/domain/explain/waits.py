@@ -1,4 +1,4 @@
-"""Explain why a host of a crawl gets no request now, until when, and what changes that. Pure; for displays."""
+"""Explain why a host of a crawl gets no request now, for how long, and what changes that. For displays; no I/O."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -42,13 +42,15 @@ class WaitReason(StrEnum):
 
 
 class HostState(Struct, frozen=True):
-    """What is known of a host and its queue of one crawl, to explain why it waits.
+    """The facts of a host and its queue of one crawl from which its wait is explained.
 
-    `urls`: how many of its URLs are left. `rest_s`: seconds until its delay has passed. `due_s`: seconds until the
-    first URL of the queue is due. `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
-    `gave_pages`: it gave pages of this crawl. `busy`: requests to it are under way.
-    `waiting`: how many of its URLs wait for a time. `policy_until_ms`, `policy_slots`: what its policy sets, 0 for
-    nothing.
+    - `urls`: how many of its URLs are left. `waiting`: how many of them wait for a due time.
+    - `due_s`: seconds until the first URL of the queue is due.
+    - `rest_s`: seconds until the delay of the host has passed.
+    - `latency_s`: the duration of the last fetch, 0 if unknown.
+    - `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
+    - `gave_pages`: it gave pages of this crawl. `busy`: requests to it are in progress.
+    - `policy_until_ms`, `policy_slots`: the block and the slots that its policy sets, 0 for none.
     """
 
     host: str
@@ -71,8 +73,11 @@ class HostState(Struct, frozen=True):
 class HostWait(Struct, frozen=True):
     """A host that gets no request for the next `wait_s` seconds, and why.
 
-    `delay_s`: the delay between its requests. `cause`: the name of the last failure. `given_up_s`: seconds until the
-    host is given up, -1 if unknown. `asked`: the host itself named the time.
+    - `urls`: how many of its URLs are left.
+    - `delay_s`: the delay between its requests.
+    - `cause`: the name of its last failure, if that is the reason for the wait.
+    - `given_up_s`: seconds until the host is given up, -1 if unknown.
+    - `asked`: the host itself asked for this wait (Retry-After).
     """
 
     host: str
@@ -86,10 +91,12 @@ class HostWait(Struct, frozen=True):
 
 
 class Waits(Struct, frozen=True):
-    """The waiting hosts of a crawl, the shortest waits first, and their number. `standing`: no host gets requests now.
+    """The hosts of a crawl that wait, those with the shortest waits first.
 
-    `left_s`: the seconds that the slowest host needs for its present URLs at the present pace. It is -1 if no host has
-    any URLs, or one does not answer.
+    - `hosts`: some of them. `number`: how many there are.
+    - `standing`: every host with URLs waits, so the crawl makes no request now.
+    - `left_s`: the seconds that the slowest host needs for its present URLs at the present pace. It is -1 if no host
+      has URLs, or if a host does not answer.
     """
 
     hosts: tuple[HostWait, ...] = ()
@@ -99,7 +106,10 @@ class Waits(Struct, frozen=True):
 
 
 def delay_of(state: HostState, spec: CrawlSpec) -> float:
-    """Return the seconds from the end of a response of the host to the next request to it, under the host's spec."""
+    """Return the host's delay: the seconds from the end of a response to its next request.
+
+    `spec`: the spec as it applies to this host.
+    """
     return host_delay(
         spec.politeness,
         crawl_delay_s=state.crawl_delay_s or None,
@@ -118,9 +128,9 @@ def rested(state: HostState, spec: CrawlSpec) -> HostState:
 
 
 def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
-    """Return a sentence on hosts that were given up, and `urls` URLs with them. Empty if there are none.
+    """Return a sentence on hosts that were given up and `urls`, the number of URLs lost with them.
 
-    `hosts` maps a host to its last failure. `retry`: the command that tries them again.
+    Empty if there are none. `hosts` maps each host to its last failure. `retry`: the command that tries them again.
     """
     if not hosts or not urls:
         return ""
@@ -139,7 +149,10 @@ def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
 
 
 def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
-    """Return why the host gets no request now, or None if it gets one now or within LEAST_S seconds."""
+    """Return why the host gets no request now. Return None if it gets one now or within LEAST_S seconds.
+
+    `spec`: the spec as it applies to this host.
+    """
     health, delay_s = state.health, delay_of(state, spec)
     blocked_s = (health.blocked_until_ms - now_ms) / 1000
     policy_s = (state.policy_until_ms - now_ms) / 1000
@@ -167,7 +180,10 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
 
 
 def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_count: int = 5) -> Waits:
-    """Return which of a crawl's hosts with URLs left wait, and why: their number, and at most `max_count` of them."""
+    """Return which of a crawl's hosts wait and why: their number, and at most `max_count` of them.
+
+    `states`: the hosts that have URLs left.
+    """
     waits, left_s, moving, silent = [], -1.0, False, False
     specs = HostSpecs(spec)
     for state in states:
@@ -190,7 +206,7 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_c
 
 
 def cause_of(wait: HostWait, clock: str) -> str:
-    """Return a phrase on why the host waits. It begins with `clock`, the waiting time in words."""
+    """Return a phrase on why the host waits. `clock`: how long it waits, in words. The phrase begins with it."""
     text = f"{clock} for {wait.host}: "
     match wait.reason:
         case WaitReason.REFUSES:
@@ -222,7 +238,8 @@ def cause_of(wait: HostWait, clock: str) -> str:
 def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
     """Return a phrase on what ends or shortens the host's wait.
 
-    `unblock`: the command that ends it. `given_up`: in words, the time until the host is given up (empty: unknown).
+    `unblock`: the command that ends the wait. `given_up`: how long until the host is given up, in words. Empty if
+    unknown.
     """
     match wait.reason:
         case WaitReason.REFUSES | WaitReason.RETRY:
