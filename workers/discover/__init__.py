@@ -1,7 +1,7 @@
-"""What finds pages that no link leads to: sitemaps and feeds.
+"""Finds pages to which no link leads: by sitemaps and feeds.
 
 - `listing`: reads the entries of a sitemap or feed in batches
-- `xml_listing`: the parser of those that are XML
-- `reading`: their entries, by scope and location rules
-- `host_sitemaps`: the sitemaps that a robots.txt names, or that may be there
+- `xml_listing`: the parser for XML sitemaps and feeds
+- `reading`: reads an answer as a page, sitemap or feed, and judges the entries by the scope and location rules
+- `host_sitemaps`: the sitemaps that a robots.txt names, or that may be at the well-known place
 """

@@ -1,6 +1,7 @@
-"""Reports the sitemaps of a host with the first URL that a visit settles there.
+"""Reports the sitemaps of a host, together with the first URL that a visit settles there.
 
-They travel with the outcome of that URL, so they are acknowledged before it. A visit that is lost reports them again.
+The sitemaps are part of the report on that URL, so they are acknowledged before its outcome. If the visit is lost, the
+next visit reports them again.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,10 @@ HOPS: Final = 1
 
 
 class HostSitemaps:
-    """The sitemaps of the origins of one visit. Each origin's are reported once for each lesser depth."""
+    """Adds the sitemaps of each origin to the reports of one visit.
+
+    They are added to the first URL of the origin, and again only to a URL of lesser depth.
+    """
 
     __slots__ = ("_depths",)
 
@@ -42,7 +46,12 @@ class HostSitemaps:
         entry: ShardUrl,
         robots: Mapping[str, Robots],
     ) -> SettledUrl:
-        """Return `settled`, the outcome of `entry`, with the sitemaps of its origin that are to be reported."""
+        """Return `settled`, the result of `entry`, with the sitemaps of its origin added as links.
+
+        Return it unchanged if they were reported before, or the crawl reads no sitemaps. Return it unchanged also if
+        `entry` is beyond the scope, or if its robots.txt must be obeyed and is not known. `host_id` and `host`: those
+        of the shard. `robots`: the robots rules that the visit has, by origin.
+        """
         if crawl is None or entry.extra or crawl.spec.discover.sitemaps is Sitemaps.NONE:
             return settled
         origin = origin_of(entry.url)

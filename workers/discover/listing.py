@@ -1,7 +1,8 @@
-"""Reads the entries of a sitemap or feed in batches, within bounds. Any bytes are read without an exception.
+"""Reads the entries of a sitemap or feed in batches, within limits. It raises no exception, whatever the bytes are.
 
 The forms are those of sitemaps.org (XML, sitemap index, text), RSS 0.9x, 1.0 and 2.0, and Atom (RFC 4287). A file may
-be compressed by gzip. The memory in use does not grow with the file: it is decompressed, decoded and parsed in pieces.
+be compressed by gzip. It is decompressed, decoded and parsed in pieces, so the memory in use does not grow with the
+file.
 """
 
 import codecs
@@ -40,14 +41,14 @@ _LEADING: Final = "\ufeff \t\r\n"
 
 
 class ListingReader:
-    """Reads the sitemap or feed at `url`. Iterate over it once for its entries, in batches of `BATCH` or more.
+    """Reads the sitemap or feed at `url`. Iterate over it once: it yields its entries in batches of `BATCH` or more.
 
-    `dates`: read the `lastmod` of entries, too.
+    The last batch may be smaller. `dates`: read the `lastmod` of entries, too.
 
-    Afterwards:
+    These attributes are valid after the iteration:
 
-    - `form`: what the file is. None: neither a sitemap nor a feed.
-    - `problem`: why it was not read to its end, for people. Empty if it was.
+    - `form`: the form of the file. None: it is neither a sitemap nor a feed.
+    - `problem`: why it was not read to its end, in words. Empty if it was.
     - `entries`: the number of entries that were read.
     """
 
@@ -109,7 +110,7 @@ class ListingReader:
             yield entries
 
     def _texts(self) -> Iterator[str]:
-        """Yield the text of the file in pieces. Set `problem` if it does not end as it should."""
+        """Yield the decoded text of the file in pieces. Set `problem` if the file is binary, too long or damaged."""
         pieces = self._pieces()
         head = b""
         for piece in pieces:
@@ -137,7 +138,10 @@ class ListingReader:
 
 
 def _codec(head: bytes, content_type: str | None) -> str:
-    """Return the Python codec of a file that begins with `head`: by its byte order, the header, its own declaration."""
+    """Return the Python codec for a file that begins with `head`. The default is UTF-8.
+
+    A byte order mark decides first, then the charset of `content_type`, then the XML declaration.
+    """
     for mark, codec in _BOMS:
         if head.startswith(mark):
             return codec
@@ -155,7 +159,11 @@ _LINE_END: Final = re.compile(r"\r\n?|\n")
 
 
 def _lines(first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
-    """Yield the lines of a text sitemap that are not empty. A line over `MAX_URL_CHARS` is cut just past that limit."""
+    """Yield the lines of a text sitemap as entries, one list for each piece of text. Leave out empty lines.
+
+    `first`: the first piece of the text, `texts`: the following ones. A line over `MAX_URL_CHARS` is cut one character
+    after that limit, so that it is recognized as too long.
+    """
     begun = ""
     for text in chain((first,), texts):
         lines = _LINE_END.split(begun + text)
@@ -171,9 +179,10 @@ _MARKER: Final = 16
 
 
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:
-    """Yield the text with each `&` escaped that begins no reference of XML, except in CDATA.
+    """Yield the XML text with each `&` escaped that does not begin a valid reference. CDATA sections stay unchanged.
 
-    Many sitemaps have URLs with a bare `&`, and many feeds use entities of HTML. The parser would end there.
+    Many sitemaps have URLs with a bare `&`, and many feeds use entities of HTML. The parser would stop at those.
+    `first`: the first piece of the text, `texts`: the following ones.
     """
     held, in_cdata = "", False
     for text in chain((first,), texts):

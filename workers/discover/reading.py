@@ -1,7 +1,7 @@
-"""Reads an answer as a page, or as a sitemap or feed: its entries, by the scope and the location rules of sitemaps.org.
+"""Reads an answer as a page, or as a sitemap or feed. Judges the entries by the scope and the rules of sitemaps.org.
 
-A file is a sitemap or feed if its URL was found as one. In a crawl that reads sitemaps or feeds, XML is one by its root
-element, too, because a page may link to it first.
+A file is read as a sitemap or feed if its URL was found as one. A page may link to a sitemap or feed before it is found
+as one. So a crawl that reads sitemaps or feeds also recognizes them by the root element of an XML file.
 """
 
 import asyncio
@@ -51,9 +51,10 @@ async def read_answer(
     robots: Mapping[str, Robots],
     cache: RobotsCache,
 ) -> PageReading:
-    """Read the answer to `entry`, whose location is `page`, requested at `at_ms`. A large one is read in a thread.
+    """Return what was read from the answer to `entry`: as a sitemap or feed if it is one, else as a page.
 
-    `robots`: the robots rules that the visit has, by origin. Those of other origins are looked up in `cache`.
+    `page`: the location of the URL. `at_ms`: when it was requested (Unix ms). `robots`: the robots rules that the visit
+    has, by origin. Those of other origins are looked up in `cache`. A large answer is read in a thread.
     """
     kind = UrlKind(entry.kind)
     if entry.extra or not _may_list(crawl, kind, answer):
@@ -78,7 +79,10 @@ async def read_answer(
 
 
 def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
-    """Return True if the answer must be read as a sitemap or feed, or may be one by its content."""
+    """Return True if the answer was found as a sitemap or feed, or is XML that may be one.
+
+    Return False for an error status, a requisite, and XML in a crawl that reads neither sitemaps nor feeds.
+    """
     if not 200 <= answer.status < 300:
         return False
     if kind.listing:
@@ -89,9 +93,10 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
 
 
 class _ListingReading:
-    """Reads one sitemap or feed. `named`: by origin, whether its robots.txt names the file.
+    """Reads one answer as a sitemap or feed.
 
-    `unknown`: further origins that must be in `named` before the entries can be judged.
+    `named`: for each known origin, whether its robots.txt names the file. `unknown`: after `read`, the origins that are
+    missing in `named`. If there are any, read again once they are known.
     """
 
     def __init__(
@@ -106,7 +111,11 @@ class _ListingReading:
         self.unknown: set[str] = set()
 
     def read(self) -> PageReading | None:
-        """Return the entries. Return None if the file, found as a page, is none that this crawl reads."""
+        """Return what was read, with the entries that are allowed as links.
+
+        Return None if the file was not found as a sitemap or feed, and has no form that the crawl reads. It must then
+        be read as a page.
+        """
         page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
         signs = _Signs(self._crawl, self._entry, self._at_ms)
         reader = ListingReader(page.url, self._answer.decoded, content_type, dates=signs.since_s is not None)
@@ -159,7 +168,10 @@ class _ListingReading:
         return form in (Listing.SITEMAP, Listing.INDEX) and discover.sitemaps is not Sitemaps.NONE
 
     def _kind_of_children(self) -> UrlKind:
-        """Return the kind of an index's sitemaps: they may list every URL of its host if the index may."""
+        """Return the kind of the sitemaps in a sitemap index.
+
+        It is HOST_SITEMAP if the index may list every URL of its host.
+        """
         whole = self._whole_host or lists_whole_host(self._page.url)
         return UrlKind.HOST_SITEMAP if whole else UrlKind.SITEMAP
 
@@ -191,10 +203,10 @@ class _ListingReading:
 
 
 class _Signs:
-    """The `lastmod` of the entries of one file, for a crawl that uses them.
+    """The `lastmod` dates of the entries of one file, for a crawl with the policy `adaptive`.
 
-    `since_s`: links that were reported before are reported again if they changed later (Unix seconds). None: the crawl
-    does not use `lastmod`.
+    `since_s`: entries with a later date (Unix seconds) are reported again, even if they were reported before. None: the
+    crawl does not use dates.
     """
 
     def __init__(self, crawl: VisitCrawl, entry: ShardUrl, at_ms: int) -> None:
@@ -205,11 +217,14 @@ class _Signs:
 
     @property
     def all_now(self) -> bool:
-        """True if every entry has about the time of the fetch: then it is when the file was made."""
+        """True if all of at least ALL_NOW entries have a date near the time of the fetch. Such dates are then ignored.
+
+        The site gives every page the time at which it made the file. Valid after all entries of `checked` are read.
+        """
         return self._now == self._entries >= ALL_NOW
 
     def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-        """Yield the entries, without those dates that lie in the future."""
+        """Yield all entries. The `lastmod` of an entry is set to 0 if it lies in the future."""
         latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
         for batch in batches:
             if self.since_s is None:

@@ -1,10 +1,10 @@
 """Parses the entries of a sitemap or feed in XML with expat, piece by piece.
 
-The text comes from strangers. So a file that declares entities is refused, no DTD or other file is ever loaded, and
-nesting and the size of a token are bounded. An XInclude element is one that means nothing here.
+The text is not trusted. So a file that declares entities is refused, no DTD or other file is ever loaded, and the depth
+of nesting and the size of a token are limited. XInclude elements are ignored.
 
-Elements count by their place and local name, with the prefix that the root element has. Real files have wrong or
-missing namespaces, and undeclared prefixes.
+Elements are recognized by their place and local name, with the prefix that the root element has. Namespaces are not
+checked, because real files have wrong or missing ones.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ _NO_XML_CHARACTER: Final = bytes(32 if byte < 32 and byte not in b"\t\n\r" else 
 
 
 class Listing(StrEnum):
-    """The forms of sitemaps and feeds."""
+    """The forms of sitemaps and feeds, in words for users."""
 
     SITEMAP = "sitemap"
     INDEX = "sitemap index"
@@ -34,10 +34,10 @@ class Listing(StrEnum):
 
 
 class Entry(NamedTuple):
-    """An entry of a sitemap or feed: its URL as written.
+    """An entry of a sitemap or feed. `reference`: its URL, as it is written in the file.
 
-    `base`: what the URL may be relative to. None: it must be absolute, as in sitemaps. `lastmod`: when the page changed
-    last by the entry (Unix seconds), 0 if it does not say.
+    `base`: the URL to which `reference` may be relative. None: it must be absolute, as in sitemaps. `lastmod`: when the
+    page last changed according to the entry (Unix seconds), 0 if unknown.
     """
 
     reference: str
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class _Stopped(Exception):
-    """The parser stops here. The text has the reason."""
+    """Raised by a handler to stop the parser. The message is the reason."""
 
 
 _ROOTS: Final = {
@@ -70,8 +70,9 @@ _FIELDS: Final = {
 class XmlListing:
     """Parses the file at `url`. Call `feed` with each piece of its text, then `close`. Both return complete entries.
 
-    `dates`: read the `lastmod` of entries, too. `form`: what the file is, None as long as it is unknown. `problem`: why
-    it can be read no further, empty if it can.
+    - `dates`: read the `lastmod` of entries, too.
+    - `form`: the form of the file, None until its root element is read.
+    - `problem`: why the rest cannot be parsed, empty if it can. Do not call `feed` after that.
     """
 
     def __init__(self, url: str, *, dates: bool) -> None:
@@ -99,11 +100,11 @@ class XmlListing:
         parser.EntityDeclHandler = self._entity
 
     def feed(self, text: str) -> list[Entry]:
-        """Parse the next piece. Return the entries that are complete now."""
+        """Parse the next piece of text. Return the entries that it completes."""
         return self._parse(text.encode("utf-8", "replace").translate(_NO_XML_CHARACTER), False)
 
     def close(self) -> list[Entry]:
-        """Parse the rest: the text has ended."""
+        """Parse what remains at the end of the text. Return the entries that it completes."""
         return self._parse(b"", True)
 
     def _parse(self, data: bytes, final: bool) -> list[Entry]:
@@ -158,7 +159,10 @@ class XmlListing:
         self._plain = frozenset[str]() if self._atom else self._dates | {self._prefix + link}
 
     def _field(self, name: str, attributes: dict[str, str]) -> None:
-        """Begin a field of an item that is not in `_plain`."""
+        """Begin a child element of an item, if it is a field of an Atom entry or the guid of an RSS item.
+
+        Other fields are in `_plain`, and do not need this call. Other elements are ignored.
+        """
         if self._atom:
             if name in self._dates:
                 self._capture()
@@ -204,5 +208,8 @@ _ALTERNATE: Final = frozenset(("", "alternate", "http://www.iana.org/assignments
 
 
 def _base(own: str | None, outer: str) -> str:
-    """Return the base of an element with the attribute xml:base `own` (RFC 4287 §2), within the base `outer`."""
+    """Return the base URL of an Atom element: its attribute xml:base, relative to the base of its parent (RFC 4287 §2).
+
+    `own`: the value of the attribute, None without one. `outer`: the base of the parent.
+    """
     return outer if own is None else canonicalize(own, outer) or outer

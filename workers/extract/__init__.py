@@ -2,9 +2,9 @@
 
 Rules find elements by CSS selectors, which need the page's tree. A hostile page can make the tree take minutes or
 gigabytes, and its bytes do not show that (docs/decisions/0006). So a separate process builds the trees (`process`). It
-has only the page, and can neither open sockets nor run programs (`sandbox`). The kernel ends it when a page exceeds
-its limits, and the worker then goes on without this page's items.
+gets only the page, and can neither open sockets nor run programs (`sandbox`). If a page exceeds the limits, the process
+ends, and the worker continues without this page's items.
 
-`rules` runs in that process and is pure. `extractor` is the worker's side. The process is started for the first page to
-which a rule applies, so a crawl without rules does not pay for it.
+`rules` runs in that process and does no I/O. `extractor` is the worker's side. The process is started for the first
+page to which a rule applies, so a crawl without rules does not pay for it.
 """

@@ -1,4 +1,4 @@
-"""The worker's side of extraction: sends pages to the extraction process, one at a time."""
+"""The worker's side of extraction: sends pages to the extraction process, one after another."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ _text: Final = msgspec.msgpack.Decoder(str)
 
 
 class _Ended(Exception):
-    """The process ended with the exit status `status`."""
+    """Raised if the extraction process ended or was ended during a request. `status`: its exit status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"exit status {status}")
@@ -42,7 +42,10 @@ class _Ended(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """The process and the socket to it, which is its standard input and output. `greeted`: its first frame arrived."""
+    """A running extraction process, with the streams of the socket that is its standard input and output.
+
+    `greeted`: its first frame has been read.
+    """
 
     process: "subprocess.Popen[bytes]"
     reader: asyncio.StreamReader
@@ -55,10 +58,11 @@ class _Child:
 
 
 class Extractor:
-    """Extracts items from pages, one at a time, in a process of its own. `cpu_s` and `memory_bytes` limit each page.
+    """Extracts items from pages in a separate process, one page after another.
 
-    The process is started when it is first needed, and again after it has ended. It dies with the worker. It gets one
-    socket to the worker and the worker's standard error, and no other descriptor.
+    `cpu_s`: the limit of CPU time for each page. `memory_bytes`: the limit of the process's address space. The process
+    is started when it is first needed, and again after it has ended. It ends with the worker. Of the worker's open
+    files it gets one socket and the standard error.
     """
 
     def __init__(self, *, cpu_s: float = 2.0, memory_bytes: int = 1 << 30) -> None:
@@ -73,16 +77,17 @@ class Extractor:
 
     @property
     def pid(self) -> int | None:
-        """The id of the extraction process, None if it does not run."""
+        """The id of the extraction process, None if it is not running."""
         child = self._child
         return None if child is None or child.process.poll() is not None else child.process.pid
 
     async def extract(self, page: ExtractionInput, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
-        """Return the items that `rules` find in the page. The work is done by the extraction process.
+        """Return the items that `rules` find in the page. The extraction process does the work.
 
-        If it exceeds its processor time or memory, return no items and one refused as `unreadable`. If it ends or hangs
-        for another reason (killed, for example), a new process tries the page again. After _TRIES attempts the page is
-        `unreadable`, too. A cancelled call ends the process, because its reply would be taken for the next page's.
+        If the page exceeds the CPU time or the memory, return no items, and one refused as `unreadable`. If the process
+        ends or hangs for another reason (killed, for example), try the page again in a new process. After _TRIES
+        attempts the page is `unreadable`, too. A cancelled call ends the process, because its reply would be taken for
+        that to the next page.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:
@@ -99,7 +104,7 @@ class Extractor:
         return Extraction(refused={"unreadable": 1})
 
     async def close(self) -> None:
-        """End the extraction process."""
+        """End the extraction process, after the page in progress. The next call of `extract` would start another."""
         async with self._turn:
             await self._end()
 
@@ -133,7 +138,7 @@ class Extractor:
             log.warning("extractor.unconfined", reason=unconfined)
 
     async def _end(self) -> int:
-        """End the process, by SIGKILL if it does not end by itself. Return its exit status."""
+        """End the process, if it runs. Kill it if it does not end by itself. Return its exit status, 0 if none runs."""
         child, self._child = self._child, None
         if child is None:
             return 0
@@ -146,10 +151,10 @@ class Extractor:
 
 
 def _spawned(command: Sequence[str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start the process and return it with the socket to it.
+    """Start the process. Return it, and the worker's end of the socket that is its standard input and output.
 
     subprocess closes all other descriptors in the process; a worker's event loop (uvloop) would not. The call blocks
-    until the program runs, about a millisecond.
+    the event loop until the program runs, for about a millisecond.
     """
     ours, theirs = socket.socketpair()
     with theirs:

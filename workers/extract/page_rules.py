@@ -1,4 +1,4 @@
-"""Selects the item rules that apply to a page, compiled once per revision, and extracts the page's items by them."""
+"""Selects the item rules that apply to a page, and extracts its items by these rules."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ from workers.extract.rules import Extraction, ExtractionInput
 
 
 class PageRules:
-    """The item rules of one crawl at one revision of its spec, compiled."""
+    """The compiled item rules of one crawl at one revision of its spec."""
 
     __slots__ = ("_limits", "_rules", "_when")
 
@@ -32,9 +32,11 @@ class PageRules:
     async def taken(
         self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html | None"
     ) -> Extraction | None:
-        """Extract the items of a page with `extractor`. Return None if no rule applies to the page.
+        """Return the items that `extractor` extracts from a page.
 
-        Without `html` the page has no items. Reporting that removes those of an earlier fetch.
+        Return None if no rule applies to its canonical `url`. If `html` is None, the page has no HTML to extract from,
+        and the result has no items. Such a result must be reported, too, because it removes the items of an earlier
+        fetch.
         """
         rules = self.of(url)
         if not rules:
@@ -46,7 +48,10 @@ class PageRules:
 
 
 class Html:
-    """An HTML page to take items from. `base_href`: the href of its base element, as written, or None."""
+    """An HTML page from which items can be extracted. `charset`: a Python codec.
+
+    `base_href`: the href of the page's base element as written, None without one.
+    """
 
     __slots__ = ("base_href", "body", "charset")
 
@@ -56,7 +61,7 @@ class Html:
         self.base_href: Final = base_href
 
     def base_of(self, url: str) -> str:
-        """Return the URL that the page's links are relative to. `url` is the page's own."""
+        """Return the URL to which the page's links are relative. `url`: the URL of the page."""
         try:
             return url if self.base_href is None else urljoin(url, self.base_href)
         except ValueError:

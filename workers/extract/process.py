@@ -1,11 +1,11 @@
 """The extraction process: `python -m workers.extract.process CPU_S MEMORY_BYTES`.
 
-It reads tasks from standard input, answers each on standard output one after another, and exits at the end of input.
-A frame is four bytes of length (big-endian) and a MessagePack value. The first frame is a text: empty, or why the
-process could not be confined (`sandbox`).
+It reads tasks from standard input, writes the reply to each to standard output, and exits at the end of input. A frame
+is four bytes of length (big-endian) and a MessagePack value. The first frame that it writes is a text: why the process
+could not be confined (`sandbox`), empty if it is confined.
 
-If a page takes more than `CPU_S` of CPU time, the kernel ends the process by SIGPROF, which also stops code that is not
-Python. If a page takes more than `MEMORY_BYTES`, the process exits with `OUT_OF_MEMORY`.
+If a page takes more than `CPU_S` of CPU time, the kernel ends the process by SIGPROF. This also stops code that is not
+Python. If the process needs more than `MEMORY_BYTES` of address space, it exits with `OUT_OF_MEMORY`.
 """
 
 import os
@@ -27,8 +27,9 @@ OUT_OF_MEMORY: Final = 77
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """A request to the extraction process: a page, and the rules that apply to it as JSON. Equal rules are decoded
-    once.
+    """A request to the extraction process: a page, the rules that apply to it, and the limits on its items.
+
+    `rules`: a JSON list of ItemRule. Equal lists are decoded only once.
     """
 
     page: ExtractionInput
@@ -40,7 +41,7 @@ _task: Final = msgspec.msgpack.Decoder(Task)
 
 
 def framed(value: msgspec.Struct | str) -> bytes:
-    """Return the value as a frame: four bytes of length, then MessagePack."""
+    """Return the value as a frame: four bytes of length (big-endian), then the value in MessagePack."""
     data = msgspec.msgpack.encode(value)
     return len(data).to_bytes(LENGTH) + data
 
@@ -60,7 +61,10 @@ def _answer(data: bytes, cpu_s: float) -> Extraction:
 
 
 def serve(tasks: BinaryIO, answers: BinaryIO, cpu_s: float) -> None:
-    """Read pages from `tasks` and write their items to `answers`, until the end of input. `cpu_s` limits each page."""
+    """Read tasks from `tasks` and write an Extraction for each to `answers`, until the end of input.
+
+    `cpu_s`: the limit of CPU time for each page. The kernel ends the process if a page exceeds it.
+    """
     while len(head := tasks.read(LENGTH)) == LENGTH:
         size = int.from_bytes(head)
         data = tasks.read(size)
@@ -71,7 +75,10 @@ def serve(tasks: BinaryIO, answers: BinaryIO, cpu_s: float) -> None:
 
 
 def main() -> None:
-    """Run the extraction process: confine it, then extract items from pages until the end of standard input."""
+    """Run the extraction process: confine it, then extract items from pages until the end of standard input.
+
+    Read the limits from the command line. Exit with OUT_OF_MEMORY if a page needs too much memory.
+    """
     cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles a terminal's Ctrl-C by draining
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Extracts a page's items by a crawl's rules. Pure. Only the extraction process (`workers.extract.process`) runs it."""
+"""Extracts a page's items by a crawl's rules, without I/O. Only the extraction process runs it."""
 
 import json
 import re
@@ -24,7 +24,10 @@ _MAX_OBJECTS: Final = 10_000
 
 
 class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):
-    """A page to extract from. `base`: the URL that its links are relative to. `charset`: a Python codec."""
+    """An HTML page from which items are extracted.
+
+    `base`: the URL to which its links are relative. `charset`: the Python codec of `body`.
+    """
 
     crawl_id: int
     fingerprint: bytes
@@ -34,7 +37,10 @@ class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExtractedItem(msgspec.Struct, frozen=True, array_like=True):
-    """An item. `data` is a JSON object with every field of the item's rule, null for a field that has no value."""
+    """An item of a page. `rule`: the name of its rule.
+
+    `data`: a JSON object with every field of the rule, null (or an empty list) for a field without a value.
+    """
 
     id: bytes
     rule: str
@@ -42,8 +48,9 @@ class ExtractedItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extraction(msgspec.Struct, frozen=True, array_like=True):
-    """The items of a page, in the order of rules and then of the document. `refused`: how many items were refused, by
-    reason.
+    """The items of a page, in the order of the rules, and for each rule in the order of the document.
+
+    `refused`: how many items were refused, by reason.
     """
 
     items: list[ExtractedItem] = []
@@ -51,7 +58,10 @@ class Extraction(msgspec.Struct, frozen=True, array_like=True):
 
 
 def extract(page: ExtractionInput, rules: Iterable[ItemRule], limits: ItemLimits) -> Extraction:
-    """Return the items that `rules` find in the page, and the number refused. Every rule must apply to the page."""
+    """Return the items that `rules` find in the page, and how many were refused.
+
+    Every rule is used: the caller must leave out rules that do not apply to the page.
+    """
     document = _Document(page)
     kept: dict[bytes, ExtractedItem] = {}
     refused: Counter[Refusal] = Counter()
@@ -87,7 +97,7 @@ def _key_of(value: object) -> str:
 
 
 class _Document:
-    """A parsed page. Its JSON-LD is read when the first rule needs it."""
+    """A parsed page, in which rules find items. Its JSON-LD is parsed when a rule first needs it."""
 
     def __init__(self, page: ExtractionInput) -> None:
         self._tree = LexborHTMLParser(page.body.decode(page.charset, "replace"))
@@ -95,7 +105,11 @@ class _Document:
         self._objects: list[tuple[frozenset[str], dict[str, Any]]] | None = None
 
     def scopes(self, rule: ItemRule) -> "Iterable[LexborNode | dict[str, Any] | None]":
-        """Return the parts of the page that each give an item: elements, JSON-LD objects, or the page itself (None)."""
+        """Return the parts of the page that may each have an item of the rule.
+
+        They are the elements that `each` selects, or the JSON-LD objects of the rule's type. With neither, the only
+        part is None: the whole page.
+        """
         if rule.each is not None:
             return self._tree.css(rule.each)
         if rule.json_ld is not None:
@@ -107,7 +121,10 @@ class _Document:
     def values(
         self, rule: ItemRule, scope: "LexborNode | dict[str, Any] | None"
     ) -> dict[str, Value | list[Value]] | None:
-        """Return the item. Return None if a required field or the key has no value, {} if no field has one."""
+        """Return the values of a rule's fields in one part of the page (`scopes`), by the name of the field.
+
+        Return None if a required field or the key has no value. Return {} if no field has a value.
+        """
         item: dict[str, Value | list[Value]] = {}
         for name, field in rule.fields.items():
             try:
@@ -120,7 +137,10 @@ class _Document:
         return item if any(value not in (None, []) for value in item.values()) else {}
 
     def _candidates(self, field: ItemField, scope: "LexborNode | dict[str, Any] | None") -> Iterator[Value]:
-        """Yield the values of a field: all of them, or only the first."""
+        """Yield the values of a field in one part of the page: all of them if `field.all`, else only the first.
+
+        `scope`: the part of the page, as `scopes` returns it.
+        """
         raw = self._raw(field, scope)
         matched = raw if field.match is None else (_matched(field.match, value) for value in raw)
         for value in matched:
@@ -164,12 +184,12 @@ class _Document:
 
 
 def _clean(text: str) -> str:
-    """Return storable text with white space collapsed, as a browser shows it."""
+    """Return the text with white space collapsed, as a browser shows it, and storable (`_storable`)."""
     return _storable(_SPACES.sub(" ", text).strip())
 
 
 def _storable(text: str) -> str:
-    """Return text that is valid in UTF-8 and has no NUL, which databases refuse."""
+    """Return the text without lone surrogates and NUL, which UTF-8 or databases refuse. Each is replaced."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
@@ -182,7 +202,10 @@ def _matched(expression: str, value: Value) -> Value:
 
 
 def _objects(tree: LexborHTMLParser) -> Iterator[tuple[frozenset[str], dict[str, Any]]]:
-    """Yield the objects of a page's JSON-LD that have a type, outer ones first. Skip blocks that are not JSON."""
+    """Yield the JSON-LD objects of a page that have a type, outer objects first, each with the names of its types.
+
+    Skip blocks that are not valid JSON. At most _MAX_OBJECTS values are read.
+    """
     left = _MAX_OBJECTS
     for script in tree.css('script[type="application/ld+json" i]'):
         try:
@@ -203,11 +226,15 @@ def _objects(tree: LexborHTMLParser) -> Iterator[tuple[frozenset[str], dict[str,
 
 
 def _no_number(_: str) -> None:
-    """Return None for Infinity and NaN, which are not JSON, so that no item has them."""
+    """Return None, in place of Infinity and NaN. They are not valid JSON, so no item may have them."""
 
 
 def _leaves(values: list[Any], path: list[str]) -> Iterator[Value]:
-    """Yield the text, numbers and booleans at a path, through lists. An object yields its `@value` and its `name`."""
+    """Yield the text, numbers and booleans at `path`, a list of keys, in each of `values`.
+
+    Lists on the path are searched element by element. For an object at the end of the path, yield its `@value` and
+    `name`.
+    """
     for value in values:
         if isinstance(value, list):
             yield from _leaves(value, path)

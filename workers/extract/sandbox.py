@@ -1,7 +1,7 @@
 """Confines the extraction process before it reads a page: it can use no sockets, programs or other processes.
 
-A seccomp filter makes the kernel refuse the system calls. A process may set it without privileges, in a container too.
-A user namespace without a network would restrict less, and many systems forbid it.
+A seccomp filter makes the kernel refuse the system calls. A process can install it without privileges, also in a
+container. A user namespace without a network would restrict less, and many systems forbid it.
 """
 
 import ctypes
@@ -30,9 +30,10 @@ _X32: Final = 0x40000000
 
 
 class _Machine(NamedTuple):
-    """An architecture. `audit`: the kernel's number of it. `refused`: its numbers of these system calls.
+    """The numbers of a processor architecture that the filter needs.
 
-    socket, socketpair, execve, execveat, ptrace, process_vm_readv, process_vm_writev, io_uring_setup, pidfd_getfd.
+    `audit`: the kernel's number of the architecture. `refused`: its numbers of these system calls: socket, socketpair,
+    execve, execveat, ptrace, process_vm_readv, process_vm_writev, io_uring_setup, pidfd_getfd.
     """
 
     audit: int
@@ -59,9 +60,9 @@ class _Program(ctypes.Structure):
 
 
 def confine() -> str | None:
-    """Forbid sockets, programs and other processes to this process and its children for good.
+    """Forbid this process and its children to open sockets, run programs or access other processes.
 
-    Return None, or the reason why this system cannot do that.
+    This cannot be undone. Return None, or the reason why it is not possible on this system.
     """
     machine = _MACHINES.get(platform.machine())
     if not sys.platform.startswith("linux") or machine is None:
@@ -77,9 +78,10 @@ def confine() -> str | None:
 
 
 def _filter(machine: _Machine) -> list[tuple[int, int, int, int]]:
-    """Return a filter that refuses `machine.refused` and all calls of other interfaces than the machine's own.
+    """Return the seccomp filter as instructions: (code, jump if true, jump if false, value).
 
-    Jumps count from the next line.
+    It refuses the calls in `machine.refused`, and all calls of other interfaces than the machine's own. A jump is the
+    number of instructions to skip.
     """
     refused = machine.refused
     lines = [(_LOAD, 0, 0, _MACHINE_AT), (_IF_EQUAL, 1, 0, machine.audit), (_RETURN, 0, 0, _REFUSE)]
