@@ -96,7 +96,7 @@ def spec_for(spec: CrawlSpec, host: str) -> CrawlSpec:
 def override_of(spec: CrawlSpec, host: str) -> str | None:
     """Return the path of the override that applies to a host, and the names of the fields that it sets.
 
-    Such as `overrides[0] (delay_s, mode)`. Return None if no override applies.
+    The form is `overrides[0] (delay_s, mode)`. Return None if no override applies.
     """
     number = HostSpecs(spec).number(host) if spec.overrides else None
     if number is None:

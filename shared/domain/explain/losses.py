@@ -177,7 +177,7 @@ def _without_page(reason: str, spec: CrawlSpec) -> bool:
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
     """Return True if the present scope admits the links, and an earlier scope excluded them for this reason.
 
-    That is so for reasons about the host, if the mode is now `any`, also in overrides.
+    This is the case for reasons about the host, if the mode is now `any`, also in overrides.
     """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
     return reason in (Rule.HOST, Rule.PORT, Rule.DOMAIN) and spec.scope.mode is ScopeMode.ANY and not narrower

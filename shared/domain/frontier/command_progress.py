@@ -1,8 +1,8 @@
-"""Represent the progress of a command as one number, and say which hosts or URLs its next chunk covers.
+"""Represent the progress of a command as one number, and return which hosts or URLs its next chunk covers.
 
 A command is applied host by host, in chunks. The number is stored after each chunk, so that the next chunk does not
-pass over finished hosts again. For most commands it combines a host id and a fingerprint (`behind`). For a command that
-lists its seeds it is a count of them.
+process finished hosts again. For most commands it combines a host id and a fingerprint (`behind`). For a command that
+lists its seeds it is the number of seeds processed.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,15 @@ _BITS: Final = 128
 
 
 def behind(host_id: int, fingerprint: bytes) -> int:
-    """Return the progress number for "earlier hosts are done, and `host_id` is done up to and with `fingerprint`"."""
+    """Return the progress number of a command that has finished a host up to and including `fingerprint`.
+
+    All hosts with a smaller id are finished, too.
+    """
     return host_id << _BITS | int.from_bytes(fingerprint, "big")
 
 
 def behind_host(host_id: int) -> int:
-    """Return the progress number for "all hosts up to and including `host_id` are done"."""
+    """Return the progress number of a command that has finished all hosts up to and including `host_id`."""
     return behind(host_id + 1, b"")
 
 
@@ -39,9 +42,10 @@ def place_of(after: int) -> tuple[int, bytes]:
 
 
 def deletes_by_host(run: CommandRun) -> bool:
-    """Return True if a deletion of seeds removes all seeds but some, so that it must go through the crawl's hosts.
+    """Return True if a deletion of seeds removes all seeds except some.
 
-    Return False if the command lists the seeds to remove. `run` is a DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
+    It must then search the crawl's hosts for seeds. Return False if the command lists the seeds to remove. `run`: a
+    DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
     """
     return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args.get("all"))
 

@@ -63,7 +63,7 @@ class SeededRun(NamedTuple):
 class CrawlVersion(NamedTuple):
     """A value that differs after each change of a crawl's revision or state.
 
-    `change` is the number of the last change, counted over all crawls.
+    `change`: the number of the crawl's last change. Changes of all crawls are numbered together.
     """
 
     change: int

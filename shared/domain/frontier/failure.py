@@ -2,7 +2,7 @@
 
 A row (`Policy`) has the category of the outcome, what happens to the URL, and the effect on its host:
 
-* `Disposition.FINAL`: the URL is done (the server's answer stands) or failed.
+* `Disposition.FINAL`: the URL is done or failed, and is not tried again.
 * `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1), up to `retry.attempts` times. Then it
   fails.
 * `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. The host's block

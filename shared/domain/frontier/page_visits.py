@@ -87,8 +87,8 @@ def conditional(url: LeasedUrl) -> bool:
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    That is so if a link reached the leased URL at a lesser depth and the crawl has a limit `max_depth` that may admit
-    its links now. It is also so if a link reached it with fewer hops beyond the scope.
+    This is the case if a link reached the leased URL at a lesser depth, and the crawl has a limit `max_depth` within
+    which its links may be now. It is also the case if a link reached it with fewer hops beyond the scope.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -159,10 +159,10 @@ def judge_page(
 
 
 def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
-    """Return the code of a page's rate of change, as estimated before the present comparison.
+    """Return the code (`ChangeRate.code`) of a page's rate of change, as estimated before the present comparison.
 
-    This is the code in `history` once a comparison or a sign of change has updated it. Before, it is the rate that is
-    assumed at present for a new page: by `adaptive`, or without it by the bounds of `interval`.
+    It is the code in `history`, once a comparison or a sign of change has updated it. Until then it is the rate that is
+    assumed for a new page: by `adaptive`, or by the bounds of `interval` if `adaptive` is None.
     """
     if history.rate and (history.compared or history.known_ms):
         return history.rate

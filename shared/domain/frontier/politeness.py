@@ -159,9 +159,9 @@ class HostHealth:
         return now_ms < self.blocked_until_ms
 
     def settled(self, now_ms: int) -> "HostHealth":
-        """Return the health with `failures` 0 if a host had no trouble for long. Otherwise return it unchanged.
+        """Return the health with `failures` 0 after `QUIET_MS` without trouble. Otherwise return it unchanged.
 
-        That is if `QUIET_MS` have passed since the last failure and the end of the block.
+        The time counts from the last failure or from the end of the block, whichever is later.
         """
         if self.failures and now_ms >= max(self.last_failure_ms, self.blocked_until_ms) + QUIET_MS:
             return replace(self, failures=0)

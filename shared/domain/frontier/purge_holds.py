@@ -32,7 +32,7 @@ class ObservedHolds:
         return f"<ObservedHolds {sorted(self._seen)}>"
 
     def standing(self, beats: Mapping[str, int], now: float) -> bool:
-        """Return True if a purge hold is active: its beat number was new at most `HOLD_S` seconds ago.
+        """Return True if a purge hold is active: its beat number changed within the last `HOLD_S` seconds.
 
         `beats`: the present beat number of each hold, by holder. `now`: the owner's clock in seconds.
         """

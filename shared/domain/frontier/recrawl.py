@@ -201,10 +201,12 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 
 @dataclass(frozen=True, slots=True)
 class SignalTrust:
-    """How far a host's signs of change, such as the `lastmod` of its sitemap, can be trusted, by counts of comparisons.
+    """How far a host's signs of change, such as the `lastmod` of its sitemap, can be trusted.
 
-    - `wrong`: how many pages with a sign had not changed. `still`: how many would have had no change by their rates.
-    - `missed`: how many pages without a sign had changed. `due`: how many would have changed by their rates.
+    It has counts of compared pages:
+
+    - `wrong`: how many pages with a sign had not changed. `still`: the expected number of such pages, by their rates.
+    - `missed`: how many pages without a sign had changed. `due`: the expected number of such pages, by their rates.
 
     If a sitemap gives the present time for every page, `wrong` is about as high as `still`. Such signs are not trusted.
     """

@@ -61,11 +61,17 @@ class RecrawlBudget:
         return cls(requests_per_day, _slot(requests_per_day, now_ms))
 
     def available(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Return how many of `wanted` requests the partition with this share may start now. Nothing is spent."""
+        """Return how many of `wanted` requests the partition may start now. Nothing is spent.
+
+        `share`: the partition's share of the crawl's slots.
+        """
         return self.spent(now_ms, share, wanted)[0]
 
     def spent(self, now_ms: int, share: Share, wanted: int) -> tuple[int, "RecrawlBudget"]:
-        """Return how many of `wanted` requests the partition may start now, and the budget that remains after these."""
+        """Return how many of `wanted` requests the partition may start now, and the budget that remains after these.
+
+        `share`: the partition's share of the crawl's slots.
+        """
         newest = _slot(self.requests_per_day, now_ms)
         kept = self.requests_per_day // _KEPT_PART
         used = self.used

@@ -127,12 +127,12 @@ class RecrawlPages:
         return DAY_S * max(self._count, 1) / max(self.requests_per_day * part, 1e-6)
 
     def first_rate(self, interval: PageInterval, part: float) -> int:
-        """Return the code of the rate of change that is assumed for a page before its first comparison.
+        """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
 
-        The assumed rate is one change in the time of `equal_s`. With a greater rate, a page with one change could pass
-        for one that changes too often to be worth a fetch. The rate is at least one change in the longest interval, and
-        at most that of the function `first_rate`. `part`: the part of the crawl's pages that is in this partition, from
-        0 to 1.
+        The assumed rate is one change in `equal_s` seconds. With a greater rate, a page with one change could pass for
+        one that changes too often to be worth a fetch. The rate is at least one change in the longest interval, and at
+        most that of the function `first_rate`. `part`: the part of the crawl's pages that is in this partition, from 0
+        to 1.
         """
         equal = 1 / self.equal_s(part)
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
@@ -155,9 +155,9 @@ class RecrawlPages:
         self._budget = self._budget.spent(now_ms, share, n)[1]
 
     def _due(self, now_ms: int) -> bool:
-        """Return True if the schedule must be computed again.
+        """Return True if the schedule must be computed again, because enough pages have changed their bucket.
 
-        That is if enough pages have changed their bucket, and the last computation is some seconds ago.
+        Return False within `_SOLVE_EVERY_MS` after the last computation.
         """
         enough = self._moved > max(1, self._count // _MOVED_PART)
         return enough and not 0 <= now_ms - self._solved_ms < _SOLVE_EVERY_MS
@@ -214,7 +214,7 @@ class AdaptiveSchedule:
         return sitemap_wait_ms(interval, quiet, least_s * 1000)
 
     def first_rate(self, interval: PageInterval) -> int:
-        """Return the code of the rate of change that is assumed for a page before its first comparison."""
+        """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison."""
         return self.pages.first_rate(interval, self.part)
 
 
@@ -244,9 +244,9 @@ def _by_bucket(numbers: Mapping[int, int]) -> list[int]:
 
 
 def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int, told: bool = False) -> int:
-    """Return the code of a page's rate of change after a comparison with its last fetch.
+    """Return the code (`ChangeRate.code`) of a page's rate of change after a comparison with its last fetch.
 
-    - `code`: the rate before, as `ChangeRate.code`. 0 for a page without an estimate.
+    - `code`: the code before the comparison. 0 for a page without an estimate.
     - `elapsed_ms`: the time since the last fetch.
     - `told`: the page had a sign of change from a trusted host, which has updated the rate. A fetch that then finds the
       change does not update it again.
@@ -258,7 +258,7 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
 
 def first_rate(interval: PageInterval) -> int:
-    """Return the code of the rate of change that is assumed for a new page if no budget is known.
+    """Return the code (`ChangeRate.code`) of the rate of change that is assumed for a new page if no budget is known.
 
     It is one change in the geometric mean of the shortest and the longest interval.
     """

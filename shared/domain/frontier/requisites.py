@@ -32,9 +32,9 @@ class RequisiteEnd(NamedTuple):
 def requisite_done(url: LeasedUrl, flags: int, status: int, mime: str, attempts: int) -> RequisiteEnd:
     """Return the new state of a requisite that got a final response.
 
-    HTML that a link leads to as a page is queued again as a page, because only a page uses the budget of pages. Any
-    other requisite is done. `flags`: its flags, which may have changed since it was leased. `attempts`: the attempts to
-    store if it is done.
+    If it is HTML, and links lead to it as a page, it is queued again as a page, because only pages use the budget of
+    pages. Otherwise it is done. `flags`: its flags, which may have changed since it was leased. `attempts`: the number
+    of attempts to store if it is done.
     """
     stored = 200 <= status < 300
     if stored and mime in _HTML:

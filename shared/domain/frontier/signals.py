@@ -82,7 +82,7 @@ def signals_of(stored: bytes | None) -> HostSignals:
 
 
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
-    """Return the code of a page's rate of change after a sign of change that is taken to be right.
+    """Return the code (`ChangeRate.code`) of a page's rate of change after a sign of change that is taken to be right.
 
     - `known`: the rate before the sign.
     - `lastmod_ms`: when the page changed, by the sign. It has not changed since.
@@ -100,16 +100,16 @@ def waiting_bucket(code: int, followed: int) -> int:
 
 
 def waiting_code(code: int, followed: int) -> int:
-    """Return the code of the rate of change that determines how long a page waits for its next fetch.
+    """Return the code (`ChangeRate.code`) of the rate that determines how long a page waits for its next fetch.
 
-    It is `code` if `followed` is 0. Otherwise only the changes without a sign of change are counted: `followed` is the
-    part of the changes, from 0 to FOLLOWED, that have a sign. Their rate is then derived from `ChangeRate.cautious`.
+    It is `code` if `followed` is 0. `followed` is the part of the page's changes, from 0 to FOLLOWED, that have a sign
+    of change. If it is not 0, the rate counts only the other changes, and is derived from `ChangeRate.cautious`.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which the changes of a page that have a sign of change are counted."""
+    """Return the bucket in which a page's changes that have a sign of change are counted. `code`: the page's rate."""
     return bucket_of(prior(decoded(code).cautious).code)
 
 
@@ -123,7 +123,7 @@ def sitemap_wait_ms(interval: PageInterval, quiet: int, least_ms: float) -> int:
 
 
 def sitemap_code(wait_ms: int) -> int:
-    """Return the code of the rate at which a sitemap is fetched if it waits `wait_ms` between two fetches."""
+    """Return the code (`ChangeRate.code`) of the rate at which a sitemap is fetched: once in `wait_ms`."""
     return prior(1000 / max(wait_ms, 1)).code
 
 

@@ -18,10 +18,10 @@ from shared.domain.frontier.store_model import LeasedUrl
 
 
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
-    """Return True if a fetch must be judged as that of a sitemap or feed, by `judge_sitemap`.
+    """Return True if a fetch must be judged by `judge_sitemap`, as that of a sitemap or feed.
 
-    That is if it had entries, or if the last fetch of the URL was of a sitemap. `entries`: the number of entries read,
-    -1 for any other content. `page`: the fetch stored a page.
+    It must if it read entries, or if the previous fetch of the URL was of a sitemap or feed. A page or requisite never
+    must. `entries`: the number of entries read, -1 for any other content. `page`: the fetch stored a page.
     """
     return not page and not url.flags & (COUNTED_AS_PAGE | IS_REQUISITE) and (entries > 0 or url.last is not None)
 

@@ -265,6 +265,7 @@ class Changes(Struct):
     """What one transaction of an owner writes, besides the fence and the position.
 
     Deltas are added to stored numbers. Rows replace stored rows.
+
     - `freed`: leases to end. `expired`: the new number of expired grants of a lease.
     - `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues
       that have more.
