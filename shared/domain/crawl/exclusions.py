@@ -86,8 +86,8 @@ def read_target(text: str) -> Target:
 def partitions_with(target: Target, partitions: int) -> Sequence[Partition]:
     """Return the partitions that may have hosts or URLs that `target` covers.
 
-    `partitions`: how many partitions there are. These are all partitions for an address range, and for a host whose
-    subdomains are different registrable domains (such as `co.uk`). Otherwise it is one partition.
+    The result is all partitions for an address range, and for a host whose subdomains are different registrable domains
+    (such as `co.uk`). Otherwise it is one partition. `partitions`: the number of partitions in the cluster.
     """
     name, _ = _split(target.host)
     several = target.kind is TargetKind.HOST and registrable_domain(f"x.{name}") != registrable_domain(name)

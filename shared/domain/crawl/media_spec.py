@@ -71,7 +71,7 @@ def _listed(types: tuple[str, ...], media_type: str) -> bool:
 
 
 def media_type_problem(entry: str) -> tuple[str, str] | None:
-    """Return the problem of an entry of the section, and a hint what to write instead.
+    """Return the problem of an entry of the section `media`, and a hint what to write instead.
 
     Return None if the entry is valid.
     """

@@ -89,9 +89,9 @@ def _checked(pattern: str, unicode: bool) -> int | PatternRefused:
 
 
 def program_size(pattern: str, *, unicode: bool = False) -> int:
-    """Return the number of instructions that `pattern` compiles to. Raise PatternRefused if it cannot be used.
+    r"""Return the number of instructions that `pattern` compiles to. Raise PatternRefused if it cannot be used.
 
-    `unicode`: as for `pattern_problem`.
+    `unicode`: it will be searched in text with characters beyond ASCII, so `\w` and `\b` are refused.
     """
     checked = _checked(pattern, unicode)
     if isinstance(checked, PatternRefused):
@@ -180,7 +180,7 @@ def _compiled(pattern: str) -> Any:
 def _difference(pattern: str, unicode: bool) -> str | None:
     """Return a message if a part of `pattern` would be read differently by RE2 than by Python, or is not allowed.
 
-    Return None if there is no such part. `unicode`: as for `pattern_problem`.
+    Return None if there is no such part. `unicode`: it will be searched in text with characters beyond ASCII.
     """
     for token in _TOKEN.finditer(pattern):
         if token["repeat"] is not None:

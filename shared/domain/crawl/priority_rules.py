@@ -18,7 +18,10 @@ Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
 class PriorityRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of the field `priority`: the priority of the URLs that match its pattern. The first match applies."""
+    """One rule of the field `priority`: the priority of the URLs that match its pattern.
+
+    The first rule that matches a URL applies.
+    """
 
     match: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1000)],

@@ -162,10 +162,10 @@ class CompiledScope:
     ) -> ScopeRule | int:
         """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
 
-        `extra`: how many hops beyond the scope the page or redirect is that led to it. A redirect adds a hop only if it
-        leads out of the scope. The other arguments are those of `judge`. `depth` counts links from a seed, `hops`
-        redirects in a row. `via_host` is the host of the page or redirect that led to the URL, None for a seed.
-        `via_seed_redirect`: only redirects lie between a seed and the URL.
+        `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
+        led to the URL, None for a seed. `extra`: how many hops beyond the scope that page or redirect is.
+        `via_seed_redirect`: only redirects lie between a seed and the URL. A redirect adds a hop only if it leads out
+        of the scope.
         """
         rule: ScopeRule | None
         if not extra:
@@ -249,6 +249,9 @@ class CompiledScope:
         """Return the result of every rule for `url`, in the order in which `judge` checks them.
 
         The first rule that does not allow the URL is the rule that `hops_beyond` returns for the same arguments.
+        `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
+        led to the URL, None for a seed. `extra`: how many hops beyond the scope that page or redirect is.
+        `via_seed_redirect`: only redirects lie between a seed and the URL.
         """
         verdicts = []
         beyond = 0
@@ -336,7 +339,8 @@ class CompiledScope:
     def _admits(self, url: str, seed_like: bool) -> bool:
         """Return True if the URL certainly passes all rules of `_alone_rules`. This is a quick check for most URLs.
 
-        Return False if it may not, and for every URL if the scope has patterns. `seed_like`: as for `_alone_rules`.
+        Return False if it may not pass, and for every URL if the scope has patterns. `seed_like`: the URL is a seed, or
+        only redirects lie between a seed and the URL.
         """
         scope = self._scope
         if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:

@@ -64,7 +64,10 @@ def _scopes_of_hosts(spec: CrawlSpec) -> list[tuple[object, ...]]:
 
 
 def scope_command_of(crawl_id: CrawlId, revision: Revision) -> str:
-    """Return the id of the RESCOPE command for a revision of a crawl. It depends on the arguments only."""
+    """Return the id of the RESCOPE command for a revision of a crawl.
+
+    It depends on the arguments only, so duplicates of the command have the same id.
+    """
     return f"rescope-{crawl_id}-{revision}"
 
 
@@ -74,7 +77,7 @@ def judge_found(
     """Return the first rule of the scope that excludes a URL found earlier, or None if the scope admits the URL.
 
     `depth`, `hops`, `flags`: as stored in the URL's row. `via_host`: the host of the page that led to it, None for a
-    seed. A requisite that is linked as a page, too, is admitted if it is admitted as one of both.
+    seed. A requisite that is linked as a page, too, is admitted if the scope admits it as a requisite or as a page.
     """
     found = found_beyond(scope, url, host, depth=depth, hops=hops, flags=flags, via_host=via_host)
     return None if isinstance(found, int) else found
@@ -112,10 +115,10 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return how many hops beyond the scope the page is that led to a URL.
+    """Return how many hops beyond the scope the page or redirect is that led to a URL.
 
-    `extra`: how many hops beyond the scope the URL is. `hops`: the redirects in a row that led to it. If there are any,
-    the page counts as `extra` hops beyond the scope, too.
+    `extra`: how many hops beyond the scope the URL is. `hops`: the number of redirects in a row that led to it. If it
+    is not 0, the result is `extra`, because a redirect is as far beyond the scope as its target.
     """
     return extra if hops else max(0, extra - 1)
 

@@ -100,7 +100,7 @@ class SpecProblem:
 
 
 def checked(part: msgspec.Struct) -> Iterator[SpecProblem]:
-    """Yield the problems of a spec or of one of its sections that its types do not exclude.
+    """Check a spec, or one of its sections, beyond the types of its fields. Yield the problems.
 
     The paths of the problems are relative to `part`. Nested sections are not checked.
     """
@@ -165,8 +165,8 @@ def refused_pattern(
 ) -> str | None:
     """Return why a regular expression in these sections of a spec cannot be used, with its path.
 
-    None if all can be used. `parse_spec` refuses such a spec. But a stored spec may have been accepted by another
-    version.
+    Return None if all can be used. `parse_spec` refuses a spec with such a pattern, but a stored spec may have been
+    accepted by another version.
     """
     for problem in _scope(scope):
         return f"scope.{problem}"

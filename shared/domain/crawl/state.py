@@ -140,7 +140,7 @@ def refresh_after(verb: Verb, refresh_ms: int, now_ms: int) -> int:
     """Return when the crawl's refresh began (Unix ms) after `verb` is applied, or 0 if its run is no refresh.
 
     `refresh_ms`: the value before the verb. `now_ms`: when the verb is applied. A refresh that is paused or cancelled
-    remains a refresh. So a later retry of failed URLs fetches no page that became due after its beginning.
+    remains a refresh. So a later retry of failed URLs fetches no page that became due after the refresh began.
     """
     match verb:
         case Verb.REFRESH:
@@ -161,7 +161,7 @@ def initial_state(desired: DesiredRun | None, *, start: bool) -> CrawlState:
 
 
 def drifted(desired: DesiredRun | None, now: CrawlStatus) -> bool:
-    """Return True if a verb made the crawl do something else than its declaration says.
+    """Return True if a verb made the crawl do something other than its declaration says.
 
     Return False if nothing is declared. A crawl that finished by itself, or waits for a resource, has not drifted.
     """
@@ -176,9 +176,9 @@ def drifted(desired: DesiredRun | None, now: CrawlStatus) -> bool:
 
 
 def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStatus:
-    """Return the status of the crawl once its drift is ended: by `pause`, `resume` or `start`.
+    """Return the status that ends the drift of a crawl from `desired`, by `pause`, `resume` or `start`.
 
-    Without drift it is `now`.
+    Return `now` if the crawl has not drifted.
     """
     if not drifted(desired, now):
         return now

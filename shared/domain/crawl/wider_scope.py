@@ -40,7 +40,7 @@ _REQUISITES: Final = (Requisites.NONE, Requisites.SAME_HOST, Requisites.ALL)
 def may_admit_more(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if the scope of `after` may admit a link that the scope of `before` excludes.
 
-    The scopes of hosts with overrides are compared, too. Return False only if it is certain.
+    Return False only if it certainly admits no such link. The scopes of hosts with overrides are compared, too.
     """
     if _admits_more(before, after):
         return True
@@ -90,7 +90,10 @@ def _exceeds(new: int | None, old: int | None) -> bool:
 
 
 def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
-    """Return the id of the REDISCOVER command for a revision of a crawl. It depends on the arguments only."""
+    """Return the id of the REDISCOVER command for a revision of a crawl.
+
+    It depends on the arguments only, so duplicates of the command have the same id.
+    """
     return f"rediscover-{crawl_id}-{revision}"
 
 
@@ -161,7 +164,7 @@ def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
 
 
 def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tuple[str, str]]) -> list[FoundAgain]:
-    """Return the stored links of a page that the present scope admits. Return none if it excludes the page itself.
+    """Return the stored links of a page that the present scope admits. Return an empty list if it excludes the page.
 
     `outlinks`: pairs of a URL and how it was found, as the archive stores them. The result has each URL at most once as
     a page and once as a requisite. Entries of sitemaps and feeds are left out.

@@ -109,9 +109,10 @@ def losses(
     """Return what a fetch adds to the tallies of its crawl for content that is missing, as (kind, key, number).
 
     - For each reason the number of excluded links, from `left_out`, which `encoded` returned.
-    - Once in OUTLINKS, if the scope excluded links of the page.
-    - Once by cause, if a stored `page` has an incomplete body (`truncated`).
-    - Once in NOT_INDEXED, if `reason`, the reason of the fetch, says that the page is not indexed.
+    - One in OUTLINKS, if the scope excluded links of the page. Another one, if some links are not in its outlinks
+      record.
+    - One by cause, if a stored `page` has an incomplete body (`truncated`).
+    - One in NOT_INDEXED, if `reason`, the reason of the fetch, says that the page is not indexed.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):

@@ -101,7 +101,7 @@ class Losses:
     def pages(self, spec: CrawlSpec) -> list[str]:
         """Return one line of text for each reason of incomplete bodies, the most frequent first.
 
-        A line has their number, and what brings the missing rest.
+        A line has their number, and the setting or action that would get the missing rest of the bodies.
         """
         return [
             f"{_counted(n, 'page')} {_PAGES.get(reason, reason).format(spec=spec)} brings the rest"
@@ -115,7 +115,7 @@ class Losses:
     def ways(self, spec: CrawlSpec) -> list[str]:
         """Return sentences on how the crawl can follow its excluded links with another spec.
 
-        Empty if no spec changes that.
+        Return an empty list if no other spec makes it follow them.
         """
         remedies = {reason: remedy for reason, _ in _ranked(self.left_out) if (remedy := self.remedy(reason, spec))}
         fresh = [text.removesuffix(" in the spec") for reason, text in remedies.items() if reason in _NEVER_FOUND_AGAIN]
@@ -142,7 +142,7 @@ class Losses:
     def remedy(self, reason: str, spec: CrawlSpec) -> str:
         """Return the flag or field of the spec that admits the links excluded for this reason.
 
-        Empty if there is none.
+        Return an empty text if there is none.
         """
         if _without_page(reason, spec) or _in_scope_now(reason, spec):
             return ""

@@ -20,10 +20,10 @@ class Hop:
 
 
 def redirects_end(hops: Sequence[Hop], refused: str) -> str:
-    """Return a sentence on why a chain of redirects led to no page.
+    """Return a sentence on why a chain of redirects led to no page, or an empty text if the chain does not explain it.
 
-    Return an empty text if the chain does not explain it. `hops`: the chain in order; each hop has the URL that is the
-    target of the hop before. `refused`: the rule that kept the last target from being followed, empty if none did.
+    `hops`: the chain in order; each hop has the URL that is the target of the hop before. `refused`: the rule that kept
+    the last target from being followed, empty if none did.
     """
     if not hops:
         return ""

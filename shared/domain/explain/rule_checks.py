@@ -139,7 +139,7 @@ def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: Ex
     """Yield the results of the rules of the scope for a URL.
 
     The present scope is evaluated if the URL is unknown or excluded, or if it is queued although the scope excludes it.
-    For any other URL yield one check: how it was found in scope.
+    For any other URL yield one check that passes, with how the URL was found.
     """
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)

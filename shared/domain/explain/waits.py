@@ -130,7 +130,8 @@ def rested(state: HostState, spec: CrawlSpec) -> HostState:
 def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
     """Return a sentence on hosts that were given up and `urls`, the number of URLs lost with them.
 
-    Empty if there are none. `hosts` maps each host to its last failure. `retry`: the command that tries them again.
+    Return an empty text if there are none. `hosts` maps each host to its last failure. `retry`: the command that tries
+    them again.
     """
     if not hosts or not urls:
         return ""
@@ -238,8 +239,8 @@ def cause_of(wait: HostWait, clock: str) -> str:
 def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
     """Return a phrase on what ends or shortens the host's wait.
 
-    `unblock`: the command that ends the wait. `given_up`: how long until the host is given up, in words. Empty if
-    unknown.
+    `unblock`: the command that ends the wait. `given_up`: in words, how long it takes until the host is given up. Empty
+    if unknown.
     """
     match wait.reason:
         case WaitReason.REFUSES | WaitReason.RETRY:
