@@ -95,8 +95,9 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
 class _ListingReading:
     """Reads one answer as a sitemap or feed.
 
-    `named`: for each known origin, whether its robots.txt names the file. `unknown`: after `read`, the origins that are
-    missing in `named`. If there are any, read again once they are known.
+    `named`: for each known origin, whether its robots.txt names the file. `unknown`: after `read`, the origins of
+    entries that are missing in `named`. If there are any, the result is not final, and another reading with a complete
+    `named` is needed.
     """
 
     def __init__(

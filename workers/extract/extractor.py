@@ -86,8 +86,8 @@ class Extractor:
 
         If the page exceeds the CPU time or the memory, return no items, and one refused as `unreadable`. If the process
         ends or hangs for another reason (killed, for example), try the page again in a new process. After _TRIES
-        attempts the page is `unreadable`, too. A cancelled call ends the process, because its reply would be taken for
-        that to the next page.
+        attempts the page is `unreadable`, too. A cancelled call ends the process, because a late reply would be taken
+        for the reply to the next page.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:
@@ -104,7 +104,7 @@ class Extractor:
         return Extraction(refused={"unreadable": 1})
 
     async def close(self) -> None:
-        """End the extraction process, after the page in progress. The next call of `extract` would start another."""
+        """End the extraction process, after the page in progress. A later call of `extract` starts a new one."""
         async with self._turn:
             await self._end()
 

@@ -184,7 +184,7 @@ class _Document:
 
 
 def _clean(text: str) -> str:
-    """Return the text with white space collapsed, as a browser shows it, and storable (`_storable`)."""
+    """Return the text with white space collapsed, as a browser shows it. Replace characters that cannot be stored."""
     return _storable(_SPACES.sub(" ", text).strip())
 
 

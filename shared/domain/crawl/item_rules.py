@@ -136,8 +136,8 @@ class ItemLimits(msgspec.Struct, frozen=True):
 def item_id(crawl_id: CrawlId, rule: str, page: Fingerprint, key: str) -> bytes:
     """Return the id of an item in its crawl. It is the same after each fetch of the page.
 
-    `page`: the page's fingerprint. `key`: the value of the rule's key field, or else the item's index among the items
-    of the rule on this page.
+    `page`: the page's fingerprint. `key`: the value of the rule's key field. Without a key field it is the index of the
+    item's element among those that the rule selects on the page.
     """
     parts = (crawl_id.to_bytes(8), rule.encode(), page, key.encode())
     return blake3(b"".join(len(part).to_bytes(4) + part for part in parts)).digest(length=ITEM_ID_LENGTH)

@@ -89,7 +89,7 @@ def found_beyond(
     """Return how many hops beyond the present scope a URL found earlier is, or the rule that excludes it.
 
     `depth`, `hops`, `flags`: as stored in the URL's row. `via_host`: the host of the page that led to it, None for a
-    seed. The result is 0 for a URL in scope, and for every admitted sitemap, feed or requisite.
+    seed. Only a page to which a link led can be beyond the scope. For any other admitted URL the result is 0.
     """
     kind, extra = kind_of(flags), extra_hops_of(flags)
     if kind.listing:

@@ -155,7 +155,7 @@ class FoundAgain(Struct, frozen=True):
 def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
     """Return how many hops beyond the present scope a stored page is. Return None if the scope excludes the page.
 
-    For a sitemap, a feed or a requisite the result is 0.
+    Only a page to which a link led can be beyond the scope. For an admitted sitemap or requisite the result is 0.
     """
     found = found_beyond(
         scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
