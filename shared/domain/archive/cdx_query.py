@@ -1,7 +1,7 @@
-"""Queries of a CDX server: which captures match a URL and a time, and in which order. Pure.
+"""Queries of a CDX server: which captures match a URL and a time range, and in which order. Pure.
 
-The parameters are those of pywb's CDX server. Captures are compared by the sort key of their URL (`cdxj.surt`). It is
-the same for http and https, and with and without `www.`.
+The parameters are those of pywb's CDX server. A capture is one stored fetch. Captures are compared by the sort key of
+their URL (`cdxj.surt`), which is the same for http and https, and with and without `www.`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,13 @@ _BEHIND_DOMAIN: Final = frozenset("),:")
 
 
 class CdxMatch(StrEnum):
-    """Which captures match a URL: its own, those below it, those of its host, or those of its host and all below."""
+    """Which captures match a query for a URL.
+
+    - EXACT: those with the sort key of the URL.
+    - PREFIX: those whose sort key begins with that of the URL.
+    - HOST: those of the URL's host.
+    - DOMAIN: those of the URL's host and of its subdomains.
+    """
 
     EXACT = "exact"
     PREFIX = "prefix"
@@ -29,7 +35,12 @@ class CdxMatch(StrEnum):
 
 
 class CdxSort(StrEnum):
-    """The order of captures: by sort key and time, the reverse of it, or by the distance from a time."""
+    """The order of captures.
+
+    - DEFAULT: by sort key, then by time.
+    - REVERSE: the reverse of DEFAULT.
+    - CLOSEST: by the distance from a given time.
+    """
 
     DEFAULT = "default"
     REVERSE = "reverse"
@@ -38,9 +49,12 @@ class CdxSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CdxQuery:
-    """A query: the `location` of its URL, which captures match, and the beginning of their sort keys.
+    """A query of the CDX server, with its parameters.
 
-    `since`, `until` and `closest` are the first digits of a time as yyyymmddhhmmss, empty for none.
+    - `location`: the URL, and `match`: which captures match it.
+    - `key`: the sort key that captures must have, or with which theirs must begin.
+    - `since`, `until` and `closest`: the first digits of a time as yyyymmddhhmmss; empty means none.
+    - `max_count`: the most captures to return.
     """
 
     location: Location
@@ -53,18 +67,18 @@ class CdxQuery:
     max_count: int = 1_000
 
     def locations(self) -> Sequence[Location]:
-        """Return the URLs that an exact query looks up: with both schemes, and with and without `www.`."""
+        """Return the URLs that have the sort key of `location`: with http and https, and with and without `www.`."""
         _, _, rest = self.location.url.partition("://")
         rests = (rest, rest.removeprefix(_WWW) if rest.startswith(_WWW) else _WWW + rest)
         found = (locate(f"{scheme}://{each}") for each in rests for scheme in ("http", "https"))
         return tuple({place.fingerprint: place for place in (self.location, *found) if place is not None}.values())
 
     def hosts(self) -> Sequence[str]:
-        """Return the hosts whose captures a query by host or prefix reads."""
+        """Return the host of `location` as written, and with and without `www.`."""
         return tuple(dict.fromkeys(place.host for place in self.locations()))
 
     def selected(self, rows: Iterable[IndexRow]) -> list[IndexRow]:
-        """Return the captures that match, in the order of the query, and at most as many as it asks for."""
+        """Return the captures among `rows` that match, sorted as the query says, and at most `max_count` of them."""
         since, until = self.since + "0" * (_DIGITS - len(self.since)), self.until + "9" * (_DIGITS - len(self.until))
         found = [row for row in rows if self._matches(row) and since <= timestamp14(row.fetched_at_ms) <= until]
         found.sort(key=lambda row: (row.surt, row.fetched_at_ms), reverse=self.sort is CdxSort.REVERSE)
@@ -83,9 +97,10 @@ class CdxQuery:
 
 
 def cdx_query(url: str, match: CdxMatch | None) -> tuple[Location, CdxMatch, str] | None:
-    """Return the location, the kind of match and the beginning of the sort keys for a URL. None if it is no URL.
+    """Return the location of `url`, which captures match, and their `CdxQuery.key`. Return None if it is no valid URL.
 
-    Without `match`, a `*` at its end means `prefix`, and `*.` before it means `domain`. The scheme may be missing.
+    `url` may lack a scheme; then http is used. If `match` is None, a trailing `*` in `url` means PREFIX, a leading `*.`
+    means DOMAIN, and anything else means EXACT.
     """
     if match is None:
         match = CdxMatch.EXACT
@@ -109,7 +124,10 @@ def cdx_query(url: str, match: CdxMatch | None) -> tuple[Location, CdxMatch, str
 
 
 def _unix_ms(digits: str) -> int:
-    """Return the Unix ms of the first digits of a time. A time that does not exist counts as the year's beginning."""
+    """Return the earliest time that begins with these digits of yyyymmddhhmmss, as Unix ms.
+
+    If no such time exists, return the beginning of the year, and 1970 for an invalid year.
+    """
     padded = digits + _FIRST[len(digits) :]
     for text in (padded, digits[:4].zfill(4) + _FIRST[4:], f"1970{_FIRST[4:]}"):
         try:

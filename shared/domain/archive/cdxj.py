@@ -48,7 +48,7 @@ def _query(query: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the text in lower case, unescaped until nothing changes, then escaped where necessary."""
+    """Return a part of a URL in lower case, with all percent-escapes undone, and then escaped where necessary."""
     octets = text.encode()
     for _ in range(_MAX_UNESCAPES):
         if b"%" not in octets or (plain := unquote_to_bytes(octets)) == octets:

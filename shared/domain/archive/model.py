@@ -24,14 +24,20 @@ class RecordLocation(Struct, frozen=True):
 
 
 class RevisitProfile(StrEnum):
-    """Why a fetched page is stored without its payload, which an earlier record has (WARC/1.1, section 6.7)."""
+    """Why a `revisit` record without a payload is stored for a fetched page (WARC/1.1, section 6.7).
+
+    IDENTICAL_PAYLOAD: an earlier record has the same payload. NOT_MODIFIED: the server answered 304.
+    """
 
     IDENTICAL_PAYLOAD = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
     NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
 
 class Revisit(Struct, frozen=True):
-    """The earlier stored fetch that has the payload of this one: its URL, its time, its payload digest if known."""
+    """A reference to the earlier stored fetch whose payload a `revisit` record shares.
+
+    `url`, `fetched_at_ms` and `digest` are those of the earlier fetch. `digest` is None if it is not known.
+    """
 
     profile: RevisitProfile
     url: str
@@ -63,14 +69,17 @@ class Exchange(Struct, frozen=True, gc=False):
 
 
 class Archived(Struct, frozen=True):
-    """What storing a page adds to its outcome: the response (or revisit) record's location, the payload's digest."""
+    """The result of storing a page, which its outcome reports.
+
+    `location` is that of the response or revisit record, `digest` the SHA-1 of the payload.
+    """
 
     location: RecordLocation
     digest: bytes
 
 
 class ArchivedCrawl(Struct, frozen=True):
-    """What a crawl's WARC files (segments) say about it, and their greatest size.
+    """The facts about a crawl that its WARC files (segments) record, and the greatest size of a segment.
 
     `robots` is the policy in force ("obey", "ignore"). A segment is closed before it would exceed `segment_bytes`,
     unless a single page is larger.

@@ -27,20 +27,25 @@ class NotARecord(ValueError):
 
 
 class StoredBody:
-    """A stored page, read from its `response` or `revisit` record. Iterate over it once for the body.
+    """A stored page, read from its `response` or `revisit` record. Iterate over it to read the body, only once.
 
     `head` is the stored HTTP head. `headers` have lower-cased names, in order, duplicates kept. A revisit has no body
     of its own: `refers_to` is the URL and WARC-Date of the record that has it. `truncated` is why the body was cut when
     it was fetched, or None.
 
-    The body comes without content coding, cut at the limit or where it became unreadable. If no byte of it can be
-    decoded, it comes as received. Afterwards `incomplete` is None if the body is complete, else `truncated` (cut, now
-    or when it was fetched) or `undecodable`. The iteration raises NotARecord if the record is damaged after the bytes
-    that came.
+    The iteration yields the body without its content coding. It ends at `decoded_limit` bytes, or at the first byte
+    that cannot be decoded. If no byte of the body can be decoded, it yields the body as received. Raise NotARecord if
+    the record is damaged; some of the body may have been yielded before.
+
+    After the iteration, `incomplete` is None if the body is complete. It is `truncated` if the body was cut, now or
+    when it was fetched, and `undecodable` if its coding is invalid.
     """
 
     def __init__(self, member: Member, *, record_limit: int = RECORD_LIMIT, decoded_limit: int = DECODED_LIMIT) -> None:
-        """Read the WARC and HTTP headers from `member`. Raise NotARecord if they are invalid."""
+        """Read the WARC and HTTP headers of the record in `member`. Raise NotARecord if they are invalid.
+
+        `record_limit` is the most bytes of the inflated record, `decoded_limit` the most bytes of the decoded body.
+        """
         self._member = member
         self._record_limit = record_limit
         self._decoded_limit = decoded_limit

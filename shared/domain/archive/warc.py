@@ -127,7 +127,7 @@ def _response(exchange: Exchange, record_id: str, subject: str, digest: bytes) -
 
 
 def _payload_digest_of(exchange: Exchange) -> bytes:
-    """Return the digest of this capture's payload. That of a 304 is the payload it refers to."""
+    """Return the SHA-1 of a capture's payload. For a 304 it is that of the earlier payload, if its digest is known."""
     revisit = exchange.revisit
     if revisit is not None and revisit.profile is RevisitProfile.NOT_MODIFIED and revisit.digest is not None:
         return revisit.digest
@@ -135,7 +135,10 @@ def _payload_digest_of(exchange: Exchange) -> bytes:
 
 
 def _record(kind: str, record_id: str, header: str, content_type: str, head: bytes, body: bytes = b"") -> bytes:
-    """Return one record around the block `head + body`, which is copied once."""
+    """Return a WARC record whose block is `head + body`.
+
+    `kind` is its WARC-Type, `record_id` a UUID. `header` has further WARC header lines, each with its line end.
+    """
     sha1 = hashlib.sha1(head, usedforsecurity=False)
     sha1.update(body)
     start = (
@@ -147,7 +150,10 @@ def _record(kind: str, record_id: str, header: str, content_type: str, head: byt
 
 
 def _metadata(exchange: Exchange) -> bytes:
-    """Return the metadata record's fields, with Heritrix' names where it has them."""
+    """Return the block of the metadata record: one line for each field.
+
+    Names are those of Heritrix, where it has one.
+    """
     answer = exchange.answer
     fields = [("fetchTimeMs", str(round(answer.timings.total_s * 1000)))]
     if exchange.depth is not None:
