@@ -27,7 +27,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
     def covers(self, needed: "Role") -> bool:
-        """Return True if a key with this role may do everything that one with the role `needed` may."""
+        """Return True if a key with this role may do everything that a key with the role `needed` may do."""
         return _ORDER.index(self) >= _ORDER.index(needed)
 
 
@@ -35,9 +35,10 @@ _ORDER: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
 class IdentityKind(StrEnum):
-    """What proves an identity.
+    """How a client proves an identity.
 
-    KEY: a secret, and the certificate too if one is bound. CERTIFICATE: a client certificate alone; there is no secret.
+    KEY: with a secret API key, and also with the client certificate that is bound to the key, if there is one.
+    CERTIFICATE: with a client certificate alone; there is no secret.
     """
 
     KEY = "key"
@@ -46,11 +47,13 @@ class IdentityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An identity as stored: an API key, or a client certificate that needs none.
+    """An identity as stored: an API key, or a client certificate that needs no key.
 
-    - `digest` is the SHA-256 of the whole key, which itself is not stored. A certificate has a digest of no key.
-    - `expires_at_ms`, `networks` (in canonical CIDR notation; empty: all) and `certificate` (its name) bound its use.
-    - `spec` is the JSON of its declaration as the request had it, None without a request. `version` counts these.
+    - `digest` is the SHA-256 of the whole key. The key itself is not stored. For a certificate it is a digest that no
+      key has.
+    - `expires_at_ms`, `networks` (in canonical CIDR notation; empty: all) and `certificate` (its name) limit its use.
+    - `spec` is the JSON of the declaration as the request had it, None if no request declared it. `version` is the
+      number of the declaration.
     - `last_used_at_ms` is late by up to a minute.
     """
 
@@ -71,16 +74,25 @@ class ApiKey:
 
     @property
     def tag(self) -> str:
-        """The tag (HTTP ETag) of this version of the record. Another declaration and revoking change it."""
+        """The tag (HTTP ETag) of this version of the record.
+
+        It changes when the key is declared differently or revoked.
+        """
         return f"{self.key_id}-{self.revoked_at_ms or 0}-{self.version}"
 
     @property
     def shown_tag(self) -> str:
-        """The tag of what is shown. The last use is after a dot, which If-Match ignores."""
+        """The ETag of the record as the API shows it: `tag`, a dot, and the time of the last use.
+
+        If-Match ignores that time.
+        """
         return f"{self.tag}.{self.last_used_at_ms or 0}"
 
     def may_become(self, kind: IdentityKind) -> bool:
-        """Return False if this is a certificate and `kind` a key: its client was never given a secret."""
+        """Return True if a new declaration may change this identity's kind to `kind`.
+
+        A certificate cannot become a key, because its client was never given a secret.
+        """
         return self.kind is kind or kind is not IdentityKind.KEY
 
     def __repr__(self) -> str:
@@ -105,7 +117,10 @@ def digest_of(key: str) -> bytes:
 
 
 def opens(key: str, kept: ApiKey) -> bool:
-    """Return True if `key` is the API key stored as `kept`, and was not revoked. The comparison takes constant time."""
+    """Return True if `key` is the API key stored as `kept`, and it is not revoked.
+
+    The comparison takes constant time.
+    """
     if kept.kind is not IdentityKind.KEY:
         return False
     return hmac.compare_digest(digest_of(key), kept.digest) and kept.revoked_at_ms is None

@@ -22,7 +22,7 @@ class AuditLine:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which lines of the audit log to list: those that meet all conditions. None: any.
+    """Which lines of the audit log to list: those that meet all conditions. A condition that is None admits every line.
 
     `actor`: the name of a key, or its id. `action`: the exact action, or a prefix if it ends in a dot. Times are Unix
     ms, `until_ms` is exclusive.

@@ -36,8 +36,8 @@ MAX_DRAINS: Final = 5_000
 class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of workers.
 
-    `max_visits`: URL shards in hand at once. A worker that has more than a new limit finishes those it has. `report_s`:
-    the longest time that a finished page waits to be reported.
+    `max_visits`: the most URL shards that a worker visits at the same time. If the limit is lowered, a worker finishes
+    the shards that it has. `report_s`: the longest time that a finished page waits to be reported.
     """
 
     max_visits: Visits | None = None
@@ -75,7 +75,8 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
 class StoragePart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of all members: when a disk, NATS or a database counts as full, and when work resumes.
 
-    The ratios are used / total (shared.domain.ops.watermarks). `headroom_bytes`: free bytes that suffice at any size.
+    The ratios are used / total bytes (shared.domain.ops.watermarks). `headroom_bytes`: this many free bytes are enough,
+    whatever the ratios are.
     """
 
     high_watermark_ratio: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
@@ -89,8 +90,8 @@ Days = Annotated[int, Meta(ge=1, le=36_500)]
 class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of the leader: how long growing data is kept (shared.domain.ops.retention).
 
-    Commands are kept longer than the day for which an Idempotency-Key is valid. Producers are kept longer than a worker
-    uses a name.
+    Commands are kept for at least 2 days, because an Idempotency-Key is valid for one. Producers are kept for at least
+    21 days, because a worker uses its producer name for a week.
     """
 
     audit_days: Days | None = None
@@ -106,7 +107,10 @@ class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HotConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The hot configuration. For the workers of a pool, `pools` overrides `worker`."""
+    """The hot configuration: settings that change without a restart. None: the start-up value or default applies.
+
+    `pools` maps the name of a pool to settings that override `worker` for the workers of that pool.
+    """
 
     log_level: LogLevel | None = None
     worker: WorkerPart = WorkerPart()
@@ -132,9 +136,9 @@ def decode_config(data: bytes | str) -> HotConfig:
 
 
 def with_value(document: str, path: Sequence[str], value: float | str | None) -> str:
-    """Return the JSON of a hot configuration with the value at `path` set, or without it if `value` is None.
+    """Return the JSON of a hot configuration with the value at `path` set, or removed if `value` is None.
 
-    Everything else stays, also the fields of a later version. A part that sets nothing is left out.
+    Everything else stays, including fields of a later version. A part without values is removed.
     """
     return msgspec.json.encode(_changed(msgspec.json.decode(document), path, value)).decode()
 
@@ -148,7 +152,7 @@ def _changed(part: Mapping[str, Any], path: Sequence[str], value: float | str | 
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """A revision of the hot configuration. Revision 0 is the empty one that no operator wrote.
+    """A revision of the hot configuration. Revision 0 is the empty configuration before any operator wrote one.
 
     `document` is the text as stored, if there is one. It includes fields of a later version, which `config` lacks.
     """
@@ -206,9 +210,10 @@ class MasterTuning:
 
 
 def worker_tuning(pool: str, config: HotConfig, started: WorkerTuning) -> WorkerTuning:
-    """Return the values for a worker of `pool` by the hot configuration; `started` has its start-up values.
+    """Return the values with which a worker of `pool` runs under this hot configuration.
 
-    A value comes from its pool's settings, else from those of all workers, else from its start.
+    Each value comes from the settings of the pool. If they do not set it, it comes from those of all workers, and
+    otherwise from `started`, the worker's start-up values.
     """
     own, every = config.pools.get(pool, WorkerPart()), config.worker
     return WorkerTuning(
@@ -220,7 +225,7 @@ def worker_tuning(pool: str, config: HotConfig, started: WorkerTuning) -> Worker
 
 
 def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
-    """Return the values for a master by the hot configuration; `started` has its start-up values."""
+    """Return the values with which a master runs under this hot configuration; `started` has its start-up values."""
     values = _set_fields(config.master)
     if config.log_level is not None:
         values["log_level"] = config.log_level
@@ -231,7 +236,10 @@ def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
 
 
 def watermarks(part: StoragePart) -> Watermarks:
-    """Return the watermarks by these settings, or the default ones. A low one above the high one is lowered to it."""
+    """Return the watermarks that these settings give, with defaults for settings that are None.
+
+    A low watermark above the high one is lowered to it.
+    """
     default = OF_STORAGE
     high = _first(part.high_watermark_ratio, None, default.high)
     low = _first(part.low_watermark_ratio, None, default.low)

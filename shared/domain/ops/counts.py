@@ -1,7 +1,7 @@
 """Counters of a process for its metrics, cheap enough to be used for every page.
 
-They use no clock, and do not depend on who reads them. Counts only grow, from the start of the process, and the number
-of counters is bounded.
+They use no clock. Counts start at 0 with the process and only grow, and reading them changes nothing. The number of
+counters is bounded.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,10 @@ _IDLE_S: Final = 600.0
 
 
 class Histogram:
-    """Counts values by size: those up to each of `bounds` (ascending), and those above the last. `total`: their sum."""
+    """Counts values in buckets, as a Prometheus histogram: one for each of `bounds` (ascending), and one above.
+
+    `total` is the sum of the values.
+    """
 
     __slots__ = ("_counts", "bounds", "total")
 
@@ -32,7 +35,7 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count `value` as if it came `times` times."""
+        """Count `value`, `times` times."""
         self._counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
@@ -65,10 +68,10 @@ class _Counted:
 
 
 class CrawlCounts:
-    """Counts by crawl, for metrics. At most `max_count` crawls have a name of their own; the others share OTHER.
+    """Counts by crawl, for metrics. At most `max_count` crawls are counted by name; the others share the label OTHER.
 
-    A crawl that has a name keeps it until it was idle for ten minutes, so that no count moves from one name to another.
-    Times are monotonic seconds.
+    A crawl keeps its own counter until it is idle for `idle_s`, so its counts do not move to another label. Times are
+    monotonic seconds.
     """
 
     def __init__(self, max_count: int = MAX_CRAWLS, *, idle_s: float = _IDLE_S) -> None:
@@ -78,7 +81,11 @@ class CrawlCounts:
         self._others: Counter[Key] = Counter()
 
     def of(self, crawl_id: CrawlId, name: str, now: float) -> Counter[Key]:
-        """Return the counter to which a crawl's counts are added. Use it for some minutes at most, then ask again."""
+        """Return the counter of a crawl, to which the caller adds.
+
+        It is the shared one if `max_count` crawls have counters. Do not keep the counter for more than some minutes:
+        the crawl may lose it when it is idle. Call `of` again instead.
+        """
         counted = self._crawls.get(crawl_id)
         if counted is None:
             if len(self._crawls) >= self._max_crawls:
@@ -90,7 +97,7 @@ class CrawlCounts:
         return counted.counts
 
     def others(self) -> Counter[Key]:
-        """Return the counter for crawls that have no name here, such as deleted ones."""
+        """Return the shared counter, for crawls that have none of their own, such as deleted ones."""
         return self._others
 
     def name(self, crawl_id: CrawlId) -> str:
@@ -99,19 +106,19 @@ class CrawlCounts:
         return OTHER if counted is None else counted.name
 
     def forget_idle(self, now: float) -> None:
-        """Drop the crawls that were idle for ten minutes (`idle_s`), with their counts."""
+        """Delete the counters of crawls that were idle for longer than `idle_s`."""
         for crawl_id, counted in list(self._crawls.items()):
             if now - counted.used_at > self._idle_s:
                 del self._crawls[crawl_id]
 
     def is_full(self) -> bool:
-        """Return True while no further crawl gets a name of its own."""
+        """Return True if `max_count` crawls have a counter of their own, so that further crawls get the shared one."""
         return len(self._crawls) >= self._max_crawls
 
     def named(self) -> dict[str, Counter[Key]]:
-        """Return the counts of each crawl by its name, and those of all others by OTHER.
+        """Return the counts by crawl name, and the shared counts under OTHER.
 
-        A crawl that was deleted and created again continues under its name.
+        The counts of crawls with equal names are added: a crawl may be deleted and created again.
         """
         counts: dict[str, Counter[Key]] = {OTHER: Counter(self._others)}
         for counted in self._crawls.values():

@@ -1,4 +1,4 @@
-"""What crawls may connect to, as operators write it: networks that workers open, and servers that stay closed. Pure."""
+"""Where crawls may connect to, as operators set it: networks that workers open, and servers that stay closed. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,10 @@ class Networks(str):
 
     @classmethod
     def read(cls, text: str) -> "Networks":
-        """Return `text` as Networks. Raise ValueError for the first invalid one."""
+        """Return the list of networks in `text`, without spaces.
+
+        Raise ValueError, with a hint, for the first invalid network.
+        """
         parts = [part for part in map(str.strip, text.split(",")) if part]
         for part in parts:
             if problem := network_problem(part):
@@ -43,7 +46,10 @@ class Networks(str):
 
 
 def network_problem(text: str) -> tuple[str, str] | None:
-    """Return what is wrong with a network in CIDR notation, and a hint what to write instead; None if it is valid."""
+    """Return what is wrong with a network in CIDR notation, and a hint how to correct it.
+
+    Return None if it is valid.
+    """
     try:
         ip_network(text)
     except ValueError as error:
@@ -55,10 +61,10 @@ def network_problem(text: str) -> tuple[str, str] | None:
 
 
 def closed_networks(allow: Sequence[str], workers: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a sentence for each network of a spec's `egress.allow` that some worker does not open.
+    """Return a warning for each network of `allow`, a spec's `egress.allow`, that at least one worker does not open.
 
-    `workers`: the networks that each live worker of the crawl's pool allows. A worker opens only networks that both
-    sides name.
+    `workers` maps the name of each live worker in the crawl's pool to the networks that its operator allows. A worker
+    opens only networks that both sides name.
     """
     sentences = []
     for index, network in enumerate(allow):

@@ -8,9 +8,11 @@ from shared.domain.crawl.exclusions import TargetKind, read_target
 
 @dataclass(frozen=True, slots=True)
 class ExclusionTerms:
-    """What may be changed of an exclusion: the reason, the requester, and when it ends (None: never).
+    """The fields of an exclusion that can be changed.
 
-    `withdraw`: what is stored of its URLs is withdrawn, too.
+    - `reason` and `requested_by`: why it was made, and who asked for it.
+    - `until_ms`: when it ends (Unix ms); None means never.
+    - `withdraw`: stored pages of the excluded URLs are withdrawn, too.
     """
 
     reason: str
@@ -21,7 +23,10 @@ class ExclusionTerms:
 
 @dataclass(frozen=True, slots=True)
 class StoredExclusion:
-    """An exclusion as stored. `target` is in canonical form. `revision` is that of the list at its last change."""
+    """An exclusion as stored. `target` is in canonical form.
+
+    `revision` is the revision of the list of exclusions at which this one last changed.
+    """
 
     exclusion_id: int
     target: str
@@ -41,7 +46,7 @@ class StoredExclusion:
 
     @property
     def command_id(self) -> str:
-        """The id of the command that applies this version to what is queued and stored."""
+        """The id of the command that applies this version of the exclusion to queued URLs and stored pages."""
         return f"exclude-{self.exclusion_id}-{self.revision}"
 
     def ended(self, now_ms: int) -> bool:
@@ -50,9 +55,10 @@ class StoredExclusion:
 
 @dataclass(frozen=True, slots=True)
 class ExclusionList:
-    """The exclusions in force at a time, for publication. `targets` are in the order of their creation.
+    """The exclusions in force at one time, as they are published. `targets` are in the order of creation.
 
-    `ends_ms`: when the next of them ends, None if none does. `to_command`: exclusions whose command was not sent.
+    `ends_ms`: when the first of them ends (Unix ms), None if none ends. `to_command`: exclusions whose command has not
+    been sent yet.
     """
 
     revision: int

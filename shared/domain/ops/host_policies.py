@@ -1,7 +1,7 @@
 """Host policies as operators declare them and the database stores them: the delay, block and slots of a host. Pure.
 
-A policy holds for every crawl. It only makes the crawler gentler: the longest delay, the later end of a block and the
-fewest slots count.
+A policy applies to every crawl. It can only make the crawler gentler. If the spec, robots.txt or a back-off sets a
+value too, the longer delay, the later end of a block and the fewer slots apply.
 """
 
 import math
@@ -19,14 +19,14 @@ MAX_SLOTS: Final = 64
 
 
 class HostBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why no crawl sends a request to a host, and until when, as text. None: until the policy changes."""
+    """A block: no crawl sends a request to the host. `until` is its end as text; None: until the policy changes."""
 
     reason: str
     until: str | None = None
 
 
 class HostPolicySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was declared of a host. None: the policy does not set it."""
+    """A host policy as its operator declared it. A field that is None is not set by the policy."""
 
     delay_s: Annotated[float, Meta(ge=0, le=MAX_DELAY_S)] | None = None
     block: HostBlock | None = None
@@ -35,7 +35,10 @@ class HostPolicySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """What a policy sets for the owner of its host. `delay_ms`, `blocked_until_ms` and `slots`: 0 sets nothing."""
+    """The values of a policy that the owner of its host applies: `delay_ms`, `blocked_until_ms` and `slots`.
+
+    0: not set.
+    """
 
     delay_ms: int = 0
     blocked_until_ms: int = 0
@@ -43,14 +46,17 @@ class HostLimits:
 
 
 def limits_of(spec: HostPolicySpec, until_ms: int | None) -> HostLimits:
-    """Return what the spec sets. `until_ms`: the end of its block, None if it has none. The delay is rounded up."""
+    """Return the limits that a policy sets. The delay is rounded up to whole milliseconds.
+
+    `until_ms` is the end of the policy's block in Unix ms. None: the block has no end.
+    """
     blocked_until_ms = 0 if spec.block is None else FOREVER_MS if until_ms is None else until_ms
     return HostLimits(math.ceil(round((spec.delay_s or 0.0) * 1000, 6)), blocked_until_ms, spec.slots or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHostPolicy:
-    """A host policy as stored. `revision` is that of its last change, and greater than that of all earlier changes."""
+    """A host policy as stored. `revision` numbers the changes of all policies: a later change has a greater number."""
 
     host: str
     spec: HostPolicySpec
@@ -74,7 +80,10 @@ class StoredHostPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HostPolicyCommand:
-    """A command to the owner of `host` that is not published yet. `revision`: that of the change."""
+    """The command for a changed host policy, before it is published to the owner of `host` (in `partition`).
+
+    `revision` is that of the change.
+    """
 
     revision: int
     host: str
@@ -82,5 +91,5 @@ class HostPolicyCommand:
 
 
 def command_id_of(revision: int) -> str:
-    """Return the id of the command that applies the change of this revision."""
+    """Return the id of the command for the change of a host policy with this revision."""
     return f"host-policy-{revision}"

@@ -1,7 +1,7 @@
-"""Where and until when an identity is accepted: the end of an API key, its networks, and its client certificate.
+"""Checks if an identity is accepted: the end of its validity, its networks, and its client certificate.
 
-A certificate is named by its SHA-256 fingerprint (`sha256:<64 hex digits>`), or by one of its subject alternative
-names (`dns:`, `uri:` or `email:` and the name). The authority that signs client certificates decides who gets a name.
+A certificate is named by its SHA-256 fingerprint (`sha256:<64 hex digits>`), or by one of its subject alternative names
+(`dns:`, `uri:` or `email:` and the name). The authority that signs client certificates decides who gets a name.
 """
 
 import re
@@ -25,7 +25,7 @@ _KINDS: Final[Mapping[str, str]] = {"DNS": "dns", "URI": "uri", "email": "email"
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """A client's certificate, which the TLS of the connection has verified, by all its names."""
+    """A client's certificate, which the TLS layer has verified, as the set of its names."""
 
     names: frozenset[str]
 
@@ -42,14 +42,21 @@ class PeerCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who a request comes from: the address of the connection, and the certificate of its client, if any."""
+    """The sender of a request: the address of its connection, and its client certificate.
+
+    None: unknown, or no certificate.
+    """
 
     address: str | None = None
     certificate: PeerCertificate | None = None
 
 
 class IdentityRefusal(StrEnum):
-    """Why an identity is not accepted now, from here."""
+    """Why an identity is not accepted.
+
+    EXPIRED: its validity has ended. NETWORK: the client's address is in none of its networks. CERTIFICATE: the client's
+    certificate does not have the required name.
+    """
 
     EXPIRED = "expired"
     NETWORK = "network"
@@ -74,7 +81,10 @@ def within(address: str | None, networks: Iterable[str]) -> bool:
 
 
 def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
-    """Return an IP address without its zone, and IPv4 where IPv6 only wraps it; None if `text` is no address."""
+    """Return an IP address without its zone.
+
+    Return the IPv4 address of an IPv4-mapped one, and None for any other text.
+    """
     try:
         address = ip_address((text or "").partition("%")[0])
     except ValueError:
@@ -83,9 +93,9 @@ def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
 
 
 def network_of(text: str) -> str:
-    """Return a network in its canonical form; a plain address is a network of one.
+    """Return a network in canonical CIDR notation. An address without a prefix length is a network of one address.
 
-    Raise ValueError with a sentence if it is none, or has bits beyond its length.
+    Raise ValueError with a sentence if `text` is no network, has host bits set, or writes IPv4 as IPv6.
     """
     try:
         network = ip_network(text)
@@ -100,7 +110,10 @@ def network_of(text: str) -> str:
 
 
 def certificate_name(text: str) -> str:
-    """Return the canonical name of a certificate, without colons in a fingerprint. Raise ValueError if it is none."""
+    """Return a certificate's name in canonical form; a fingerprint loses its colons.
+
+    Raise ValueError for any other text.
+    """
     kind, _, name = text.partition(":")
     if kind == "sha256":
         name = name.replace(":", "").lower()

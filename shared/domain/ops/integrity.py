@@ -63,10 +63,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """What a check of the tables found, in bounded memory.
+    """The findings of a check of the tables, in bounded memory.
 
-    `shown`: the first findings of each kind. `counts`: all findings by kind. `looked_at`: how many rows of each table
-    were checked.
+    `shown`: the first SHOWN findings of each kind of damage. `counts`: the number of all findings by kind. `looked_at`:
+    how many rows of each table were checked.
     """
 
     shown: list[Finding] = field(default_factory=list)
@@ -79,7 +79,11 @@ class Findings:
             self.shown.append(Finding(damage, where, text))
 
     def same(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
-        """Add a finding for each name whose two numbers differ: `counted` rows, and the number `kept` beside them."""
+        """Add a finding at `where` for each name whose two numbers differ.
+
+        `counted`: the number of rows by name, as just counted. `kept`: the number that the database stores. A missing
+        name: 0.
+        """
         for name in counted.keys() | kept.keys():
             rows, number = counted.get(name, 0), kept.get(name, 0)
             if rows != number:

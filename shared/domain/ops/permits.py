@@ -1,4 +1,4 @@
-"""Token buckets: how many requests a name may send, by its own bucket, in bounded memory."""
+"""Token buckets: how many requests each name (such as a key's id) may send, in bounded memory."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ MAX_BUCKETS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Whether a request may go on, and what is left.
+    """The decision whether one request is allowed, and the state of its bucket.
 
-    `quota` permits are allowed at once, `left` of them remain, and after `full_s` seconds all are there again. After a
-    refusal the next one is there in `wait_s` seconds.
+    - `quota`: the permits in a full bucket. `left`: the permits that remain.
+    - `full_s`: the seconds until the bucket is full again.
+    - `wait_s`: the seconds until the next permit, if the request is refused; else 0.
     """
 
     allowed: bool
@@ -28,7 +29,11 @@ class Permit:
 
 
 class Buckets:
-    """A token bucket for each name, which holds `quota` permits and gets `per_s` a second. At 0 there is no limit."""
+    """A token bucket for each name. It has at most `quota` permits and gains `per_s` a second.
+
+    If `per_s` is 0, none limits. At most `max_count` buckets are in memory. Beyond that the least recently used one is
+    dropped, which refills it.
+    """
 
     def __init__(self, per_s: float, quota: int, max_count: int = MAX_BUCKETS) -> None:
         self.per_s = per_s
@@ -44,7 +49,10 @@ class Buckets:
         return f"<Buckets {len(self)}, {self.per_s:g} a second>"
 
     def take(self, name: str, now: float) -> Permit | None:
-        """Take a permit of `name` at `now` (seconds that never go back). Return None without a limit."""
+        """Take a permit from the bucket of `name`, if one is left. Return the decision, or None if there is no limit.
+
+        `now` is in monotonic seconds.
+        """
         if not self.per_s:
             return None
         left = self._left(name, now)
@@ -58,7 +66,10 @@ class Buckets:
         return self._permit(allowed, left)
 
     def look(self, name: str, now: float) -> Permit | None:
-        """Return what `take` would, and take nothing."""
+        """Return the decision that `take` would return, without the permit it would take.
+
+        The bucket does not change.
+        """
         if not self.per_s:
             return None
         left = self._left(name, now)

@@ -1,8 +1,8 @@
 """Retention: how long growing data is kept, by kind (pure).
 
-Nothing is deleted that may still need an action. A command is kept until all its partitions have applied it, and a
-deleted crawl until its rows are collected. The active revision of a spec or configuration is kept, as are a host's
-delay that an operator set, and the last key.
+Data that may still need an action is never deleted. A command is kept until all its partitions have applied it, and a
+deleted crawl until its rows are removed. The active revision of a spec or configuration is kept, as are the last API
+key and a host's delay that an operator set.
 """
 
 import re
@@ -47,7 +47,10 @@ class RetainedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long data is kept, in days. `revisions` is a number: of a crawl's specs, and of configurations, to keep."""
+    """How long each kind of data is kept, in days.
+
+    `revisions` is a count instead: the revisions of each crawl's spec, and of the hot configuration, that are kept.
+    """
 
     audit_days: int = 365
     commands_days: int = 30
@@ -61,7 +64,10 @@ class Retention:
     changes_days: int = 365
 
     def before_ms(self, what: RetainedKind, now_ms: int) -> int:
-        """Return the time (Unix ms) before which data of this kind may be deleted. REVISIONS and CONFIG have none."""
+        """Return the time (Unix ms) before which data of this kind may be deleted.
+
+        Raise KeyError for REVISIONS and CONFIG, which are kept by number.
+        """
         days = {
             RetainedKind.AUDIT: self.audit_days,
             RetainedKind.COMMANDS: self.commands_days,
@@ -77,7 +83,7 @@ class Retention:
 
 
 def named_for(producer: str, week: int) -> str:
-    """Return the name that a process uses, for one week only, as the producer of the discoveries that it numbers."""
+    """Return the producer name that a process uses in `week` (see `week_of`) for the discoveries that it numbers."""
     return f"{producer}.k{week}"
 
 
@@ -87,13 +93,13 @@ def week_of(now_ms: int) -> int:
 
 
 def used_until_ms(name: str) -> int | None:
-    """Return the time (Unix ms) until which a producer uses its name, or None if the name contains no week."""
+    """Return the end (Unix ms) of the week in a producer's name, after which it is not used. None: it has no week."""
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS
 
 
 def is_upload(name: str) -> bool:
-    """Return True if a producer's name is used only once: for one upload of seeds, or one replayed dead letter."""
+    """Return True if a producer's name is used for a single upload, replay or rediscovery, and not for a week."""
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
 

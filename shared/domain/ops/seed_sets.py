@@ -1,7 +1,7 @@
 """Named sets of seeds as operators declare them and the database stores them. Pure.
 
-A set is replaced as a whole. What differs from the set before is sent to the owners of the URLs: the seeds that it has
-got, and the URLs that have left it.
+A set is replaced as a whole. Only the difference from the earlier set is sent to the owners of the URLs: the seeds that
+were added or changed, and the URLs that were removed.
 """
 
 import json
@@ -33,7 +33,10 @@ class SetSeed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SeedSetSpec:
-    """A declared set. `document`: the list of seeds as it was put, in JSON. `seeds`: the same, one a URL."""
+    """A declared seed set. `document`: the list of seeds as the request had it, in JSON.
+
+    `count`: the length of that list. `seeds`: the seeds in canonical form, one for each URL.
+    """
 
     document: str
     seeds: tuple[SetSeed, ...]
@@ -42,9 +45,9 @@ class SeedSetSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredSeedSet:
-    """A seed set as stored. `revision` is that of its last change, and greater than that of all earlier changes.
+    """A seed set as stored. `revision` numbers the changes of all seed sets: a later change has a greater number.
 
-    `document` is empty in lists of sets. `count`: the number of seeds that were put.
+    `document` is the declared list of seeds in JSON, empty in lists of sets. `count`: the length of the declared list.
     """
 
     name: str
@@ -69,7 +72,10 @@ class StoredSeedSet:
 
 @dataclass(frozen=True, slots=True)
 class SeedSetCommand:
-    """A change of a set of a crawl, which has the `spec` revision, that is not published yet."""
+    """A change of a crawl's seed set that is not published yet. `spec` is the revision of the crawl's spec.
+
+    `revision` is that of the change, `name` that of the set. `added` and `removed` are as in SeedSetChange.
+    """
 
     revision: int
     crawl_id: CrawlId
@@ -81,30 +87,38 @@ class SeedSetCommand:
 
 @dataclass(frozen=True, slots=True)
 class SeedSetChange:
-    """What a change adds to a set, and the canonical URLs that leave it."""
+    """The difference between two versions of a seed set.
+
+    `added`: the seeds that are new, or have another priority or context. `removed`: the canonical URLs that left the
+    set.
+    """
 
     added: tuple[SetSeed, ...]
     removed: tuple[str, ...]
 
     def locations(self) -> list[Location]:
-        """Return the places of the URLs that the change concerns."""
+        """Return the locations of all URLs of the change, first the added ones, then the removed ones."""
         return located((*(seed.url for seed in self.added), *self.removed))
 
 
 def command_id_of(revision: int) -> str:
-    """Return the id of the command that applies the change of this revision."""
+    """Return the id of the command for the change of a seed set with this revision."""
     return f"seed-set-{revision}"
 
 
 def producer_of(revision: int) -> str:
-    """Return the name under which the seeds of a change are sent. A repeat of a message of that name is dropped."""
+    """Return the producer name of the discoveries that carry a change's seeds.
+
+    By it owners recognize repeated messages.
+    """
     return f"seeds-set-{revision}"
 
 
 def set_spec(given: Sequence[Any], scope: Mapping[str, object]) -> SeedSetSpec:
-    """Return the declared set of the seeds `given`, of a crawl with this scope, which may be empty.
+    """Return the seed set with the declared list `given`, for a crawl with this scope. Both may be empty.
 
-    Raise SpecError with all seeds that the crawl could not fetch. Of seeds with one URL the first counts.
+    If several seeds have the same canonical URL, only the first is used. Raise SpecError that names each seed that the
+    crawl cannot fetch.
     """
     bounds = {name: scope[name] for name in ("schemes", "max_url_length") if scope.get(name) is not None}
     seeds = parse_spec({"seeds": given, "scope": bounds}).seeds if given else ()
@@ -115,7 +129,10 @@ def set_spec(given: Sequence[Any], scope: Mapping[str, object]) -> SeedSetSpec:
 
 
 def change_between(before: Sequence[SetSeed], after: Sequence[SetSeed]) -> SeedSetChange:
-    """Return what makes the set `after` of the set `before`. A seed with another priority or context is added anew."""
+    """Return the change from the seeds `before` to the seeds `after`.
+
+    A seed whose priority or context changed is in `added` only.
+    """
     earlier = set(before)
     kept = {seed.url for seed in after}
     added = tuple(seed for seed in after if seed not in earlier)
@@ -123,7 +140,7 @@ def change_between(before: Sequence[SetSeed], after: Sequence[SetSeed]) -> SeedS
 
 
 def located(urls: Iterable[str]) -> list[Location]:
-    """Return the places of canonical URLs."""
+    """Return the locations of canonical URLs."""
     return [at for at in map(locate, urls) if at is not None]
 
 

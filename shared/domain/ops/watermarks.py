@@ -1,7 +1,7 @@
 """High and low watermarks: when a resource counts as full, and when work may resume. Pure.
 
-Between the two marks the state does not change. A full resource stays full until a clear amount is free again, so work
-does not stop and resume in quick turns.
+Between the two marks the state does not change. A full resource stays full until clearly more is free, so that work
+does not stop and resume in quick succession.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,10 +42,10 @@ _NAMES: Final[Mapping[Resource, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FillLevel:
-    """How full a resource is: `used` of `capacity` bytes (0 or less: no limit is known).
+    """How full a resource is: `used` of `capacity` bytes. A capacity of 0 or less means that no limit is known.
 
-    `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: free bytes that do not
-    count as free, because they may be written at any moment.
+    `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: bytes that are free,
+    but reserved for writes that may come at any moment, so they do not count as free.
     """
 
     used: int
@@ -59,7 +59,7 @@ class FillLevel:
         return self.capacity - self.used - self.claimed
 
     def claiming(self, more: int) -> "FillLevel":
-        """Return this level with `more` bytes added to `claimed`, the free bytes that do not count as free."""
+        """Return this level with `more` bytes added to `claimed`."""
         return replace(self, claimed=self.claimed + more)
 
 
@@ -80,11 +80,11 @@ def reason_of(pressure: Iterable[Pressure]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """When a resource counts as full and when as free again: ratios of its capacity, and `headroom` in bytes.
+    """When a resource counts as full, and when as free again.
 
-    0 < `low` <= `high` <= 1. A resource is full if at most `1 - high` of it is free, or at most `headroom` if that is
-    less. Work resumes at `1 - low` free, or twice the headroom if that is less. A fraction of a large disk alone would
-    be more than is needed.
+    `high` and `low` are used / total, `headroom` is in bytes. 0 < `low` <= `high` <= 1. A resource is full if the free
+    part is at most `1 - high`, or at most `headroom` if that is less. Work resumes when `1 - low` is free, or twice the
+    headroom if that is less. Without the headroom, a large disk would count as full although much is free.
     """
 
     high: float = 0.95
@@ -92,11 +92,17 @@ class Watermarks:
     headroom: int = 1 << 30
 
     def stops_at(self, max_count: int) -> int:
-        """Return the number of free bytes at or below which a resource of capacity `max_count` counts as full."""
+        """Return the number of free bytes at or below which a resource counts as full.
+
+        `max_count` is its capacity in bytes.
+        """
         return round(min((1.0 - self.high) * max_count, self.headroom))
 
     def goes_on_at(self, max_count: int) -> int:
-        """Return the number of free bytes, of a capacity `max_count`, at which work resumes: more than `stops_at`."""
+        """Return the number of free bytes at which work resumes: always more than `stops_at`.
+
+        `max_count` is the resource's capacity in bytes.
+        """
         return max(self.stops_at(max_count) + 1, round(min((1.0 - self.low) * max_count, 2 * self.headroom)))
 
 
@@ -108,9 +114,9 @@ OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
 
 
 def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
-    """Return True if a resource counts as full now. One without a known capacity is full only if it refuses writes.
+    """Return True if a resource counts as full. Without a known capacity it is full only if it refuses writes.
 
-    `was_full`: it counted as full before. Then it stays so until the free bytes reach `Watermarks.goes_on_at`.
+    `was_full`: it counted as full before, and stays so until the free bytes reach `Watermarks.goes_on_at`.
     """
     if level.refused:
         return True
@@ -130,7 +136,7 @@ class PressureState:
         return f"<PressureState {', '.join(self._full) or 'none'}>"
 
     def observe(self, place: Resource, level: FillLevel, marks: Watermarks) -> bool:
-        """Record the level of a resource. Return True if the resource became full, or free again, by it."""
+        """Record the level of a resource. Return True if the resource has just become full, or free again."""
         was_full = place in self._full
         self.levels[place] = level
         if is_full(was_full, level, marks):
@@ -155,7 +161,7 @@ class PressureState:
 
 
 def pressure_text(place: Resource, level: FillLevel, marks: Watermarks) -> str:
-    """Return a sentence on how full a resource is, and when work resumes."""
+    """Return a sentence for operators: how full a resource is, and when work resumes."""
     if level.refused and place is Resource.NATS:
         return "NATS answers and stores nothing: see that most of its servers are up, restart one whose disk was full"
     if level.refused:
