@@ -1,4 +1,7 @@
-"""What is read back of pages that are fetched again: the log of changes, and versions. Times are Unix ms."""
+"""Values read from the database about pages that are fetched again: the log of changes, and versions.
+
+Times are Unix ms.
+"""
 
 from typing import NamedTuple
 
@@ -10,7 +13,7 @@ from shared.domain.ids import Fingerprint, HostId
 
 
 class ChangePlace(NamedTuple):
-    """A place in the log of changes: the time, partition and number of a row, and the position of an entry in it."""
+    """A position in the log of changes: the time, partition and number of a row, and the index of an entry in it."""
 
     at_ms: int
     partition: int = -1
@@ -19,7 +22,10 @@ class ChangePlace(NamedTuple):
 
 
 class PageChangeView(Struct, frozen=True):
-    """A page that was new, had changed or was gone. `version` is its newest version then."""
+    """A change in the log of changes: a page that was new, changed or gone.
+
+    `version` is the number of the page's newest version after the change.
+    """
 
     place: ChangePlace
     kind: ChangeKind
@@ -31,7 +37,10 @@ class PageChangeView(Struct, frozen=True):
 
 
 class PageVersion(Struct, frozen=True):
-    """A version of a page. `newest`: it is the stored page. `digest` is the payload's SHA-1, or empty."""
+    """A version of a page. `digest` is the SHA-1 of its payload, or empty.
+
+    `newest`: it is the version that the crawl now stores as the page.
+    """
 
     version: int
     fetched_at_ms: int

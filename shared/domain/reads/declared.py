@@ -16,7 +16,7 @@ from shared.domain.ids import CrawlId, Revision
 
 
 class _AnyTag(frozenset[str]):
-    """Contains every tag."""
+    """A set that contains every tag."""
 
     def __contains__(self, tag: object) -> bool:
         return True
@@ -27,9 +27,9 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 
 
 class Stamp(NamedTuple):
-    """A value that changes whenever anything shown of a crawl does: equal stamps mean that the same is shown.
+    """A value that changes whenever anything that the API shows of a crawl changes.
 
-    The crawl's spec and labels change only together with its version.
+    Equal stamps: nothing shown has changed. The crawl's spec and labels are covered by its version.
     """
 
     crawl_id: CrawlId
@@ -46,7 +46,10 @@ class _Allowing(msgspec.Struct, frozen=True):
 
 
 class SpecSummary(msgspec.Struct, frozen=True):
-    """The part of a stored spec that concerns workers: their pool, the networks that it opens, and its patterns."""
+    """The parts of a stored spec that lists of crawls need: its pool, allowed networks, and the rules with patterns.
+
+    A list contains it instead of the spec, which may be large.
+    """
 
     pool: str = "default"
     scope: Scope = Scope()
@@ -66,7 +69,7 @@ _seeded: Final = msgspec.json.Decoder(_Seeded)
 
 
 def summary_of(spec: str) -> SpecSummary:
-    """Return the summary of a spec, given as JSON. The summary of a summary is the same."""
+    """Return the summary of a spec, given as JSON. `spec` may also be the JSON of a summary."""
     return _summary.decode(spec)
 
 
@@ -74,9 +77,10 @@ def summary_of(spec: str) -> SpecSummary:
 class DeclaredCrawl:
     """A crawl as operators declared it, with its state.
 
-    `version` grows with every change an operator makes, of the spec or not. `spec` is the active revision's JSON, or in
-    a list perhaps its summary. `seeds`: how many seeds the spec names, if a list counted them. `refresh_ms`: when the
-    refresh that it runs began (Unix ms), 0 if its run is no refresh.
+    - `version` grows with every change that an operator makes, of the spec or of anything else.
+    - `spec` is the JSON of the active revision. In a list it may be the JSON of its summary.
+    - `seeds`: how many seeds the spec names; 0 if they were not counted.
+    - `refresh_ms`: when the crawl's present refresh began (Unix ms), 0 if it does no refresh.
     """
 
     crawl_id: CrawlId
@@ -98,17 +102,20 @@ class DeclaredCrawl:
 
     @property
     def status(self) -> CrawlStatus:
-        """Its state, finish reason, and the state that `resume` leads to."""
+        """The crawl's state, its finish reason, and the state that `resume` leads to."""
         return CrawlStatus(self.state, self.resumes_as, self.finished_reason)
 
     @property
     def drifted(self) -> bool:
-        """True if an operator made it do something else than its declaration says."""
+        """True if a verb made the crawl do something else than `desired` declares."""
         return drifted(self.desired, self.status)
 
     @property
     def tag(self) -> str:
-        """The tag (HTTP ETag) of this version of this crawl. A crawl that was deleted and created again has another."""
+        """The tag (HTTP ETag) of this version of this crawl.
+
+        A crawl that was deleted and created again has another tag.
+        """
         return f"{self.crawl_id}-{self.version}"
 
     @property
@@ -132,7 +139,7 @@ def counted(crawl: DeclaredCrawl) -> DeclaredCrawl:
 class Declaration:
     """An operator's declaration of a crawl: its name, its spec as the JSON of `encode_spec`, and its labels.
 
-    `desired`: whether it runs. None leaves that to verbs and schedules.
+    `desired`: whether the crawl is to run. None: only verbs and schedules start and stop it.
     """
 
     name: str
@@ -152,7 +159,10 @@ class StoredRevision:
 
 @dataclass(frozen=True, slots=True)
 class CrawlFilter:
-    """Which crawls to list: those that meet all conditions."""
+    """Which crawls to list: those that meet all conditions.
+
+    A condition at its default (None or empty) admits every crawl. A crawl must have all of `labels`, with these values.
+    """
 
     state: CrawlState | None = None
     name_prefix: str = ""
@@ -161,7 +171,7 @@ class CrawlFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """Which stored pages to list: those that meet all conditions. None: any.
+    """Which stored pages to list: those that meet all conditions. A condition that is None admits every page.
 
     `mime` is a media type as stored: lower case, no parameters.
     """
@@ -185,7 +195,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Repeatable:
-    """Marks a create request that may be repeated: the client's Idempotency-Key, and a digest of the request."""
+    """Identifies a create request that a client may repeat: its Idempotency-Key, and a digest of the request."""
 
     key: str
     digest: bytes
@@ -193,7 +203,10 @@ class Repeatable:
 
 @dataclass(frozen=True, slots=True)
 class CommandProgress:
-    """A command, and how many of the cluster's partitions have applied it."""
+    """A command, and its progress: `applied` of the cluster's `partitions` have applied it.
+
+    `at_ms`: when it was made.
+    """
 
     id: str
     kind: str
@@ -205,7 +218,7 @@ class CommandProgress:
 
 @dataclass(frozen=True, slots=True)
 class HostQueue:
-    """A crawl's queue on one host: the crawl's name, and the numbers of its URLs there by state and of its pages."""
+    """A crawl's queue on one host: the crawl's name, the number of its URLs by state, and the number of its pages."""
 
     crawl: str
     queued: int
@@ -216,7 +229,7 @@ class HostQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter for display. `url` is None if a whole message was given up."""
+    """A dead letter for display. `url` is None if it is a whole message and not a URL."""
 
     id: int
     partition: int

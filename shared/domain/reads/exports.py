@@ -137,9 +137,10 @@ def change_row(change: PageChangeView) -> Row:
 
 
 def link_rows(pages: Iterable[Page], read: ReadLinks, left_out: Callable[[Page, Exception], None]) -> Iterator[Row]:
-    """Yield the outlinks of stored pages as rows of the export `links`. `read` gets a page's outlinks from the archive.
+    """Yield the outlinks of stored pages as rows of the export `links`.
 
-    If a record cannot be read, call `left_out`, which either raises or returns to skip the page.
+    `read` returns a page's outlinks from the archive. If a record cannot be read, call `left_out` with the page and the
+    error. If `left_out` returns, the page is skipped; it may also raise.
     """
     for page in pages:
         try:

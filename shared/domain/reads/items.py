@@ -1,4 +1,4 @@
-"""Items as values in messages and in the table of items, and which of a page's several fetches counts."""
+"""Items as values in messages and in the table of items, and how to tell which fetch of a page is the latest."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -10,7 +10,10 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
 
 
 class TakenItem(NamedTuple):
-    """An item as extracted from a page: its id in the crawl (16 bytes), its rule, its fields as a JSON object."""
+    """An item as extracted from a page.
+
+    `id` is its id in the crawl (16 bytes), `rule` the name of its rule, and `data` its fields as a JSON object.
+    """
 
     id: bytes
     rule: str
@@ -20,9 +23,9 @@ class TakenItem(NamedTuple):
 class PageItems(NamedTuple):
     """The items extracted from one fetch of a page, perhaps none.
 
-    The owner of a partition numbers a host's leases, and a lease's grants. So of two fetches of a page the one with the
-    greater (lease, grant) was permitted later, whatever the clocks and the order of messages. `context`: that of the
-    seed from which the page was found, in messages only.
+    An owner numbers the leases of a host, and the grants of a lease, in ascending order. So of two fetches of a page,
+    the later one has the greater (lease, grant), whatever clocks and the order of messages say. `context`: that of the
+    seed from which the page was found; set in messages only.
     """
 
     host_id: HostId
@@ -40,9 +43,10 @@ class PageItems(NamedTuple):
 
 
 class ItemPosition(Struct, frozen=True):
-    """The position in the stream of items up to which the table of items is written.
+    """How far the stream of items has been written to the table of items.
 
-    It is the stream's creation time (Unix ns), which identifies the stream, and the last sequence.
+    `stream_created_ns` is the stream's creation time (Unix ns), which identifies the stream. `sequence` is that of the
+    last message written.
     """
 
     stream_created_ns: int = 0
@@ -50,9 +54,10 @@ class ItemPosition(Struct, frozen=True):
 
 
 class ItemFence(Struct, frozen=True):
-    """The condition of every transaction of the only writer of the table of items.
+    """The fencing condition of the table of items, which has only one writer at a time.
 
-    It commits only under this term and directly after this version.
+    A transaction commits only if the database still stores this term and this version. Otherwise it raises
+    OwnershipLost.
     """
 
     term: Term
@@ -60,7 +65,7 @@ class ItemFence(Struct, frozen=True):
 
 
 class CrawlItems(NamedTuple):
-    """The pages with items of one message, all of one crawl."""
+    """The content of one message of items: pages of one crawl, with their items."""
 
     crawl_id: CrawlId
     pages: tuple[PageItems, ...]
@@ -75,7 +80,7 @@ DROPPED: Final = ("unaccepted", "outdated", "deleted")
 
 
 class ItemChanges(Struct, frozen=True):
-    """How many items a transaction stored, by crawl, and dropped, by the reasons in DROPPED."""
+    """What a transaction did with items: how many it stored, by crawl, and how many it dropped, by reason (DROPPED)."""
 
     stored: Mapping[CrawlId, int]
     dropped: Mapping[str, int]
@@ -91,7 +96,10 @@ class ItemLetter(Struct, frozen=True):
 
 
 class StoredItem(Struct, frozen=True):
-    """An item in the table of items. `at_ms`: when its page was fetched (Unix ms). `context`: that of its page."""
+    """An item in the table of items. `at_ms`: when its page was fetched (Unix ms).
+
+    `context` is that of the seed from which its page was found.
+    """
 
     id: bytes
     rule: str
@@ -104,7 +112,10 @@ class StoredItem(Struct, frozen=True):
 
 
 class ItemFilter(Struct, frozen=True):
-    """Which items of a crawl to list: those of this rule and this page. None: any."""
+    """Which items of a crawl to list: those of a rule, of a page, or of both.
+
+    A condition that is None admits every item.
+    """
 
     rule: str | None = None
     page: Fingerprint | None = None

@@ -1,4 +1,7 @@
-"""What is read back of a crawl for display and export: pages, URLs, hosts, fetches and seeds. Times are Unix ms."""
+"""Values read from the database about a crawl, for display and export: pages, URLs, hosts, fetches and seeds.
+
+Times are Unix ms.
+"""
 
 from collections.abc import Mapping
 
@@ -14,8 +17,10 @@ from shared.domain.ids import Fingerprint, HostId
 class Page(Struct, frozen=True):
     """A stored page, for listings and exports. `digest` is the payload's SHA-1 (20 bytes, or empty).
 
-    `truncated`: why the body is incomplete. `links_found` counts all outlinks, `links` those in scope. `gone`: the site
-    has no such page any more, and this is what it was. `context`: that of the seed from which it was found.
+    - `truncated`: why the body is incomplete.
+    - `links_found` counts all outlinks, `links` those in scope.
+    - `gone`: the site no longer has the page; these are its last stored values.
+    - `context`: that of the seed from which the page was found.
     """
 
     host_id: HostId
@@ -38,7 +43,10 @@ class Page(Struct, frozen=True):
 
 
 class KnownUrl(Struct, frozen=True):
-    """A URL that the crawl knows, for listings and exports. `status` and later fields are None until it was fetched."""
+    """A URL that the crawl knows, for listings and exports.
+
+    `status` and the fields after it are None before the first fetch.
+    """
 
     url: str
     host: str
@@ -56,9 +64,10 @@ class KnownUrl(Struct, frozen=True):
 
 
 class HostView(Struct, frozen=True):
-    """Everything stored of a host, with the numbers of its queue of one crawl.
+    """Everything stored about a host, with the numbers of URLs in its queue of one crawl.
 
-    `operator_...`: what the policy of the host sets, 0 for nothing. `policy_reason`: the reason of its block.
+    The fields `operator_...` are the values of the host policy; 0 means not set. `policy_reason` is the reason of its
+    block.
     """
 
     host_id: HostId
@@ -83,15 +92,19 @@ class HostView(Struct, frozen=True):
 
     @property
     def held_until_ms(self) -> int:
-        """Until when no request is sent to the host, in Unix ms, 0 if it was never blocked."""
+        """Until when no request is sent to the host (Unix ms), by back-off or policy. 0 if it was never blocked."""
         return max(self.blocked_until_ms, self.operator_blocked_until_ms)
 
 
 class FetchView(Struct, frozen=True):
-    """What is stored of the fetches of a URL: in full the last one, or the last that stored a page.
+    """What is stored about the fetches of a URL.
 
-    `history` lists the others, the newest first, each `at_ms status reason`. One later than `at_ms` gave no page.
-    `links` counts the outlinks in scope, `links_found` all (None if not counted), `left_out` the others by reason.
+    Most fields are those of the last fetch, or of the last that stored a page.
+
+    - `history`: the other fetches, newest first, each as (`at_ms`, status, reason). A fetch later than `at_ms` stored
+      no page.
+    - `links` counts the outlinks in scope, `links_found` all outlinks (None if not counted).
+    - `left_out` counts the outlinks that were not followed, by reason.
     """
 
     at_ms: int
@@ -116,14 +129,17 @@ class FetchView(Struct, frozen=True):
 
 
 class PageView(Struct, frozen=True):
-    """A stored page, with everything stored of the fetch that stored it."""
+    """A stored page, and what is stored about its fetches."""
 
     page: Page
     fetch: FetchView
 
 
 class SeedView(Struct, frozen=True):
-    """A seed, or another URL looked up as one. `status` and `fetched_at_ms` are None until it was fetched."""
+    """A seed of a crawl, or any other URL in the same form.
+
+    `status` and `fetched_at_ms` are None before the first fetch.
+    """
 
     host_id: HostId
     fingerprint: Fingerprint
@@ -137,10 +153,13 @@ class SeedView(Struct, frozen=True):
 
 
 class UrlView(Struct, frozen=True):
-    """Everything known of one URL. `chain` leads from the page where it was found back towards the seed.
+    """Everything stored about one URL.
 
-    `history`: that of its stored page, if the page is fetched again. `kind`: what the URL was found as. `extra_hops`:
-    how many hops beyond the scope it is. `context`: that of the seed from which it was found.
+    - `chain`: the URLs of the pages that led to it, from the page that links to it back towards the seed.
+    - `history`: the history of its stored page, if the page is fetched again.
+    - `kind`: as what the URL was found, such as a page or a sitemap.
+    - `extra_hops`: how many hops beyond the scope it is.
+    - `context`: that of the seed from which it was found.
     """
 
     url: str
