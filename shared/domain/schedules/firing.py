@@ -1,8 +1,8 @@
 """Decide which due times of a schedule fire and which are missed, and what a firing does to each crawl. Pure.
 
-A schedule has one next due time, which the database stores. `step_of` says what becomes of it, and which is the next.
-Both are stored in one transaction, on condition that the stored due time is still the same. So each due time is
-handled once, whatever the clocks of the leaders show.
+A schedule has one next due time, which the database stores. `step_of` decides if it fires, and computes the one after
+it. Both results are stored in one transaction, on condition that the stored due time is still the same. So each due
+time is processed once, whatever the clocks of the leaders show.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,11 @@ _RUNS: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAU
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of a schedule's next due time.
+    """A decision about the next due times of a schedule. All times are Unix ms.
 
-    `missed`: due times that do not fire, in order. `fires`: the due time that fires, after those. `next_ms`: the due
-    time that follows, and `next_fires_ms` when it fires; None if there is none.
+    - `missed`: due times that do not fire, in order.
+    - `fires`: the due time that fires, None if none does.
+    - `next_ms`: the due time after these, and `next_fires_ms`: when it fires. None: the schedule is never due again.
     """
 
     missed: Sequence[int]
@@ -37,16 +38,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a firing does to one crawl. `detail` is the reason if the verb is not applied."""
+    """The effect of a firing on one crawl. `detail`: why the verb is not applied now, empty if it is."""
 
     outcome: FiringOutcome
     detail: str = ""
 
 
 def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> Step | None:
-    """Return what becomes of the due time `due_ms` at `now_ms`. None: it does not fire yet.
+    """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. None: nothing fires yet.
 
-    At most one due time fires. If more are to fire, the next step follows at once.
+    A step lets at most one due time fire. If more are due, the caller runs the next step at once. Times are Unix ms.
     """
     if fires_at(spec, schedule_id, due_ms) > now_ms:
         return None
@@ -65,9 +66,9 @@ def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> S
 
 
 def effect_of(verb: Verb, overlap: Overlap, now: CrawlStatus, *, waiting: bool) -> Effect:
-    """Return what a firing does to a crawl with the status `now`.
+    """Return the effect of a firing with this verb on a crawl with the status `now`.
 
-    `waiting`: an earlier firing of the same schedule waits for the end of this crawl's run.
+    `waiting`: an earlier firing of the same schedule already waits for the end of the crawl's run.
     """
     if verb in BEGINS_RUN and now.state in _RUNS:
         if overlap is Overlap.SKIP:
@@ -83,7 +84,10 @@ def effect_of(verb: Verb, overlap: Overlap, now: CrawlStatus, *, waiting: bool) 
 
 
 def outcome_of(effects: Sequence[FiringOutcome]) -> FiringOutcome:
-    """Return the outcome of a firing from those of its crawls: the first of fired, queued, refused and skipped."""
+    """Return the outcome of a firing as a whole: the first of FIRED, QUEUED, REFUSED, SKIPPED that occurs in `effects`.
+
+    `effects` are the outcomes for its crawls. Without crawls it is REFUSED.
+    """
     for outcome in (FiringOutcome.FIRED, FiringOutcome.QUEUED, FiringOutcome.REFUSED):
         if outcome in effects:
             return outcome

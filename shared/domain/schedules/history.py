@@ -1,4 +1,4 @@
-"""The history of schedules: what became of their due times."""
+"""The history of schedules: the outcomes of their due times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,14 @@ from shared.domain.ids import CrawlId
 
 
 class FiringOutcome(StrEnum):
-    """What became of a due time, or of one crawl at it."""
+    """The outcome of a due time, as a whole or for one crawl.
+
+    - FIRED: the verb was applied.
+    - QUEUED: it waits for the end of the crawl's run.
+    - SKIPPED: it was dropped, because the crawl's run has not ended.
+    - REFUSED: it is not legal in the crawl's state, or there is no crawl.
+    - MISSED: the due time came too late, so nothing fired.
+    """
 
     FIRED = "fired"
     QUEUED = "queued"
@@ -20,7 +27,7 @@ class FiringOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrawlEffect:
-    """What a firing did to one crawl. `crawl_id` is None if there was no crawl of that name."""
+    """The effect of a firing on one crawl. `crawl_id` is None if there was no crawl of that name."""
 
     crawl: str
     crawl_id: CrawlId | None
@@ -32,7 +39,10 @@ class CrawlEffect:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What became of a due time. `missed` is the number of due times, from `due_ms` to `until_ms`, that were missed."""
+    """A line of a schedule's history: the outcome of a due time.
+
+    If the outcome is MISSED, `missed` is the number of due times from `due_ms` to `until_ms`, all of which were missed.
+    """
 
     schedule_id: int
     due_ms: int
@@ -47,9 +57,9 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What one transaction of the leader did to a schedule: lines of the history, oldest first.
+    """What one transaction of the leader did for a schedule: lines of its history, oldest first.
 
-    The lines are new, or with `waited` have another outcome than before, since an effect that waited was carried out.
+    The lines are new. With `waited` they are earlier lines with a new outcome, since an effect that waited was applied.
     """
 
     schedule: str

@@ -1,4 +1,4 @@
-"""What an operator declares of a schedule, and the problems of a declaration, each with its field and a remedy."""
+"""The declaration of a schedule by an operator, and the problems of a declaration, each with its field and a remedy."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -24,14 +24,20 @@ _CRON_FIELDS: Final = 5
 
 
 class Overlap(StrEnum):
-    """What a firing does that would begin a run of a crawl whose run is not over: drop it, or wait for the end."""
+    """What a firing does if its verb begins a run of a crawl, and the crawl's present run has not ended.
+
+    SKIP: the firing is dropped. QUEUE: it waits for the end of the run.
+    """
 
     SKIP = "skip"
     QUEUE = "queue"
 
 
 class CatchUp(StrEnum):
-    """What becomes of due times that are too late: all are missed, or the last of them still fires."""
+    """What happens to due times that are handled more than `late_s` too late.
+
+    NONE: all of them are missed. LAST: the last of them still fires.
+    """
 
     NONE = "none"
     LAST = "last"
@@ -57,9 +63,10 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The declaration of a schedule, as the database stores it.
 
-    - `crawl` is the name of a crawl, or `selector` the labels that the crawls must have. One of both is set.
-    - `cron` has five fields, or `every_s` an interval. Intervals are counted from 1970-01-01T00:00:00Z.
-    - `jitter_s`: each firing is delayed by up to this. `late_s`: a firing later than this is too late (`catch_up`).
+    - `crawl` is the name of a crawl, or `selector` the labels that the crawls must have. Exactly one of them is set.
+    - `cron` is an expression of five fields, or `every_s` an interval. Intervals are counted from 1970-01-01T00:00:00Z.
+    - `jitter_s`: each firing is delayed by up to this many seconds.
+    - `late_s`: a due time that is more seconds late than this fires only by `catch_up`.
     """
 
     verb: Verb
@@ -76,7 +83,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def timing(self) -> tuple[object, ...]:
-        """What the due times depend on. Two specs with equal values have the same due times."""
+        """The fields on which the due times depend. Two specs with equal values have the same due times."""
         return self.cron, self.every_s, self.zone, self.window, self.jitter_s
 
 
@@ -89,7 +96,10 @@ class ScheduleProblem(msgspec.Struct, frozen=True):
 
 
 def problems_of(spec: ScheduleSpec) -> Iterator[ScheduleProblem]:
-    """Yield the problems of a declaration whose fields have the right types. Whether it ever fires is in `times`."""
+    """Yield the problems of a declaration whose fields have the right types.
+
+    It does not check if the schedule is ever due. `times.never_due` does.
+    """
     if (spec.crawl is None) == (not spec.selector):
         yield ScheduleProblem("crawl", "expected a crawl or a selector, and not both", "set one of both")
     if spec.verb not in SCHEDULED:

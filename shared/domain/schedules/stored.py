@@ -1,4 +1,4 @@
-"""Schedules as the database stores them, and what a firing left to do."""
+"""Schedules as the database stores them, and the work that a firing leaves for later."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ _spec: Final = msgspec.json.Decoder(ScheduleSpec)
 
 
 def encode_schedule(spec: ScheduleSpec) -> str:
-    """Return the spec as the database stores it."""
+    """Return the spec as the JSON that the database stores."""
     return msgspec.json.encode(spec).decode()
 
 
@@ -30,10 +30,11 @@ def decode_schedule(stored: str) -> ScheduleSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """A schedule. `version` grows with each change that an operator makes.
+    """A schedule as stored. `version` grows with each change that an operator makes.
 
-    `due_ms` is its next due time, which fires at `fires_ms`, None if there is none. `last_ms` is the last due time that
-    was handled, 0 if none was. While it is `paused`, the next due time means nothing.
+    - `due_ms`: the next due time, and `fires_ms`: when it fires. None: the schedule is never due again.
+    - `last_ms`: the last due time that was processed, 0 if none was.
+    - `paused`: no due time fires, and `due_ms` has no meaning.
     """
 
     schedule_id: int
@@ -49,12 +50,15 @@ class StoredSchedule:
 
     @property
     def tag(self) -> str:
-        """The HTTP ETag of this version. A schedule that was deleted and created again has another."""
+        """The HTTP ETag of this version. A schedule that was deleted and created again has another tag."""
         return f"{self.schedule_id}-{self.version}"
 
     @property
     def shown_tag(self) -> str:
-        """The ETag of what is shown: it also changes with each due time. If-Match ignores the part after the dot."""
+        """The ETag of the schedule as the API shows it: `tag`, a dot, and its due times.
+
+        If-Match ignores the part after the dot.
+        """
         return f"{self.tag}.{self.last_ms}-{self.due_ms or 0}"
 
 
@@ -69,7 +73,7 @@ class UnreadableSchedule:
 
 @dataclass(frozen=True, slots=True)
 class QueuedEffect:
-    """An effect that waited for the end of its crawl's run, which has come."""
+    """The effect of a firing that waited for the end of its crawl's run, and that can be applied now."""
 
     schedule_id: int
     due_ms: int
@@ -78,7 +82,7 @@ class QueuedEffect:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCommand:
-    """A command that a firing recorded, and that may not be published yet."""
+    """A command that a firing stored in the database, and that may not be published yet."""
 
     schedule_id: int
     due_ms: int
@@ -88,5 +92,5 @@ class WaitingCommand:
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Its place in the order in which commands are read."""
+        """The command's sort key in the order in which commands are read."""
         return self.schedule_id, self.due_ms, self.crawl

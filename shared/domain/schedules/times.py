@@ -1,8 +1,8 @@
-"""Due times of a schedule, as Unix ms. Pure: the time from which to look comes in as an argument.
+"""Due times of a schedule, as Unix ms. Pure: the time from which to search is an argument.
 
-The library cronsim finds the wall-clock times that match a cron expression. The module
-`zones` maps them to Unix time. So every expression has the same two rules for daylight saving. The rules of cronsim
-itself are those of Debian's cron, which differ for expressions that begin with a star.
+The library cronsim finds the local times that match a cron expression. The module `zones` converts them to Unix time.
+So every expression follows the same two rules for daylight saving. The rules of cronsim itself are those of Debian's
+cron, which differ for expressions that begin with a star.
 """
 
 import hashlib
@@ -46,7 +46,10 @@ def due_times(spec: ScheduleSpec, after_ms: int, max_count: int) -> list[int]:
 
 
 def fires_at(spec: ScheduleSpec, schedule_id: int, due_ms: int) -> int:
-    """Return when the due time fires: later by a jitter that depends on the schedule and the due time alone."""
+    """Return when the due time `due_ms` fires: at most `jitter_s` later. Both are Unix ms.
+
+    The jitter is computed from the schedule and the due time alone, so every call returns the same.
+    """
     if not spec.jitter_s:
         return due_ms
     digest = hashlib.blake2b(f"{schedule_id}:{due_ms}".encode(), digest_size=8).digest()
@@ -54,7 +57,7 @@ def fires_at(spec: ScheduleSpec, schedule_id: int, due_ms: int) -> int:
 
 
 def never_due(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
-    """Return the problem of a valid declaration that is never due after `after_ms`, None if it is."""
+    """Return the problem if a valid declaration is never due after `after_ms`. Return None if it is due."""
     if next_due(spec, after_ms) is not None:
         return None
     if spec.window is not None:
@@ -63,9 +66,10 @@ def never_due(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
 
 
 def jitter_problem(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
-    """Return the problem of a valid declaration whose jitter reaches the following due time, None if it does not.
+    """Return the problem if the jitter of a valid declaration can be as long as the interval to the following due time.
 
-    Due times are handled in order. So a due time would wait for the jitter of the one before it, and be missed.
+    Return None if it is always shorter. Due times are processed in order, so a longer jitter would delay the following
+    due time, and let it be missed.
     """
     if not spec.jitter_s:
         return None
@@ -122,6 +126,6 @@ def _within(window: Window, wall: time) -> bool:
 
 
 def _opening(window: Window, wall: datetime) -> datetime:
-    """Return when the window opens next, seen from a time outside it."""
+    """Return when the window opens next after the local time `wall`, which is outside the window."""
     opening = datetime.combine(wall.date(), _clock(window.start))
     return opening if opening > wall else opening + _DAY

@@ -33,14 +33,14 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def wall_of(at_ms: int, zone: ZoneInfo) -> datetime:
-    """Return what a clock in the zone shows at a time (Unix ms), without a zone."""
+    """Return the local time of the zone at `at_ms` (Unix ms), as a datetime without a time zone."""
     return (_EPOCH + timedelta(milliseconds=at_ms)).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
 
 
 def time_of(wall: datetime, zone: ZoneInfo) -> int:
-    """Return when a clock in the zone shows `wall`, as Unix ms.
+    """Return the Unix ms at which the local time of the zone is `wall`, a datetime without a time zone.
 
-    A time that comes twice is the first of both. For a time that is left out it is the end of the gap.
+    If a local time occurs twice, return the first. If it is skipped, return the end of the gap.
     """
     at = _seconds(wall.replace(tzinfo=zone, fold=0))
     if wall_of(at * 1000, zone) == wall:
