@@ -13,7 +13,7 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 def embedded(address: Address) -> Iterator[IPv4Address]:
-    """Yield the IPv4 addresses that an IPv6 address carries or tunnels to. Yield none for IPv4, `::` and `::1`."""
+    """Yield the IPv4 addresses that an IPv6 address contains or tunnels to. Yield nothing for IPv4, `::` and `::1`."""
     if isinstance(address, IPv4Address):
         return
     number = int(address)

@@ -33,7 +33,8 @@ Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 class Decoded:
     """A body without its content codings.
 
-    `data`: all of it, or what comes before the `cap` (`truncated`), or before an `error` (one line for people).
+    `data` is the decoded body. If `truncated`, it is only the first `cap` bytes. If `error` is set (one line for
+    people), it is the part before the error.
     """
 
     data: bytes
@@ -48,8 +49,8 @@ class _Broken(Exception):
 def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
-    An unknown coding keeps the body as it is, with an error. Bytes after the end of the coded data are ignored, but
-    after br data they are an error: its decoder does not report where the data ended.
+    If a coding is unknown, return the body as it is, with an error. Bytes after the end of the coded data are ignored.
+    After br data they are an error, because the br decoder does not report where the data ended.
     """
     if not body or not _names(content_encoding):
         return Decoded(body[:cap], truncated=len(body) > cap)
@@ -59,10 +60,10 @@ def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
 
 
 class Decoding:
-    """Removes content codings as `decode` does, of a body that comes in pieces: iterate over it once for the decoded
-    pieces.
+    """Removes content codings as `decode` does, from a body that comes in pieces.
 
-    Afterwards `error` and `truncated` have the same meaning as in `Decoded`.
+    Iterate over it once for the decoded pieces. Afterwards `error` and `truncated` have the same meaning as in
+    `Decoded`.
     """
 
     def __init__(self, pieces: Iterator[bytes], content_encoding: str, cap: int) -> None:
@@ -93,12 +94,12 @@ class Decoding:
 
 
 def _names(content_encoding: str) -> list[str]:
-    """Return the codings in the order in which they were applied."""
+    """Return the codings named in the header, in the order in which the server applied them, without `identity`."""
     return [name for part in content_encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
 
 
 class _Budget:
-    """Passes at most `left` bytes. `exceeded`: there was more."""
+    """Passes on at most `left` bytes of the pieces given to it. `exceeded`: there were more."""
 
     __slots__ = ("exceeded", "left")
 
@@ -118,7 +119,7 @@ class _Budget:
 
 
 def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the data of any number of gzip members. Anything else after a member is ignored."""
+    """Yield the decoded data of all gzip members. Bytes after a member that begin no further member are ignored."""
     member = isal_zlib.decompressobj(31)
     members = 0
     for data in pieces:
@@ -140,8 +141,9 @@ def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield data in zlib format (RFC 9110), or raw deflate, which some servers send. The first two bytes show which it
-    is.
+    """Yield the decoded data of the coding `deflate`: zlib format (RFC 9110), or raw deflate, which some servers send.
+
+    The first two bytes show which of both it is.
     """
     head = b""
     for piece in pieces:
@@ -186,9 +188,9 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the data of any number of frames.
+    """Yield the decoded data of all zstd frames. Raise _Broken if the data is invalid or ends early.
 
-    The input is fed by `_ZSTD_STEP`, because the library does not bound the output of one call.
+    At most `_ZSTD_STEP` bytes are decoded in one call, because the library does not bound the output of a call.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 
 class FailureKind(StrEnum):
-    """Why a fetch gave no usable response. shared/domain/frontier/failure.py has what follows from each."""
+    """Why a fetch gave no usable response. shared/domain/frontier/failure.py decides what follows from each kind."""
 
     DNS = "dns"
     CONNECT = "connect"
@@ -35,7 +35,8 @@ class Truncation(StrEnum):
 class FetchLimits(Struct, frozen=True):
     """Limits of one request, in seconds and bytes.
 
-    A body beyond its limit is truncated, and the answer says so. Beyond any other limit the fetch fails.
+    A body longer than its limit is truncated, and the answer records that. If any other limit is exceeded, the fetch
+    fails.
     """
 
     connect_s: float = 10.0
@@ -49,8 +50,8 @@ class FetchLimits(Struct, frozen=True):
 class FetchRequest(Struct, frozen=True):
     """One HTTP request for the fetcher, which never follows redirects. `fresh`: use a new connection.
 
-    `skips_body` returns True for the status and Content-Type of a response whose body is not wanted. Its transfer ends
-    after the head, and the answer has no body. None: all are wanted. It must not raise.
+    `skips_body` is called with the status and Content-Type of the response. If it returns True, the transfer ends after
+    the head, and the answer has no body. It must not raise. None: every body is fetched.
     """
 
     url: str
@@ -114,11 +115,11 @@ class Answer(Struct, frozen=True):
 
 
 class FetchFailed(Struct, frozen=True):
-    """The result of a fetch without a usable response. `detail` is one line for people. `sent`: a request may have
-    reached the server.
+    """The result of a fetch without a usable response. `detail` is one line for people.
 
-    `stale`: the server had closed the reused connection, so no byte came back. This does not concern the URL: the
-    request may be sent once more on a fresh connection, after the host's delay.
+    - `sent`: the request may have reached the server.
+    - `stale`: the server had closed the reused connection before the request, so no byte came back. The URL is not at
+      fault. The request may be sent once more on a fresh connection, after the host's delay.
     """
 
     url: str

@@ -1,7 +1,7 @@
 """The visible text of an HTML page as lines, for comparing two versions of it. Pure, in time linear in the page.
 
-This is no parser: it removes comments, scripts, styles and tags, and breaks lines where elements of a block begin or
-end. It makes no error of malformed markup. Two pages with the same text in the same blocks give the same lines.
+This is no parser: it removes comments, scripts, styles and tags, and breaks lines where block elements begin or end.
+Malformed markup is no error. Two pages with the same text in the same blocks give the same lines.
 """
 
 import re
@@ -33,7 +33,10 @@ def visible_text(body: bytes, charset: str = "utf-8") -> list[str]:
 
 
 def decoded(body: bytes, charset: str) -> str:
-    """Return the first MAX_BYTES of a body as text. Bytes that are not valid in `charset` are replaced."""
+    """Return the first MAX_BYTES of a body as text. Bytes that are not valid in `charset` become U+FFFD.
+
+    If there is no such charset, Latin-1 is used.
+    """
     try:
         return body[:MAX_BYTES].decode(charset, "replace")
     except LookupError:
@@ -41,7 +44,7 @@ def decoded(body: bytes, charset: str) -> str:
 
 
 def text_lines(html: str) -> list[str]:
-    """Return the lines of the visible text of HTML."""
+    """Return the visible text of HTML source, one line for each block, without empty lines."""
     parts: list[str] = []
     ends: dict[str, list[int]] = {}
     at = 0
@@ -71,9 +74,9 @@ def _behind(html: str, end: str, at: int) -> int:
 
 
 def _hidden_end(html: str, name: str, at: int, ends: dict[str, list[int]]) -> int:
-    """Return the position of the end tag of a hidden element, or `at` if there is none behind it.
+    """Return the position of the first end tag of the element `name` at or after `at`. Return `at` if there is none.
 
-    The end tags of a name are found once, so that unclosed elements cost no further search.
+    `ends` caches the positions of the end tags by name, so that unclosed elements do not cost a search each.
     """
     found = ends.get(name)
     if found is None:

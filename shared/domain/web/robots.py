@@ -1,4 +1,4 @@
-"""robots.txt by RFC 9309: the result of fetching it, and what may be fetched then. `robots_rules` parses the rules."""
+"""robots.txt by RFC 9309: the result of fetching it, and which URLs it allows. `robots_rules` parses the rules."""
 
 import re
 from dataclasses import dataclass
@@ -39,10 +39,11 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class NotIndexed(StrEnum):
-    """Why a fetched page is in no list, export or item.
+    """Why a fetched page appears in no list, no export and no items.
 
-    Its robots directives forbid to index it, or the crawl does not store its media type (`media.stored`) or does not
-    fetch it (`media.fetched`).
+    - NOINDEX and UNAVAILABLE_AFTER: the robots directive of the page that forbids to index it.
+    - MEDIA_TYPE: the crawl does not store its media type (`media.stored`).
+    - NOT_FETCHED: the crawl does not fetch its media type (`media.fetched`).
     """
 
     NOINDEX = "noindex"
@@ -60,7 +61,10 @@ BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
 
 @dataclass(frozen=True, slots=True)
 class RobotsLine:
-    """The line of a robots.txt that decides about a URL: number from 1, text, group, and whether it allows."""
+    """The line of a robots.txt that decides if a URL may be fetched.
+
+    `number` counts from 1. `group` is the name of the group that contains the line. `allows`: the URL may be fetched.
+    """
 
     number: int
     text: str
@@ -69,9 +73,9 @@ class RobotsLine:
 
 
 class RobotsRules:
-    """The text of a robots.txt, parsed for each product token (a crawler's name) on first use.
+    """The rules of a robots.txt. They are parsed for each product token (a crawler's name) on first use, and cached.
 
-    Parsing costs far more than matching: keep the object.
+    Keep the object for further URLs, since parsing costs far more than matching.
     """
 
     __slots__ = ("_body", "_parsed", "_sitemaps")
@@ -107,7 +111,7 @@ class RobotsRules:
         return self.of(agent).crawl_delay_s
 
     def sitemaps(self, origin: str) -> tuple[Location, ...]:
-        """Return the sitemaps that the file names. It is the robots.txt of `origin`."""
+        """Return the sitemaps that this robots.txt names. `origin` is the origin from which it was fetched."""
         if self._sitemaps is None or self._sitemaps[0] != origin:
             self._sitemaps = origin, sitemaps_of(self._body, origin)
         return self._sitemaps[1]
@@ -125,10 +129,10 @@ class RobotsRules:
 class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of fetching a robots.txt, as workers share it.
 
-    `status` is that of the last response (of the redirect, if the chain is too long). It is 0 if there was no usable
-    response, and `detail` then has the reason. `body` is decoded content, at most `MAX_ROBOTS_BYTES`, empty unless the
-    status is 2xx. `stale_until_ms` is set in an old copy that is used beyond its lifetime: the Unix ms until which it
-    may be.
+    - `status`: that of the last response, or of the last redirect if there were too many. 0: no usable response came,
+      and `detail` has the reason.
+    - `body`: the decoded content, at most `MAX_ROBOTS_BYTES`. It is empty unless the status is 2xx.
+    - `stale_until_ms`: set in an old record that is reused after its lifetime. It may be reused until then (Unix ms).
     """
 
     status: int
@@ -141,8 +145,8 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def fresh(self, now_ms: int) -> bool:
         """Return True if the record may still be used at `now_ms`: its lifetime has not passed.
 
-        A record from the near future may be used (another machine's clock). One from further ahead may not: the clock
-        was wrong, or has jumped back since, so its age is unknown.
+        A record whose time is slightly in the future may be used, since another machine's clock may be ahead. A record
+        from further in the future may not, since its age is unknown after a clock was wrong.
         """
         end_ms = self.fetched_at_ms + self.lifetime_s * 1000
         return self.fetched_at_ms - AHEAD_S * 1000 <= now_ms < end_ms
@@ -150,7 +154,10 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True, slots=True)
 class AllowAll:
-    """The robots policy of a host without a robots.txt: everything may be fetched. `reason`: what came instead."""
+    """The robots policy of a host without a robots.txt: everything may be fetched.
+
+    `reason`: which response came instead of the file.
+    """
 
     reason: str
 
@@ -173,9 +180,9 @@ RobotsPolicy = AllowAll | Rules | Unreachable
 
 
 def product_token(user_agent: str) -> str:
-    """Return the crawler's name in a User-Agent, which is matched with the groups of a robots.txt.
+    """Return the crawler's name in a User-Agent, which is compared with the groups of a robots.txt.
 
-    It is the first token, or the one after `(compatible;`, or `*` if there is none.
+    It is the first token, or the token after `(compatible;`. If there is no token, it is `*`.
     """
     match = _COMPATIBLE.search(user_agent)
     if match is not None:
@@ -187,9 +194,9 @@ def product_token(user_agent: str) -> str:
 def robots_record(
     status: int, body: bytes, *, fetched_at_ms: int, max_age_s: float | None = None, detail: str = ""
 ) -> RobotsRecord:
-    """Return the record of a response to a request for robots.txt (`status` 0: none came).
+    """Return the record of a response to a request for robots.txt. `status` is 0 if no response came.
 
-    `max_age_s` is from Cache-Control; it counts up to 24 h.
+    `max_age_s` is the lifetime by Cache-Control, if any. It is used within MIN_LIFETIME_S and MAX_LIFETIME_S (24 h).
     """
     if _unreachable(status):
         lifetime = UNREACHABLE_LIFETIME_S
@@ -200,9 +207,10 @@ def robots_record(
 
 
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
-    """Return `new`, or a copy of `old` if `new` is unreachable and `old` is not too old (RFC 9309 §2.3.1.4).
+    """Return the record to use after a robots.txt was fetched again: `new`, or a copy of `old` (RFC 9309 §2.3.1.4).
 
-    The old rules are used for as long as `new` would have been, repeatedly, up to `MAX_STALE_S` beyond their lifetime.
+    It is `old` if `new` is unreachable and `old` was not. The copy has the lifetime of `new`. This can happen
+    repeatedly, until `MAX_STALE_S` after the end of the lifetime of `old`.
     """
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new
@@ -215,7 +223,10 @@ def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
 
 
 def policy_of(record: RobotsRecord) -> RobotsPolicy:
-    """Return what a robots.txt record allows: its rules for 2xx; nothing now for 5xx, 429 or no response; else all."""
+    """Return the policy that follows from a robots.txt record.
+
+    It is its rules for 2xx, Unreachable for 5xx, 429 or no response, and AllowAll for everything else.
+    """
     if _unreachable(record.status):
         return Unreachable(record.detail or (f"status {record.status}" if record.status else "no answer"))
     if 200 <= record.status < 300:
@@ -230,7 +241,7 @@ def _unreachable(status: int) -> bool:
 
 
 def _cut(body: bytes) -> bytes:
-    """Return the whole lines of the first `MAX_ROBOTS_BYTES`. Half a rule could forbid everything."""
+    """Return the whole lines in the first `MAX_ROBOTS_BYTES`. A rule that is cut off could forbid everything."""
     if len(body) <= MAX_ROBOTS_BYTES:
         return body
     end = max(body.rfind(b"\n", 0, MAX_ROBOTS_BYTES), body.rfind(b"\r", 0, MAX_ROBOTS_BYTES))

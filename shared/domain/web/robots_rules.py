@@ -57,9 +57,9 @@ _INDEX_PAGE: Final = b"/index.html"
 
 
 class RobotsRule(NamedTuple):
-    """A rule of a robots.txt: the length of its pattern in octets, whether it allows, and its negated line number.
+    """A rule of a robots.txt, without its pattern. Of several rules that match a URL, the greatest as a tuple decides.
 
-    Of several rules that match a URL, the greatest decides.
+    `size`: the length of the pattern in octets. `order`: the negated line number.
     """
 
     size: int
@@ -73,7 +73,7 @@ class RobotsRule(NamedTuple):
 
 
 class _Wildcard(NamedTuple):
-    """A pattern with `*`, split at its stars. `ends`: the last piece must be at the URL's end."""
+    """A pattern with `*`, split at its stars. `ends`: the pattern ends with `$`, so the last piece must end the URL."""
 
     pieces: tuple[bytes, ...]
     ends: bool
@@ -98,8 +98,8 @@ class _Wildcard(NamedTuple):
 class AgentRules:
     """The rules of a robots.txt for one product token (a crawler's name).
 
-    `group`: the name of the group that applies, the token or `*`; None if none does. `too_costly`: matching could take
-    too long, so the file counts as unreadable.
+    `group`: the name of the group that applies, the token or `*`. None: no group applies. `too_costly`: matching could
+    take too long, so the caller must treat the file as unreadable.
     """
 
     group: str | None = None
@@ -177,7 +177,10 @@ def _lines(body: bytes) -> list[bytes]:
 
 
 def _field(line: bytes) -> tuple[int | None, bytes]:
-    """Return the kind of a line and its value. The colon may be missing: `Disallow /x`."""
+    """Return the kind of a line and its value. Return None and an empty value for a line of an unknown kind.
+
+    The colon may be missing, as in `Disallow /x`.
+    """
     line = line.partition(b"#")[0]
     name, _, value = line.partition(b":")
     name = name.strip()
@@ -195,7 +198,7 @@ def _field(line: bytes) -> tuple[int | None, bytes]:
 
 
 def _named(value: bytes, name: bytes) -> int | None:
-    """Return which group a User-agent value names: 0 ours, 1 that of `*`, None another one.
+    """Return which group a User-agent value names: 0 for the group of `name`, 1 for that of `*`, None for another one.
 
     Text after the token in the value, such as a version, is ignored.
     """
@@ -207,14 +210,14 @@ def _named(value: bytes, name: bytes) -> int | None:
 
 @dataclass(slots=True)
 class _Group:
-    """The merged groups of one name, while the file is read."""
+    """All groups of a robots.txt with one name (the token or `*`), merged while the file is read."""
 
     named: bool = False
     delay_s: float | None = None
     found: dict[bytes, RobotsRule] = field(default_factory=dict)
 
     def delay(self, value: bytes) -> None:
-        """Keep the longest delay that the groups of this name set."""
+        """Add a Crawl-delay value. The longest one applies, at most MAX_CRAWL_DELAY_S. An invalid value is ignored."""
         try:
             seconds = float(value)
         except ValueError:
@@ -223,7 +226,10 @@ class _Group:
             self.delay_s = max(self.delay_s or 0.0, min(seconds, MAX_CRAWL_DELAY_S))
 
     def add(self, value: bytes, *, allows: bool, number: int) -> None:
-        """Add a rule. A rule without a pattern has no effect."""
+        """Add the rule in line `number` with the pattern `value`. An empty pattern adds nothing.
+
+        An allowed index page (`/index.html`) also allows its folder.
+        """
         if not value:
             return
         pattern = _pattern(value)
@@ -233,7 +239,7 @@ class _Group:
             self._add(folder, RobotsRule(len(folder), True, -number))
 
     def _add(self, pattern: bytes, rule: RobotsRule) -> None:
-        """Keep the greater of two rules that match the same URLs."""
+        """Add a rule. If an earlier rule has an equivalent pattern, keep the greater of both."""
         if b"*" in pattern:
             pattern = _STARS.sub(b"*", pattern)
             if pattern.endswith((b"*", b"*$")):
@@ -265,7 +271,10 @@ def _wildcard(pattern: bytes) -> _Wildcard:
 
 
 def _rarest(pieces: Iterable[bytes], taken: dict[bytes, list[tuple[RobotsRule, _Wildcard]]]) -> bytes:
-    """Return the piece, of one of the lengths `_GRAMS`, that the fewest patterns use so far."""
+    """Return the part of a pattern that the fewest patterns in `taken` use as key. Empty if its pieces are too short.
+
+    It is the beginning or end of a piece, and has one of the lengths in `_GRAMS`.
+    """
     rarest, alike = b"", math.inf
     for piece in sorted(pieces, key=len, reverse=True)[:4]:
         size = next((size for size in _GRAMS if size <= len(piece)), 0)
@@ -277,7 +286,7 @@ def _rarest(pieces: Iterable[bytes], taken: dict[bytes, list[tuple[RobotsRule, _
 
 
 def _target(url: str) -> bytes:
-    """Return the path and query of a canonical URL in the form of comparison."""
+    """Return the path and query of a canonical URL, in the form in which URLs and patterns are compared."""
     start = url.find("/", url.index("//") + 2)
     return _form(url[start:].encode() if start >= 0 else b"/")
 
@@ -310,7 +319,10 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 
 
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
-    """Return an octet or an escape in the form of comparison; `same`: octets that equal their escape."""
+    """Return a raw octet or an escape (`%2F`) in the form in which URLs and patterns are compared.
+
+    `same`: the codes of octets that are equal to their escape, so that the escape is decoded.
+    """
     if len(octet) == 1:
         return b"%%%02X" % octet[0]
     code = int(octet[1:], 16)

@@ -1,4 +1,4 @@
-"""Sitemaps by sitemaps.org: those that a robots.txt names, and which URLs a sitemap may list."""
+"""Sitemaps by sitemaps.org: which sitemaps a robots.txt names, which URLs a sitemap may list, and the dates in it."""
 
 import re
 from contextlib import suppress
@@ -39,10 +39,10 @@ _LINE: Final = re.compile(rb"^[ \t]*site-?map[ \t]*:[ \t]*([^\r\n#]+)", re.IGNOR
 
 
 def sitemaps_of(robots: bytes, origin: str) -> tuple[Location, ...]:
-    """Return the sitemaps that the robots.txt of `origin` names, in order, each once.
+    """Return the sitemaps that the robots.txt of `origin` names, in order, without duplicates.
 
-    The line belongs to no group of rules. Its URL should be absolute. A path from the root is resolved, since many
-    files have one; any other relative text is no URL.
+    A sitemap line applies to every crawler, whatever group it is in. Its URL should be absolute. A path that begins
+    with `/` is resolved against `origin`, since many files have one. Any other relative reference is ignored.
     """
     found: dict[str, Location] = {}
     for match in _LINE.finditer(robots.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"\n")):
@@ -56,7 +56,7 @@ def sitemaps_of(robots: bytes, origin: str) -> tuple[Location, ...]:
 
 
 def listing_folder(sitemap: str) -> str:
-    """Return how a URL must begin that the sitemap at the canonical URL `sitemap` may list by its own location.
+    """Return the prefix of the URLs that a sitemap may list by its location. `sitemap` is its canonical URL.
 
     https://www.sitemaps.org/protocol.html#location: the same protocol, the same host, at or below its path.
     """
@@ -70,11 +70,11 @@ def lists_whole_host(sitemap: str) -> bool:
 
 
 def date_s(text: str) -> int:
-    """Return the moment of a date in a sitemap or feed in Unix seconds, 0 for a text that is none.
+    """Return the time that a date in a sitemap or feed gives, in Unix seconds. Return 0 for text that is no such date.
 
-    The forms are those of W3C (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time is the beginning
-    of its day, month or year: a page that was fetched later that day is not taken for changed. A time without a zone is
-    in UTC.
+    The formats are those of W3C (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time is the
+    beginning of its day, month or year. So a page that was fetched later on the day of its date does not appear to have
+    changed. A time without a zone is in UTC.
     """
     text = text.strip()
     if _USUAL(text) is not None:
@@ -86,7 +86,7 @@ def date_s(text: str) -> int:
 
 
 def general_date_s(text: str) -> int:
-    """Return what `date_s` does for a text without space at its ends, by the whole forms of W3C and RFC 822."""
+    """Return the same as `date_s`, but support every form of W3C and RFC 822. `text` has no space at its ends."""
     if len(text) > MAX_DATE_CHARS:
         return 0
     if (match := _W3C.fullmatch(text)) is not None:

@@ -21,7 +21,10 @@ _META_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class TextDiff:
-    """A difference in the unified format, without file names. `cut`: a part of the texts was not compared."""
+    """A difference in the unified format, without file names.
+
+    `cut`: the texts were too long, so a part was not compared. `added` and `removed` count the lines in it.
+    """
 
     lines: tuple[str, ...]
     added: int
@@ -52,7 +55,10 @@ def text_of(body: bytes, content_type: str, mime: str | None) -> list[str]:
 
 
 def text_diff(before: list[str], after: list[str]) -> TextDiff:
-    """Return the difference of two texts."""
+    """Return the difference between two texts, given as lines. At most MAX_DIFF_LINES of each are compared.
+
+    The lines that both texts have in common at the beginning and at the end do not count.
+    """
     begin, most = 0, min(len(before), len(after))
     while begin < most and before[begin] == after[begin]:
         begin += 1
@@ -75,7 +81,7 @@ _HUNK: Final = re.compile(r"@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@").fullmat
 
 
 def _moved(line: str, first: int) -> str:
-    """Return a line of a diff with the numbers of a hunk counted from the beginning of the text."""
+    """Return a line of a diff. If it is the header of a hunk, add `first` to its two line numbers."""
     hunk = _HUNK(line)
     return line if hunk is None else f"@@ -{int(hunk[1]) + first}{hunk[2]} +{int(hunk[3]) + first}{hunk[4]} @@"
 

@@ -73,7 +73,8 @@ _FREQUENT: Final = ("mailto:", "javascript:", "tel:", "data:")
 class Location(msgspec.Struct, frozen=True, gc=False):
     """A canonical URL with its host (the politeness key) and fingerprint.
 
-    A process holds many thousands of them, and garbage collections do not look at them: they refer to nothing else.
+    A process keeps many thousands of them in memory. They contain no references to other objects, so the garbage
+    collector does not track them.
     """
 
     url: str
@@ -91,7 +92,7 @@ def canonicalize(url: str, base: str | None = None) -> str | None:
 
 
 def _parse(url: str, base: str | None) -> tuple[str, str] | None:
-    """Return the canonical URL and its authority as written there."""
+    """Return the canonical form of `url`, and the authority (host and port) in it. Return None if it has none."""
     if len(url) > MAX_URL_CHARS:
         return None
     if (plain := _PLAIN(url)) is not None and len(plain[1]) <= _MAX_NAME:
@@ -128,11 +129,11 @@ def _normal_escape(match: re.Match[str]) -> str:
 
 
 def with_scheme(text: str) -> str:
-    """Return `text`, which has no scheme, as a URL with the scheme that it most likely has.
+    """Return `text`, a URL without a scheme, with the scheme that it most likely has.
 
-    That is http for `localhost` and for addresses, which seldom have a certificate, unless they name port 443. It is
-    https for all others. Text that looks like a command's option is returned unchanged. Text that is no URL does not
-    become one.
+    The scheme is http for `localhost` and for IP addresses, which seldom have a certificate, unless the port is 443. It
+    is https for all others. Text that begins with `-` is a command's option and is returned unchanged. The result is a
+    valid URL only if the rest of `text` is.
     """
     if text.startswith("-"):
         return text
@@ -203,9 +204,7 @@ def locate(url: str, base: str | None = None) -> Location | None:
 
 
 def host_named(text: str) -> str | None:
-    """Return the host that `text` names, as `name` or `name:port`, in the form that it has in URLs. None if it names
-    none.
-    """
+    """Return the host that `text` names, as `name` or `name:port`, in canonical form. Return None if it is no host."""
     location = locate(f"http://{text}/")
     return location.host if location is not None and location.url == f"http://{location.host}/" else None
 
@@ -214,11 +213,12 @@ _CACHED_CHARS: Final = 512
 
 
 class _LocatedCache:
-    """Links that were resolved, by the directory of their base and then by reference.
+    """A cache of resolved links, by the directory of their base URL and then by the reference as written.
 
-    It has two parts of about `LOCATED_CACHE` entries, a directory counts as one. When the present part is full, it
-    replaces the earlier one. A directory of the earlier part that is used again moves to the present one. Threads may
-    use it at the same time: they lose a few entries at worst. Garbage collections do not look at its entries.
+    It has two generations of about `LOCATED_CACHE` entries each; a directory counts as an entry. When the present
+    generation is full, it replaces the earlier one. A directory of the earlier generation that is used again moves to
+    the present one. Threads may use the cache concurrently; at worst a few entries are lost. The garbage collector does
+    not track the entries.
     """
 
     __slots__ = ("_before", "_entries", "_now")
@@ -249,7 +249,7 @@ class _LocatedCache:
         return links
 
     def added(self, n: int = 1) -> None:
-        """Count `n` new entries of the present part."""
+        """Count `n` new entries. If the present generation is full, start a new one and drop the earlier one."""
         self._entries += n
         if self._entries > LOCATED_CACHE:
             self._before, self._now, self._entries = self._now, {}, 0
@@ -324,7 +324,7 @@ def fix_public_suffixes(text: str) -> None:
 
 
 def public_suffix_snapshot() -> str:
-    """Return the version of the public suffix list that is installed with this software."""
+    """Return the version of the public suffix list (the package publicsuffixlist) that is installed."""
     from importlib.metadata import version  # its libraries are a tenth of what `orb show` imports
 
     return version("publicsuffixlist")

@@ -1,7 +1,7 @@
 """Conditional requests (RFC 9110 §8.8 and §13, RFC 9111 §4.3): how to ask if a page has changed.
 
-Validators come from servers, so each is checked before it is sent again. An entity tag that is no entity tag, or is
-longer than ETAG_BYTES, is not used, nor is a date that is invalid or in the future.
+Validators come from servers, so each is checked before it is sent. An entity tag that is malformed or longer than
+ETAG_BYTES is not sent. A date that is invalid or in the future is not sent either.
 """
 
 import re
@@ -33,7 +33,10 @@ _DATES: Final = (
 
 
 class NotModified(StrEnum):
-    """What a response 304 says of the stored page."""
+    """What a response 304 means for the stored page.
+
+    CONFIRMED: the stored page has not changed.
+    """
 
     CONFIRMED = "confirmed"
     UNASKED = "unasked"
@@ -43,10 +46,11 @@ class NotModified(StrEnum):
 
 
 def conditions(etag: str | None, last_modified: str | None, now_s: float) -> tuple[tuple[str, str], ...]:
-    """Return the headers that ask for a page only if it has changed since these validators. None may be usable.
+    """Return the request headers that ask for a page only if it has changed since these validators.
 
-    Both are sent if there are both (RFC 9111 §4.3.1); a server that understands the first ignores the second (RFC 9110
-    §13.1.3). A date in an obsolete format is sent as IMF-fixdate, as any date must be (§5.6.7). `now_s` is Unix time.
+    Empty if none is usable. `now_s` is Unix time. If both validators are usable, both are sent (RFC 9111 §4.3.1). A
+    server that supports the first ignores the second (RFC 9110 §13.1.3). A date in an obsolete format is sent as
+    IMF-fixdate, as §5.6.7 requires.
     """
     headers: tuple[tuple[str, str], ...] = ()
     if etag is not None and is_etag(etag):
@@ -58,7 +62,10 @@ def conditions(etag: str | None, last_modified: str | None, now_s: float) -> tup
 
 
 def judged(sent: tuple[tuple[str, str], ...], received: Mapping[str, str], now_s: float) -> NotModified:
-    """Return what a response 304 says. `sent`: the request's `conditions`. `received`: its headers, lower-cased."""
+    """Return what a response 304 means. `sent`: the headers from `conditions`.
+
+    `received`: its headers, with lower-case names.
+    """
     asked = dict(sent)
     if not asked:
         return NotModified.UNASKED
@@ -79,7 +86,7 @@ def is_etag(text: str) -> bool:
 
 
 def same_etag(one: str, other: str, *, strong: bool = False) -> bool:
-    """Return True if two entity tags are equal by weak comparison, or by strong comparison (RFC 9110 §8.8.3.2)."""
+    """Return True if two entity tags are equal, by weak comparison or if `strong` by strong one (RFC 9110 §8.8.3.2)."""
     if strong and (one.startswith("W/") or other.startswith("W/")):
         return False
     return one.removeprefix("W/") == other.removeprefix("W/")
@@ -112,6 +119,6 @@ def http_date(text: str, now_s: float) -> int | None:
 
 
 def imf_fixdate(unix_s: int) -> str:
-    """Return a Unix time as IMF-fixdate, the format that senders must generate. It ignores the locale."""
+    """Return a Unix time as IMF-fixdate, the format that HTTP requires for dates that are sent, in any locale."""
     at = datetime.fromtimestamp(unix_s, UTC)
     return f"{_DAYS[at.weekday()]}, {at.day:02} {_MONTHS[at.month - 1]} {at.year:04} {at:%H:%M:%S} GMT"
