@@ -21,7 +21,10 @@ class Transient(Exception):
 
 
 class StreamReplaced(Transient):
-    """The broker's stream is another one than was read before, or came back shorter: compare positions, load anew."""
+    """The broker's stream was replaced or lost messages, so its positions no longer agree with those already read.
+
+    The caller compares positions with the new stream and loads its state again.
+    """
 
 
 class Refused(Transient):
@@ -37,7 +40,10 @@ class ResourceFull(DiskFull):
 
 
 class OwnershipLost(Exception):
-    """Another process owns the partition, table or leadership now: stop, change nothing more, release what is held."""
+    """Another process now owns the partition, table or leadership.
+
+    The caller stops, changes nothing more, and releases its resources.
+    """
 
 
 class Unusable(Exception):
@@ -45,7 +51,7 @@ class Unusable(Exception):
 
 
 def single(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the single exceptions in a group, also those in groups within it."""
+    """Return the exceptions in a group, including those in nested groups, as a flat list."""
     errors: list[BaseException] = []
     for error in group.exceptions:
         errors += single(error) if isinstance(error, BaseExceptionGroup) else [error]

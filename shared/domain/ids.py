@@ -1,4 +1,4 @@
-"""The types of the numbers that identify crawls, partitions, hosts, leases, URLs and terms, and their allotment."""
+"""Types of the numbers that identify crawls, partitions, hosts, leases, URLs and terms, and how they are allotted."""
 
 from typing import Final, NewType
 
