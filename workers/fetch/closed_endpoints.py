@@ -28,8 +28,9 @@ _ANSWER_S: Final = 5.0
 
 
 class ClosedEndpoints:
-    """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers. They stay closed
-    until the process ends; beyond `MAX_ENDPOINTS` the oldest are forgotten.
+    """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers.
+
+    They stay closed until the process ends. Beyond `MAX_ENDPOINTS` the oldest are forgotten.
 
     - For a name, every address that it ever resolved to is closed. Before it resolves, only the name is closed. Call
       `resolve` once before the first fetch.
@@ -116,7 +117,7 @@ def _remember(kept: dict[tuple[H, int], None], host: H, port: int) -> None:
 
 
 def _is_here(address: Address) -> bool:
-    """Return True if the address belongs to this machine. The kernel binds a socket only to such an address."""
+    """Return True if the address belongs to this machine: the kernel binds a socket to no other address."""
     if address.is_loopback or address.is_unspecified:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6

@@ -28,14 +28,17 @@ class Timed(Protocol):
     """An object with a time limit, which `Deadlines` checks."""
 
     def check(self, now: float) -> float:
-        """End the object's work if it is late. Return the event loop's time of the next check (`inf`: never)."""
+        """End the object's work if its time limit has passed.
+
+        Return when to check next (event loop's time; `inf`: never).
+        """
 
 
 class Deadlines:
-    """Checks the time limits of many objects (Timed) by one timer, which is set to the earliest limit.
+    """Checks the time limits of many objects (Timed) with one timer, which fires at the earliest limit.
 
-    Nearly all objects end before they are due and are removed by `discard`. When the timer fires, it is set anew from
-    the remaining ones.
+    Most objects end before their limit and are removed by `discard`. When the timer fires, it is set to the earliest
+    limit of the objects that remain.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -175,7 +178,10 @@ class CurlFetcher:
                     exchange.curl.close()
 
     async def _perform(self, exchange: CurlExchange) -> Answer | FetchFailed:
-        """Run the transfer of a begun exchange. However it ends, libcurl no longer has the handle afterwards."""
+        """Run the transfer of an exchange after its `begin`, and return the result.
+
+        Afterwards libcurl has released the handle.
+        """
         future = self._transfers.start(exchange.curl)
         self._deadlines.add(exchange, exchange.awaiting(future))
         try:
@@ -203,7 +209,10 @@ def _body_bytes(request: FetchRequest) -> int | None:
 
 
 def _proxy_url(proxy: str) -> str | None:
-    """Return the proxy's URL for libcurl, with a scheme by which the proxy resolves names. None if it is invalid."""
+    """Return the proxy's URL for libcurl, with a scheme that makes the proxy resolve names.
+
+    Return None if it is invalid.
+    """
     match = _PROXY.fullmatch(proxy)
     if match is None:
         return None
@@ -212,7 +221,10 @@ def _proxy_url(proxy: str) -> str | None:
 
 
 def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
-    """Return why the proxy may not be asked for `target`, or None. Its host is not resolved for this."""
+    """Return why the egress rules forbid a request for `target` to a proxy. Return None if they do not.
+
+    Only the host's name, or its IP address in the URL, is checked. The name is not resolved.
+    """
     try:
         url = ada_url.URL(replace(target, path="/").url)
     except ValueError:
@@ -224,10 +236,10 @@ def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
 
 
 def default_ca_bundle() -> str:
-    """Return the path of the certificate authorities that verify hosts: the file in SSL_CERT_FILE, the system's, or
-    certifi's.
+    """Return the path of the file of certificate authorities by which the certificates of hosts are verified.
 
-    libcurl's built-in path is not used, because the file may not exist on this system.
+    It is the file in SSL_CERT_FILE, the system's file, or certifi's: the first that exists. libcurl's built-in path is
+    not used, because that file may not exist on this system.
     """
     named = os.environ.get("SSL_CERT_FILE")
     python = ssl.get_default_verify_paths().cafile

@@ -1,4 +1,4 @@
-"""Log the hosts to which no connection is opened, each once, so that links of a hostile page cannot fill the log."""
+"""Logs hosts to which the egress rules deny a connection, each once, so that hostile links cannot fill the log."""
 
 from collections import OrderedDict
 from typing import Final
@@ -12,7 +12,10 @@ MAX_HOSTS: Final = 1024
 
 
 class Denials:
-    """The hosts whose denial was logged. Each URL has its own outcome, `egress_denied`, in the frontier."""
+    """The hosts whose denial was logged in this process.
+
+    Only the log is limited: each URL still has its own outcome, `egress_denied`.
+    """
 
     def __init__(self) -> None:
         self._logged: OrderedDict[str, None] = OrderedDict()
@@ -21,7 +24,7 @@ class Denials:
         return f"<Denials {len(self._logged)} hosts>"
 
     def log(self, host: str, url: str, reason: str) -> None:
-        """Log that a fetch of `url` at `host` was denied, if that is the first denial of the host."""
+        """Log that a fetch of `url` at `host` was denied, unless a denial of the host was logged before."""
         new = host not in self._logged
         self._logged[host] = None
         self._logged.move_to_end(host)

@@ -68,12 +68,15 @@ class Closed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """The egress rules of a crawl. `allow` opens networks that `deny` closes. All other ordinary unicast addresses are
-    open.
+    """The egress rules of a crawl. `deny` closes networks, and `allow` opens networks within them.
 
-    `bound`: `allow` opens only addresses that are also in these networks (None: no bound). `closed`: endpoints that
-    always stay closed. `excluded` returns the exclusion that covers an address now, None if there is none. These three
-    are the same for all crawls of a process, so rules that differ only in them are equal.
+    Other unicast is open.
+
+    - `bound`: `allow` opens only addresses that are also in these networks. None: no such restriction.
+    - `closed`: endpoints that always stay closed.
+    - `excluded` returns the exclusion that covers an address now, None if there is none.
+
+    The last three are the same for all crawls of a process, so rules that differ only in them are equal.
     """
 
     allow: tuple[Network, ...] = ()
@@ -85,9 +88,9 @@ class EgressRules:
     def verdict(self, address: Address) -> str | None:
         """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
 
-        An IPv6 address that carries IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
-        of them is. `allow` may name the outer or the carried address. If there is a `bound`, the unspecified addresses
-        are always denied, because the kernel connects them to loopback.
+        An IPv6 address that contains IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
+        of them is denied. `allow` may name the IPv6 or the IPv4 address. If there is a `bound`, the unspecified
+        addresses are always denied, because the kernel connects them to loopback.
         """
         if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
             return "unspecified"
@@ -108,6 +111,7 @@ class EgressRules:
 
     def explain(self, address: Address, port: int) -> str | None:
         """Return why a connection to `address` and `port` is denied, and what would open it, as text for the operator.
+
         Return None if it is allowed.
         """
         if self.closed is not None and any(self.closed.covers(each, port) for each in (address, *embedded(address))):
@@ -123,8 +127,9 @@ class EgressRules:
         return f"{denied}; egress.allow in the spec opens it where --allow-net of the worker allows it"
 
     def explain_name(self, host: str, port: int) -> str | None:
-        """Return why a proxy must not be asked for `host` and `port`, by the host's name alone. Return None if it may
-        be.
+        """Return why a request for `host` and `port` must not be sent to a proxy. Return None if it may be sent.
+
+        Only the name is checked, since the proxy resolves it.
         """
         if self.closed is not None and self.closed.names(host, port):
             return f"{host}:{port} belongs to the cluster itself (an engine or a member): no crawl reaches it"

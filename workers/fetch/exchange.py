@@ -64,7 +64,7 @@ _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 @dataclass(frozen=True, slots=True)
 class HandleOptions:
-    """The options that are the same for all exchanges of a fetcher."""
+    """The options that all exchanges of a fetcher share."""
 
     rules: EgressRules
     verify: bool
@@ -74,7 +74,7 @@ class HandleOptions:
 
 
 class Cut(Enum):
-    """Why the exchange itself ended its transfer: a limit was passed, or libcurl wanted to send the request again."""
+    """Why the exchange ended its own transfer: a limit, an exclusion, a repeated request, or a body to skip."""
 
     BODY = auto()
     EXCLUDED = auto()
@@ -86,10 +86,11 @@ class Cut(Enum):
 
 
 class CurlExchange:
-    """A curl handle with its buffers. Plain GETs reuse it one after another; any other request uses it once.
+    """A curl handle with the buffers for one fetch.
 
-    Between `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So
-    they only collect, count and refuse, and must neither raise nor use the multi handle.
+    Plain GETs reuse it one after another; any other request uses it once. Between `begin` and `outcome` (or `reset`) it
+    belongs to one fetch. Its callbacks run inside libcurl's calls. So they only collect, count and refuse, and must
+    neither raise nor use the multi handle.
     """
 
     __slots__ = (
@@ -133,7 +134,7 @@ class CurlExchange:
         self.reset()
 
     def reset(self) -> None:
-        """Clear what the last fetch left, so that the handle can be used again."""
+        """Clear the results of the last fetch, so that the handle can be used again."""
         self._lines.clear()
         self._pieces = []
         self._size = 0
@@ -200,7 +201,7 @@ class CurlExchange:
             self._resolve(target)
 
     def specialise(self, proxy: str | None) -> None:
-        """Set method, body and proxy of a request that is not a plain GET, after `begin`. Do not reuse the handle."""
+        """Set method, body and proxy of a request that is no plain GET, after `begin`. Do not reuse the handle then."""
         curl, request = self.curl, self._request
         if request.body:
             curl.setopt(pycurl.POSTFIELDS, request.body)
@@ -224,12 +225,12 @@ class CurlExchange:
         self._resolving = address is not None
 
     def awaiting(self, future: asyncio.Future[Result]) -> float:
-        """Store the future of the transfer that was begun. Return the event loop's time of its first limit."""
+        """Store the future of the transfer. Return the end of its first time limit, in the event loop's time."""
         self._future = future
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 
     def check(self, now: float) -> float:
-        """End the transfer if its time is over (Timed.check). The first-byte limit counts until a header arrives."""
+        """End the transfer at its time limit (Timed.check). The first-byte limit ends when a header arrives."""
         limits, future = self._request.limits, self._future
         if future is None or future.done():
             return inf
@@ -244,7 +245,7 @@ class CurlExchange:
         return inf
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """Open the socket that libcurl will connect to `address`, if the egress rules allow the address."""
+        """Open libcurl's socket for `address`. Return SOCKET_BAD if the rules or an exclusion deny the address."""
         if address.family in (socket.AF_INET, socket.AF_INET6):
             parsed = parse_address(address.addr[0])
             denial = "not an address" if parsed is None else self._options.rules.explain(parsed, address.addr[1])
@@ -266,7 +267,7 @@ class CurlExchange:
         return ours
 
     def _covered(self, address: str) -> bool:
-        """Return True if an exclusion covers the address of the site. The address of a proxy is none."""
+        """Return True if an exclusion covers the site's `address`. Return False if the address is a proxy's."""
         parsed = parse_address(address) if self._request.proxy is None else None
         target = None if parsed is None else self._options.rules.excluded(parsed)
         if target is not None:
@@ -274,9 +275,9 @@ class CurlExchange:
         return target is not None
 
     def _on_request(self, address: str, *_: object) -> int:
-        """Allow the request that libcurl is about to send. Abort the second: it would break the host's delay.
+        """Allow the request that libcurl is about to send. Abort a second one, which would not keep the host's delay.
 
-        The connection may have been kept since before an exclusion, so the address is checked once more.
+        The address is checked again, because the connection may have been opened before an exclusion was made.
         """
         if self._covered(address):
             self.cut = Cut.EXCLUDED
@@ -288,7 +289,10 @@ class CurlExchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_header(self, line: bytes) -> int | None:
-        """Collect a line of a head. Behind the final head, end the transfer if its body is long and not wanted."""
+        """Collect a header line. After the head of a response whose body is to be skipped, end the transfer at once.
+
+        A body of at most DRAINED_BYTES is received and dropped instead, so that the connection can be reused.
+        """
         self._lines.append(line)
         skips = self._request.skips_body
         if line not in _HEAD_ENDS or self._head_lines or self._skips or skips is None:
@@ -304,7 +308,7 @@ class CurlExchange:
         return 0
 
     def _on_unwanted(self, piece: bytes) -> int | None:
-        """Drop a piece of a body that is not wanted. End the transfer if the body is longer than its head said."""
+        """Drop a piece of a body to skip. End the transfer if the body is longer than DRAINED_BYTES."""
         self._size += len(piece)
         if self._size <= DRAINED_BYTES:
             return None
@@ -312,7 +316,7 @@ class CurlExchange:
         return 0
 
     def _on_body(self, piece: bytes) -> int | None:
-        """Collect the body up to its limit. A returned count other than the piece's length ends the transfer."""
+        """Collect a piece of the body, up to the limit. Return 0 to end the transfer, None to continue."""
         limits = self._request.limits
         if self._skips:
             return self._on_unwanted(piece)
@@ -332,8 +336,9 @@ class CurlExchange:
         return None
 
     def outcome(self, result: Result) -> Answer | FetchFailed:
-        """Return the answer or failure of the fetch after its transfer ended. Raise OSError if no socket could be
-        opened.
+        """Return the answer or failure of the fetch by libcurl's `result`.
+
+        Raise OSError if no socket could be opened.
         """
         if self._no_socket is not None:
             raise self._no_socket
@@ -398,7 +403,7 @@ class CurlExchange:
 
     @property
     def reused(self) -> bool:
-        """True if the transfer, now over, began on a connection of an earlier request."""
+        """True if the ended transfer began on a connection that an earlier request had opened."""
         return self.cut is Cut.RESENDING or not self.curl.getinfo(pycurl.NUM_CONNECTS)
 
     def _answer(self, head: ResponseHead, truncated: Truncation | None) -> Answer:
@@ -424,7 +429,7 @@ class CurlExchange:
         )
 
     def _timings(self) -> Timings:
-        """Return the timings. libcurl's times are cumulative from the start, and 0 if a phase was not reached."""
+        """Return when each phase ended. libcurl's times count from the start, and are 0 for a phase not reached."""
         info = self.curl.getinfo
         first_byte = info(pycurl.STARTTRANSFER_TIME) or None
         total = info(pycurl.TOTAL_TIME)
@@ -440,6 +445,6 @@ class CurlExchange:
 
 
 def _close_on_exec(descriptor: int, purpose: int) -> int:
-    """Set close-on-exec on libcurl's duplicate of a socket, which libcurl does not set. So no child inherits it."""
+    """Set close-on-exec on libcurl's duplicate of a socket, so that no child inherits it. libcurl does not set it."""
     os.set_inheritable(descriptor, False)
     return int(pycurl.SOCKOPT_OK)

@@ -24,7 +24,10 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The parts of a request's URL. `authority`: host[:port] without a default port. `path`: path and query."""
+    """The parts of a request's URL.
+
+    `authority`: host[:port] without a default port. `path`: path and query. `credentials`: `user:password`, or None.
+    """
 
     scheme: str
     authority: str
@@ -44,7 +47,7 @@ class Target:
 
     @property
     def server(self) -> str:
-        """`scheme://host:port`: connections are kept and reused per such server."""
+        """`scheme://host:port`: connections are kept and reused for each such server."""
         return f"{self.scheme}://{self.host_port}"
 
     @property
@@ -67,7 +70,10 @@ def locate(url: str) -> Target | None:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request head. `raw` is sent as it is; `lines` are the same headers in the form of CURLOPT_HTTPHEADER."""
+    """A request head.
+
+    `raw` is the bytes that are sent; `lines` are the same headers in the form of CURLOPT_HTTPHEADER.
+    """
 
     raw: bytes
     lines: list[str]
@@ -76,7 +82,7 @@ class RequestHead:
 def request_head(
     method: str, target: Target, headers: tuple[tuple[str, str], ...], body_bytes: int | None
 ) -> RequestHead:
-    """Return the head of one request: Host, then `headers` in order, then required headers that they lack.
+    """Return the head of one request: Host, then `headers` in order, then required headers that are missing in them.
 
     Required are Accept-Encoding, Authorization if the URL has credentials, and Content-Length for a body (`body_bytes`;
     None: no body). Raise ValueError for a name, value or method that is invalid in HTTP.
@@ -100,7 +106,10 @@ def request_head(
 
 @lru_cache(maxsize=256)
 def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...], str | None]:
-    """Return the header lines joined, each after a CRLF, then curl's lines, and the given Host."""
+    """Return the header lines as raw text, the lines for CURLOPT_HTTPHEADER, and the Host in `headers`, if any.
+
+    In the raw text each line follows a CRLF. Raise ValueError for an invalid name or value.
+    """
     raw: list[str] = []
     curl: list[str] = []
     host: str | None = None
@@ -128,8 +137,9 @@ _CURL_DEFAULTS: Final = ("User-Agent", "Accept", "Expect", "Content-Type", "Prox
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The head of a response: not of an interim one such as 103. `raw` is in HTTP/1.1 form, with CRLF line ends and the
-    closing empty line.
+    """The head of a final response, not of an interim one such as 103.
+
+    `raw` is in HTTP/1.1 form, with CRLF line ends and the closing empty line.
     """
 
     version: str
@@ -170,7 +180,7 @@ def response_head(lines: list[bytes]) -> ResponseHead | None:
 
 
 def _last_block(lines: list[bytes]) -> tuple[int, int]:
-    """Return [start, end) of the last block of lines that an empty line closes, that line included.
+    """Return the range [start, end) of the last block of `lines` that an empty line closes. It includes the empty line.
 
     Return (0, 0) if there is none, or if another head begins after it and is not closed.
     """

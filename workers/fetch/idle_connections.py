@@ -1,9 +1,9 @@
 """Estimates how long servers keep idle connections, from connections that were closed before the next request.
 
 If a server's idle time-out is near the delay between two requests, it often closes a connection just as the next
-request is sent. The first such loss sets the estimate of that server. Then a connection that has been idle for about as
-long is not reused. A server may change, so each avoided reuse raises the estimate a little. In the end a kept
-connection is tried again: it either serves or sets the estimate anew.
+request is sent. The first such loss sets the estimate of that server. After that, a connection that has been idle for
+about as long is not reused. A server may change, so each avoided reuse raises the estimate a little. In the end an idle
+connection is tried again. It either works, which removes the estimate, or sets the estimate anew.
 """
 
 from collections import OrderedDict
@@ -29,7 +29,7 @@ class _ServerTimeouts:
 
 
 class IdleConnections:
-    """Decides which requests need a fresh connection. Times are seconds of one clock. `server` is a `Target.server`."""
+    """Decides which requests need a fresh connection. Times are monotonic seconds. `server` is a `Target.server`."""
 
     def __init__(self) -> None:
         self._servers: OrderedDict[str, _ServerTimeouts] = OrderedDict()
@@ -38,9 +38,9 @@ class IdleConnections:
         return len(self._servers)
 
     def wants_fresh(self, server: str, now: float) -> bool:
-        """Return True if the server has probably closed its idle connections by `now`.
+        """Return True if the server has probably closed its idle connections by `now`, so that a new one is needed.
 
-        True also raises the estimate of how long the server keeps them, by a hundredth.
+        In that case raise the estimate of how long the server keeps them by a hundredth.
         """
         known = self._servers.get(server)
         if known is None or now - known.used_at <= _MARGIN * known.kept_s:

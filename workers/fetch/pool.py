@@ -1,10 +1,10 @@
 """A pool with one fetcher for each set of egress rules: opened at its first fetch, closed when no crawl uses it.
 
-Every request of a worker goes through it: pages, robots.txt and its redirects. So it also refuses what an exclusion
-covers, at the last moment before the request.
+Every request of a worker goes through it: pages, robots.txt and its redirects. So it is also the place that refuses
+excluded URLs, at the last moment before the request.
 
-Crawls with different egress rules never share a connection, because a kept connection was checked only under the rules
-of the crawl that opened it.
+Crawls with different egress rules never share a connection, because a connection was checked only under the rules of
+the crawl that opened it.
 """
 
 from collections import OrderedDict
@@ -30,9 +30,9 @@ class _PooledFetcher:
 
 @dataclass(frozen=True, slots=True)
 class _Under:
-    """A `Fetcher` under one set of rules, usable while `fetchers` is open. It has no resources of its own.
+    """A `Fetcher` under one set of rules. It passes each fetch to the pool `fetchers`, and owns no connections itself.
 
-    `key` is the text of the rules: to hash dozens of networks at every fetch would cost more than all else here.
+    `key` is the text of the rules. Hashing dozens of networks at every fetch would be slower.
     """
 
     fetchers: "FetcherPool"
@@ -47,14 +47,17 @@ class _Under:
 
 
 class FetcherPool:
-    """Open fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
+    """The open fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
 
     def __init__(
         self,
         open_fetcher: Callable[[EgressRules], Fetcher],
         exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
     ) -> None:
-        """Create it. `exclusions` returns those in force now."""
+        """Create it empty. `open_fetcher` opens a fetcher under some rules.
+
+        `exclusions` returns the exclusions in force now.
+        """
         self._open_fetcher = open_fetcher
         self._exclusions = exclusions
         self._open: OrderedDict[str, _PooledFetcher] = OrderedDict()
@@ -70,8 +73,9 @@ class FetcherPool:
         return _Under(self, within, repr(rules))
 
     async def fetch(self, under: _Under, request: FetchRequest) -> Answer | FetchFailed:
-        """Fetch with the pool's fetcher for the rules of `under`; open it if needed. Raise RuntimeError if the pool is
-        closed. A request that an exclusion covers is not sent.
+        """Send the request with the fetcher for the rules of `under`, which is opened if needed, and return the result.
+
+        If an exclusion covers the URL, send nothing and return FetchFailed. Raise RuntimeError if the pool is closed.
         """
         if self._closed:
             raise RuntimeError("fetch on closed Fetchers")
@@ -93,7 +97,7 @@ class FetcherPool:
                 await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
 
     async def keep(self, used: Collection[Fetcher]) -> None:
-        """Close the fetchers that are not in `used` and have no fetch under way."""
+        """Close the fetchers whose rules none of `used` has, except those with a fetch under way."""
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])
 
