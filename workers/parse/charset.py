@@ -78,7 +78,10 @@ _MARKUP: Final = re.compile(rb"<(?:!--|([!?])|/?([a-zA-Z][^ \t\n\f\r/>]*+)|/)")
 
 
 def codec_of(label: str) -> str | None:
-    """Return the Python codec for a WHATWG encoding label, None for an unknown one. Ignore its case and outer space."""
+    """Return the Python codec for a WHATWG encoding label, None for an unknown one.
+
+    Case and space around it are ignored.
+    """
     return _CODECS.get(label.strip(" \t\n\f\r").lower())
 
 
@@ -102,13 +105,19 @@ def sniff(body: bytes, content_type: str | None) -> str:
 
 
 def _declared_by_xml(body: bytes) -> str | None:
-    """Return the encoding that an XML declaration at the beginning names."""
+    """Return the codec for the encoding that an XML declaration at the beginning names.
+
+    Return None if there is none.
+    """
     match = _XML_DECLARATION.match(body)
     return None if match is None else _of_ascii_markup(match[1] or match[2])
 
 
 def _declared_late(body: bytes) -> str | None:
-    """Return the encoding named by a meta element after the prescan, outside comments and scripts."""
+    """Return the codec that a meta element beyond the first `_PRESCAN_BYTES` names, outside comments and scripts.
+
+    Return None if there is none in the first `_LATE_BYTES`.
+    """
     head = body[:_LATE_BYTES]
     if len(body) <= _PRESCAN_BYTES or b"charset" not in head.lower():
         return None
@@ -121,7 +130,7 @@ def _declared_late(body: bytes) -> str | None:
 
 
 def _is_utf8(body: bytes) -> bool:
-    """Return True if `body` is UTF-8. The last character may be truncated."""
+    """Return True if `body` is valid UTF-8. Its last character may be cut off."""
     if body.isascii():
         return True
     try:
@@ -161,7 +170,10 @@ def _prescan(head: bytes) -> str | None:
 
 
 def _attributes(head: bytes, position: int) -> tuple[dict[bytes, bytes], int]:
-    """Return a tag's attributes and the position after its `>`, -1 if it does not end. The first of a name counts."""
+    """Return a tag's attributes and the position after its `>`, -1 if the tag does not end.
+
+    `position` is the end of the tag's name. If an attribute is repeated, the first is returned.
+    """
     attributes: dict[bytes, bytes] = {}
     while (match := ATTRIBUTE.match(head, position)) is not None:
         position = match.end()
@@ -184,6 +196,9 @@ def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
 
 
 def _of_ascii_markup(label: bytes) -> str | None:
-    """Return the codec of a label. The label was read as ASCII, so UTF-16 cannot be true and becomes UTF-8."""
+    """Return the codec for a label that was read as ASCII.
+
+    UTF-16 becomes UTF-8, because a UTF-16 label could not be read so.
+    """
     codec = codec_of(label.decode("latin-1"))
     return "utf-8" if codec in ("utf-16-be", "utf-16-le") else codec

@@ -32,7 +32,7 @@ _RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], by
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen tag scanner. `scan` is the compiled scanner, or None for `tags.py`; then `reason` says why."""
+    """The chosen tag scanner. `scan` is the compiled scanner. None: use `tags.py`, and `reason` is why."""
 
     scan: ScanTags | None
     reason: str = ""
@@ -47,8 +47,9 @@ class Choice:
 
 
 def chosen(environment: Mapping[str, str]) -> Choice:
-    """Choose the tag scanner by the variable `VARIABLE` of `environment`. Raise Unusable if it requires the compiled
-    scanner and that is not built.
+    """Choose the tag scanner by the variable `VARIABLE` of `environment`: `auto` (the default), `python` or `compiled`.
+
+    Raise Unusable for another value, or if it is `compiled` and that scanner is not built.
     """
     match environment.get(VARIABLE) or "auto":
         case "python":
@@ -85,7 +86,7 @@ def load(path: Path) -> ScanTags:
 
 
 def _built() -> Choice:
-    """Return the scanner that was built from this source for this Python, if it can be loaded."""
+    """Return the scanner that was built from this source for this Python. If it cannot be loaded, choose `tags.py`."""
     try:
         name = stem()
     except OSError as error:

@@ -1,7 +1,7 @@
 """Finds the URLs that a stylesheet loads: those of `url()` and of `@import`, by the tokens of CSS Syntax Level 3.
 
 The tokens are those of https://www.w3.org/TR/css-syntax-3/#tokenization: comments, strings, escapes, `url(` without
-quotes. A URL of `@namespace` is a name and not loaded. Takes linear time and raises for no text.
+quotes. A URL in `@namespace` is only a name, so it is left out. The functions take linear time and raise for no text.
 """
 
 import re
@@ -61,7 +61,10 @@ def css_urls(text: str) -> Iterator[str]:
 
 
 def _url(text: str, position: int) -> tuple[str | None, int]:
-    """Return the URL of a function `url(` whose contents begin at `position`, None if it is bad, and where to go on."""
+    """Return the URL of a function `url(` whose contents begin at `position`, and the position after it.
+
+    The URL is None if it is malformed.
+    """
     if (quoted := _QUOTED.match(text, position)) is not None:
         return _plain(quoted["double"] or quoted["single"] or ""), quoted.end()
     if (bare := _BARE.match(text, position)) is not None:
@@ -83,8 +86,9 @@ def _character(match: re.Match[str]) -> str:
 
 
 def css_text(body: bytes, content_type: str | None, codec: str = "utf-8") -> str:
-    """Decode a stylesheet: by its byte order mark, its Content-Type, its `@charset`, or else `codec`.
+    """Return the text of a stylesheet.
 
+    The encoding is that of its byte order mark, Content-Type or `@charset`, or `codec`.
     https://www.w3.org/TR/css-syntax-3/#input-byte-stream
     """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\xfe", "utf-16-le")):

@@ -18,9 +18,10 @@ _WEEKDAY: Final = re.compile(r"[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """What a page forbids to robots. If several sources state directives, all of them count.
+    """What a page forbids to robots.
 
-    `unavailable_after_ms`: the Unix ms after which the page must not be indexed, None without such a time.
+    Directives from several sources are combined: a page forbids what any of them forbids. `unavailable_after_ms`: the
+    Unix ms after which the page must not be indexed, None without such a time.
     """
 
     noindex: bool = False
@@ -43,17 +44,20 @@ NOTHING_FORBIDDEN: Final = Directives()
 
 
 def meta_robots(content: str) -> Directives:
-    """Parse the content of a meta element named `robots` or by the crawler's product token. Skip unknown directives."""
+    """Return the directives in the content of a meta element, named `robots` or by the product token.
+
+    Skip unknown ones.
+    """
     content = content.lower()
     dates = [match[2] for match in _DATED.finditer(content)] if _UNAVAILABLE_AFTER in content else []
     return _directives(content.replace(",", " ").split(), dates)
 
 
 def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
-    """Parse all X-Robots-Tag headers of an answer. Return the directives for all robots and for `product`.
+    """Return the directives for all robots and for `product` in the X-Robots-Tag headers of a response.
 
-    `product` is in lower case. A directive after `otherbot:` is for that robot only, up to the end of the header or to
-    the next product name in it.
+    `values` has one text for each header. `product` is in lower case. A directive after `otherbot:` is for that robot
+    only, up to the end of the header or to the next product name in it.
     """
     words: list[str] = []
     dates: list[str] = []
@@ -73,7 +77,7 @@ def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Yield the parts of a header between commas. The comma after the weekday of a date ends no part."""
+    """Yield the comma-separated parts of a header value. The comma after the weekday of a date does not separate."""
     parts = iter(value.split(","))
     for part in parts:
         name, _, date = part.rpartition(":")
@@ -94,7 +98,7 @@ def _directives(words: Iterable[str], dates: Iterable[str]) -> Directives:
 
 
 def _unix_ms(date: str) -> int | None:
-    """Return the Unix ms of a date in a form of RFC 822, RFC 850 or ISO 8601; None if it is in none of them.
+    """Return the Unix ms of a date in a format of RFC 822, RFC 850 or ISO 8601. Return None for any other text.
 
     A date without a zone is in UTC.
     """

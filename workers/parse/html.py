@@ -7,9 +7,9 @@ These count as links:
 - `link` with rel next or prev
 - the srcset candidates of `img` and `source`, if the spec enables them
 
-`link rel=alternate` (translations), stylesheets and other resources are not links to pages. Feeds are listed apart.
-Values are as in the document, with character references resolved and queries in the document's encoding. They are not
-URLs yet.
+`link rel=alternate` (translations), stylesheets and other resources are not links to pages. Feeds are in their own
+list. Values are as in the document, with character references resolved and queries in the document's encoding. They are
+not resolved to URLs yet.
 """
 
 import re
@@ -50,7 +50,10 @@ _CANDIDATE: Final = re.compile(r"[ \t\n\f\r,]*+([^ \t\n\f\r]++)((?:[^,(]++|\([^)
 
 
 class LinkKind(IntEnum):
-    """The kind of element that holds a link."""
+    """The kind of element that contains a link.
+
+    ANCHOR: a or area. FRAME: frame or iframe. SEQUENCE: link with rel next or prev. IMAGE: a srcset candidate.
+    """
 
     ANCHOR = 0
     FRAME = 1
@@ -76,11 +79,12 @@ class Refresh(NamedTuple):
 class ParsedPage(msgspec.Struct, frozen=True, gc=False):
     """The links and metadata of an HTML page. The same href may occur in several links, but from different tags.
 
-    `anchors` are the hrefs of plain links, which are most of a page's. `marked` are the other links, with their kinds.
-    Each is in document order, and `links` are both. `links_cut` counts the links beyond `max_links_per_page`. If a page
-    has more than ten times as many, the count is a lower bound. `cut_links` are the first of them.
-
-    `feeds` are the RSS and Atom feeds that the page names.
+    - `anchors`: the hrefs of plain links, which are most links of a page. `marked`: the other links, with their kinds.
+      Both are in document order.
+    - `links_cut`: the number of links beyond `max_links_per_page`, which are left out. It is a lower bound if the page
+      has more than ten times as many as allowed.
+    - `cut_links`: the first of the links that are left out.
+    - `feeds`: the RSS and Atom feeds that the page names.
     """
 
     title: str = ""
@@ -102,10 +106,10 @@ class ParsedPage(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb", xml: bool = False) -> ParsedPage:
-    """Parse an HTML page in the Python codec `charset`. Takes linear time, and raises for no content.
+    """Return the links and metadata of an HTML page in the Python codec `charset`.
 
-    `product` is the product token, in lower case, for which a meta element may hold robots directives. `xml`: the page
-    is XHTML.
+    Linear time; no content makes it raise. `product` is the product token, in lower case, for which a meta element may
+    have robots directives. `xml`: the page is XHTML.
     """
     # "Replacement" (ascii) and UTF-16 have UTF-8 as their output encoding.
     encoding = None if charset == "ascii" or charset.startswith("utf-") else charset
@@ -180,22 +184,28 @@ def _escaped(encoding: str, match: re.Match[str]) -> str:
 
 
 def _texts(hrefs: list[bytes], charset: str) -> list[str]:
-    """Return the values as text. UTF-8 is decoded at once, joined by NUL: no value has a NUL, and no broken sequence
-    includes one."""
+    """Return attribute values as text.
+
+    UTF-8 values are decoded all at once, joined by NUL, which none of them contains. An invalid sequence cannot extend
+    beyond a NUL, so it spoils one value only.
+    """
     if charset == "utf-8" and hrefs:
         return attribute_text(b"\0".join(hrefs), charset, separator="\0").split("\0")
     return [attribute_text(href, charset) for href in hrefs]
 
 
 class _Element(NamedTuple):
-    """An element other than a plain link, with the attributes that count."""
+    """An element other than a plain link, with only the attributes that are used here."""
 
     name: bytes
     attributes: dict[bytes, str]
 
 
 class _Head:
-    """Collects a page's metadata. Of repeated elements the first counts, but robots directives add up."""
+    """Collects a page's metadata. If an element is repeated, the first is used.
+
+    Robots directives of all are combined.
+    """
 
     __slots__ = ("base_href", "canonical", "feeds", "lang", "product", "refresh", "robots")
 
@@ -209,7 +219,7 @@ class _Head:
         self.feeds: list[str] = []
 
     def add(self, element: _Element) -> list[PageLink]:
-        """Collect the metadata of `element`. Return its links."""
+        """Collect the metadata of `element`. Return the links in it, if any."""
         attributes = element.attributes
         match element.name:
             case b"html":
@@ -245,7 +255,10 @@ def _names_feed(attributes: dict[bytes, str]) -> bool:
 
 
 def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
-    """Interpret the raw start tag `tag`, as `scan_tags` returns it. Return None if it means nothing here."""
+    """Return what the raw start tag `tag` (see `scan_tags`) means: a link, or an element.
+
+    None: it has no relevant attribute.
+    """
     name, attributes = read_tag(tag)
     match name:
         case b"a" | b"area":
@@ -277,7 +290,10 @@ _NAME: Final = re.compile(rb"[^ \t\n\f\r/>]+")
 
 
 def read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return a tag's name and attributes, with names in lower case. Of repeated attributes the first counts."""
+    """Return a tag's name and attributes, with names in lower case.
+
+    If an attribute is repeated, the first is returned.
+    """
     named = _NAME.match(tag)
     assert named is not None  # scan_tags returns tags from their name on
     attributes: dict[bytes, bytes] = {}
@@ -289,8 +305,9 @@ def read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def parse_refresh(content: str) -> Refresh | None:
-    """Parse the content of a meta refresh. Return None if it is malformed, or names no URL and so only reloads the
-    page.
+    """Return the meta refresh in `content`.
+
+    Return None if it is malformed, or has no URL and so only reloads the page.
     """
     match = _REFRESH.match(content)
     if match is None or not (match["delay"] or content.lstrip(" \t\n\f\r").startswith(".")):

@@ -1,6 +1,6 @@
 """Decides what kind of content a response body has, by its declared type, corrected by its first bytes.
 
-The Content-Type is parsed by https://fetch.spec.whatwg.org/#concept-header-extract-mime-type. If that gives no type, a
+The Content-Type is parsed by https://fetch.spec.whatwg.org/#concept-header-extract-mime-type. If that finds no type, a
 type at the beginning of a malformed value (`text/html charset=utf-8`, `text/html/`) is used.
 """
 
@@ -62,8 +62,9 @@ _LOOSE_CHARSET: Final = re.compile(r"charset[ \t]*=[ \t]*[\"']?([^ \t;,\"']+)", 
 
 
 class ContentType(NamedTuple):
-    """A parsed Content-Type header. `essence`: `type/subtype` in lower case, "" if none is usable. `charset`: its
-    label, or None.
+    """A parsed Content-Type header.
+
+    `essence`: `type/subtype` in lower case, "" if none is usable. `charset`: its label, or None.
     """
 
     essence: str = ""
@@ -72,7 +73,10 @@ class ContentType(NamedTuple):
 
 @lru_cache(1024)
 def parse_content_type(value: str | None) -> ContentType:
-    """Parse a Content-Type header. The `value` of several headers is joined by commas. Never raises."""
+    """Return the type and charset of a Content-Type header. If there are several headers, `value` joins them by commas.
+
+    No value makes it raise.
+    """
     declared = ContentType()
     for part in _VALUES.findall(value or ""):
         part = part.strip(_SPACE)
@@ -100,11 +104,10 @@ def media_type(content_type: str | None) -> str:
 
 
 def classify(body: bytes, content_type: str | None) -> Media:
-    """Return the kind of a response body: as declared, unless its bytes are clearly binary. If no type is declared,
-    decide by the first bytes.
+    """Return the kind of a response body: the declared kind, unless its bytes are clearly binary.
 
-    This follows https://mimesniff.spec.whatwg.org/, so a body declared as another type never becomes HTML. HTML may
-    contain NUL, which parsers skip.
+    If no type is declared, the first bytes decide. This follows https://mimesniff.spec.whatwg.org/, so a body declared
+    as another type never becomes HTML. HTML may contain NUL, which parsers skip.
     """
     essence = media_type(content_type)
     if essence not in UNDECLARED:
@@ -128,9 +131,7 @@ def _declared(essence: str) -> Media:
 
 
 def is_binary(body: bytes, content_type: str | None) -> bool:
-    """Return True if the first bytes of a response body are those of a known binary format, or include a byte that no
-    text has.
-    """
+    """Return True if the first bytes of a body are those of a known binary format, or include a non-text byte."""
     if _BINARY_MAGIC.match(body) is not None:
         return True
     if _BINARY_BYTE.search(body, 0, _SNIFFED_BYTES) is None:

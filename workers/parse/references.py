@@ -13,10 +13,10 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 
 
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
-    """Decode the value of an attribute from `codec`, resolve its character references, and make its line ends LF.
+    """Return the value of an attribute as text: decoded from `codec`, character references resolved, line ends LF.
 
-    Invalid bytes become U+FFFD. NUL becomes `separator`: U+FFFD as in a browser, or NUL if NULs separate several
-    values.
+    Invalid bytes become U+FFFD. Each NUL becomes `separator`, which is U+FFFD as in a browser. Pass NUL as `separator`
+    to keep NULs that separate several values.
     """
     text = raw.decode(codec, "replace")
     if "\r" in text:
@@ -27,7 +27,7 @@ def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
 
 
 def plain_text(raw: bytes, codec: str) -> str:
-    """Decode the text of an element from `codec` and resolve its character references, by the rules for text."""
+    """Return the text of an element, decoded from `codec`, with character references resolved by the rules for text."""
     return _REFERENCE.sub(_in_text, raw.decode(codec, "replace")).replace("\0", "\ufffd")
 
 

@@ -1,6 +1,6 @@
 """Finds what an HTML page needs to be replayed: its stylesheets, images, scripts, fonts and media.
 
-This is a second pass over a page, for crawls that fetch requisites. It has the tokenizer's rules of `tags.py` for
+This is a second pass over a page, for crawls that fetch requisites. It follows the tokenizer rules of `tags.py` for
 comments, raw text and quoted values. It reads a bounded part of a page and takes linear time.
 """
 
@@ -60,7 +60,10 @@ def requisites_of(html: bytes, charset: str) -> Iterator[str]:
 
 
 def loads(reference: str) -> bool:
-    """Return True if a browser would request `reference` from a server: it is neither empty, inline, nor a fragment."""
+    """Return True if a browser would request `reference` from a server.
+
+    It would not if the reference is empty, a fragment, or has a scheme of inline content such as `data:`.
+    """
     return bool(reference) and not reference.startswith("#") and reference[:11].lower().partition(":")[0] not in _INLINE
 
 

@@ -12,7 +12,7 @@ ATTRIBUTE: Final = re.compile(
 
 
 class Scan(NamedTuple):
-    """What a tag scanner found in a page. Lists are in document order, with repeats.
+    """The result of a tag scanner for a page. Lists are in document order, with repeats.
 
     - `hrefs`: the raw values of plain links (an `a` without rel, whose value has no NUL or CR).
     - `tags`: the other raw start tags, without `<`, up to and including `>`.
@@ -27,8 +27,9 @@ class Scan(NamedTuple):
 
 
 class ScanTags(Protocol):
-    """The type of a tag scanner: a function that finds the start tags of a page, as `workers.parse.tags.scan_tags`
-    does.
+    """The type of a tag scanner: a function that finds the start tags of a page.
+
+    `workers.parse.tags.scan_tags` is one.
     """
 
     def __call__(self, html: bytes, *, images: bool = False, xml: bool = False, limit: int = 1_000_000) -> Scan: ...

@@ -51,10 +51,10 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression for ordinary markup to skip, and after it at most one ordinary wanted tag.
+    """Return an expression that matches markup to skip, and after it the next wanted tag, if that is an ordinary one.
 
-    Repetitions are bounded, because they bound the matcher's stack. The exact step handles a self-closing raw text
-    element, because it tracks whether the element is in SVG.
+    `wanted` is an expression for the names of wanted tags. Repetitions are bounded, which bounds the matcher's stack. A
+    self-closing raw text element is left to the exact step, which tracks if the element is in SVG.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
@@ -154,7 +154,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
 
 
 def tag_end(html: bytes, position: int) -> int:
-    """Return the position after the `>` of the tag whose name ends at `position`, or -1 if the stream ends before."""
+    """Return the position after the `>` of the tag whose name ends at `position`. Return -1 if the tag does not end."""
     step: Callable[[bytes, int], re.Match[bytes] | None] = ATTRIBUTE.match
     while (match := step(html, position)) is not None:
         kind = match.lastgroup
@@ -183,9 +183,10 @@ def past_markup(html: bytes, position: int, *, cdata: bool) -> int:
 
 
 def raw_text_end(html: bytes, position: int, name: bytes) -> int:
-    """Return where the end tag of a raw text element begins, or the stream's end. Its content begins at `position`.
+    """Return the position at which the end tag of the raw text element `name` begins, or the end of the stream.
 
-    For script the specification's escaped states apply: inside `<!--`, a `<script` hides the next `</script`.
+    The element's content begins at `position`. For script the specification's escaped states apply: inside `<!--`, a
+    `<script` hides the next `</script`.
     """
     if name != b"script":
         closed = _RAW_END[name].search(html, position)
