@@ -38,8 +38,8 @@ _WORKER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class RecordIds:
     """A source of random UUIDs (version 4) as text, for WARC records. It reads randomness from the system in batches.
 
-    Do not use it on after a fork. Safe in any thread: `pop` and `extend` of a list are single steps, so no two calls
-    return the same id.
+    Create a new one after a fork, because both processes would return the same ids. It is safe in any thread: `pop` and
+    `extend` of a list are single steps, so no two calls return the same id.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def _random_ids(n: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A page's compressed records: `response`, and `beside` it the request and the metadata."""
+    """A page's compressed records: `response` is the response or revisit, `beside` the request and the metadata."""
 
     response: bytes
     beside: bytes
@@ -105,7 +105,7 @@ class _Commit:
 class ArchiveStats:
     """The counts of an archive since its start: appended pages, compressed bytes of their records, and failed writes.
 
-    `commits`: the durations in seconds of successful writes to the store. Each write makes a group of pages durable.
+    `commits`: the durations in seconds of the successful writes to the store. One write makes a group of pages durable.
     """
 
     pages: int = 0
@@ -118,7 +118,7 @@ class SegmentWriter:
     """Writes the pages of one crawl to WARC files (segments), on one event loop. The first page creates a file."""
 
     def __init__(self, crawl: ArchivedCrawl, archive: "WarcArchive", number: int = 0) -> None:
-        """Begin without a file. `number` is the last file number that an earlier writer may have used."""
+        """Create a writer without a file. `number` is the last file number that an earlier writer may have used."""
         self._crawl = crawl
         self._archive = archive
         self._live: _OpenSegment | None = None
@@ -141,7 +141,7 @@ class SegmentWriter:
 
     @property
     def settled(self) -> bool:
-        """Return True if every appended page is durable and no write is under way."""
+        """True if every appended page is durable and no write is under way."""
         return self._durable == self._placed and self._commit is None
 
     @property
@@ -150,12 +150,11 @@ class SegmentWriter:
         return self._buffered
 
     async def append(self, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Append the records of an exchange and return their location. They are durable after the next `sync`. If this
-        raises, nothing was appended.
+        """Append the records of an exchange and return their location. They are durable after the next `sync`.
 
-        Waits for a sync first if 8 MiB are buffered, which may raise ArchiveFull or ArchiveUnavailable. Bodies of 512
-        KiB and more are compressed in a thread. `page` is False for an exchange that is not counted as a page: it
-        settles no URL.
+        If this raises, nothing was appended. It waits for a sync first if 8 MiB are buffered, which may raise
+        ArchiveFull or ArchiveUnavailable. Bodies of 512 KiB and more are compressed in a thread. `page` is False for an
+        exchange that must not be counted as a page, such as a fetch of robots.txt.
         """
         if self._buffered >= _BUFFER_BYTES:
             await self.sync()
@@ -170,16 +169,17 @@ class SegmentWriter:
     async def sync(self) -> None:
         """Wait until every page that was appended before the call is durable.
 
-        If this raises ArchiveFull or ArchiveUnavailable, none of the caller's pages counts as durable. Cancelling a
-        waiter does not stop the write, because others may wait for it.
+        If this raises ArchiveFull or ArchiveUnavailable, the caller must treat none of its pages as durable. Cancelling
+        a waiter does not stop the write, because others may wait for it.
         """
         goal = self._placed
         while self._durable < goal:
             await asyncio.shield(self._commit or self._begin())
 
     async def close(self) -> None:
-        """Make every appended page durable and complete every WARC file. Append nothing after it. It may be called
-        again after an error.
+        """Make every appended page durable and complete every WARC file. Nothing may be appended after this call.
+
+        After an error it may be called again.
         """
         self._closed = True
         if self._live is not None:
@@ -189,8 +189,9 @@ class SegmentWriter:
             await asyncio.shield(self._commit or self._begin())
 
     def abandon(self) -> None:
-        """Close the WARC files that `close` could not complete. A later repair completes them. No write may be under
-        way.
+        """Close the WARC files that `close` could not complete. A later repair completes them.
+
+        No write may be under way.
         """
         for live in (*self._retired, *([self._live] if self._live is not None else [])):
             live.segment.abandon()
@@ -229,7 +230,10 @@ class SegmentWriter:
             return _OpenSegment(segment, len(info), 0, [info])
 
     def _begin(self) -> "asyncio.Future[None]":
-        """Start a commit. Only one may run at a time. `_booked` records its result before its waiters wake."""
+        """Start a commit and return the future that its waiters await. Only one commit may run at a time.
+
+        `_booked` records the result before the future is done.
+        """
         lives = [(live, True) for live in self._retired]
         if self._live is not None:
             lives.append((self._live, False))
@@ -254,10 +258,10 @@ class SegmentWriter:
         took_s: float,
         booked: "asyncio.Future[None]",
     ) -> None:
-        """Record the result of a commit, then wake its waiters.
+        """Record the result of a commit, then let its waiters continue.
 
-        Other callbacks may run between the end of the commit and this call. They wait for `booked`, which is not done
-        before. If they awaited `running`, which is done already, they would loop for ever and block the event loop.
+        Other callbacks may run between the end of the commit and this call. They await `booked`, which is not done yet.
+        If they awaited `running`, which is done already, they would loop for ever and block the event loop.
         """
         self._commit = None
         left = 0
@@ -307,8 +311,9 @@ class WarcArchive:
         return len(self._writers)
 
     def writer(self, crawl: ArchivedCrawl) -> SegmentWriter:
-        """Return the crawl's writer; create it if there is none. Until `finish` every call with this crawl id returns
-        the same one.
+        """Return the crawl's writer, and create it if there is none.
+
+        Every call with this crawl id returns the same writer until `finish` is called.
         """
         writer = self._writers.get(crawl.crawl_id)
         if writer is None:
@@ -320,21 +325,22 @@ class WarcArchive:
         return sum(writer.buffered for writer in (*self._writers.values(), *(each for _, each in self._finishing)))
 
     def settled(self, crawl_id: CrawlId) -> bool:
-        """Return True if everything appended for the crawl is durable, so that no caller waits for a page of it."""
+        """Return True if everything appended for the crawl is durable and no write for it is under way."""
         writer = self._writers.get(crawl_id)
         return writer is None or writer.settled
 
     async def keep(self, crawl: ArchivedCrawl, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Append an exchange to the crawl's WARC file (SegmentWriter.append) and return its location. Retry until the
-        store accepts it.
+        """Append an exchange to the crawl's WARC file and return its location. Retry until the store accepts it.
+
+        `page` is as in SegmentWriter.append.
         """
         writer = self.writer(crawl)
         return await persisted("archive_append", lambda: writer.append(exchange, page=page), crawl=crawl.crawl_id)
 
     async def finish(self, crawl_id: CrawlId) -> None:
-        """Make the crawl's pages durable and complete its WARC files. It may be called again after an error.
+        """Make the crawl's pages durable and complete its WARC files. After an error it may be called again.
 
-        A caller that requests the crawl's writer meanwhile gets a new one. The names of its files have unused numbers.
+        A caller that requests the crawl's writer in the meantime gets a new one, whose files have new numbers.
         """
         writer = self._writers.pop(crawl_id, None)
         if writer is not None:
@@ -346,8 +352,9 @@ class WarcArchive:
                 self._finishing.remove(each)
 
     async def close(self) -> None:
-        """Make all pages durable and complete every WARC file. Raise the first error; a later repair completes the
-        file.
+        """Make all pages durable and complete every WARC file.
+
+        Raise the first error; a later repair then completes the files.
         """
         writers = [*self._writers.values(), *(writer for _, writer in self._finishing)]
         self._writers, self._finishing = {}, []

@@ -24,10 +24,12 @@ _LASTMOD_BYTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The links of one page that are to be reported, all at one depth and of one `kind`.
+    """Links of one page that are to be reported, all with the same depth and `kind`.
 
-    `extra`: how many hops beyond the scope they are. `context`: that of the seed from which the page was found.
-    `lastmods`: when some changed last by a sitemap, by URL in Unix seconds.
+    - `hops`: how many redirects, or stylesheets, led to them.
+    - `extra`: how many hops beyond the scope they are.
+    - `context`: that of the seed from which the page was found.
+    - `lastmods`: by URL, when it last changed according to a sitemap (Unix seconds). Not every link has one.
     """
 
     crawl: VisitCrawl
@@ -44,7 +46,7 @@ class PageLinks:
 
 
 def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReading) -> tuple[PageLinks, ...]:
-    """Return the links to report that were read from a page, the feeds that it names, and its requisites."""
+    """Return all links of a page that are to be reported: outlinks in scope and beyond it, feeds, and requisites."""
     links: list[PageLinks] = []
     for some, extra in ((reading.found, 0), (reading.beyond, reading.extra)):
         if some:
@@ -74,7 +76,7 @@ def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReadi
 
 
 class DiscoveryStream(NamedTuple):
-    """A crawl and a partition that discoveries are sent for. The messages of each such pair have their own numbers."""
+    """A crawl and a partition. The discovery messages for each such pair are numbered separately."""
 
     crawl_id: CrawlId
     partition: Partition
@@ -83,7 +85,8 @@ class DiscoveryStream(NamedTuple):
 class DiscoveryBatch(NamedTuple):
     """The links of one discovery message, all found under one revision of the spec.
 
-    `contexts`: the context of each origin. `lastmods`: of each link of each origin. Empty if no link has one.
+    `contexts` has the seed context of each origin, empty if no origin has one. `lastmods` has a list for each origin
+    with the `lastmod` of each of its links, empty if no link has one.
     """
 
     spec: Revision
@@ -96,8 +99,8 @@ class DiscoveryBatch(NamedTuple):
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
     """Return the links of `pages` by stream (crawl and partition), in batches of at most `MAX_LINKS` and `MAX_BYTES`.
 
-    The order of links is kept. A repeated link is dropped unless it is nearer to the seeds. That is safe because all
-    batches are acknowledged before the outcome of any of these pages is published.
+    The order of links is kept. A link that repeats an earlier one is dropped unless its depth is less. No link is lost
+    by that: all batches are acknowledged before the outcome of any of these pages is published.
     """
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
@@ -113,7 +116,7 @@ def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[
 
 
 def streams_of(page: PageLinks) -> set[DiscoveryStream]:
-    """Return the streams (crawl and partition) that the page's links are reported in (see `batches_by_stream`)."""
+    """Return the streams (crawl and partition) in which the page's links are reported."""
     crawl, own = page.crawl, partition_of_id(page.host_id)
     hosts = {link.host for link in page.links}
     return {
@@ -123,7 +126,7 @@ def streams_of(page: PageLinks) -> set[DiscoveryStream]:
 
 
 class _Filling:
-    """The batches of one stream while they are filled."""
+    """Collects the links of one stream into batches."""
 
     __slots__ = (
         "_bytes",
@@ -194,7 +197,11 @@ class _Filling:
 
 @dataclass(slots=True)
 class _Mark:
-    """The last number of a stream under the name of a week. `pending`: a message is not acknowledged yet."""
+    """How far a stream's messages are numbered under one week's producer name.
+
+    `n` is the last acknowledged number, and `total` the number of links in all messages up to it. `pending`: the
+    message after it may have been sent, and is not acknowledged yet.
+    """
 
     week: int
     n: int = 0
@@ -203,10 +210,11 @@ class _Mark:
 
 
 class Numbering:
-    """Numbers the discovery messages of one process, per stream. Message n + 1 is made only after n was acknowledged.
+    """Numbers the discovery messages of one process, separately for each stream.
 
-    Every week numbers begin anew under a new producer name. So owners may forget the names of old weeks, and this
-    object may forget idle streams. A name is never used again, even if the clock goes back.
+    Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1 under a new
+    producer name. So owners may delete the names of old weeks, and this object may forget idle streams. A name is never
+    used again, even if the clock is set back.
     """
 
     def __init__(self, producer: str) -> None:
@@ -219,8 +227,9 @@ class Numbering:
         return len(self._marks)
 
     def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:
-        """Return the next message of the stream, encoded, and its message id. Until `acknowledged` is called, another
-        call returns the same number and id.
+        """Return the next message of the stream, encoded, and its message id.
+
+        The number and the id stay the same in every call until `acknowledged` is called. `now_ms` decides the week.
         """
         if week_of(now_ms) > self._week:
             self._week = week_of(now_ms)
@@ -243,7 +252,7 @@ class Numbering:
         return encode(message), f"{name}.{stream.crawl_id}.{stream.partition}.{mark.n + 1}"
 
     def acknowledged(self, stream: DiscoveryStream, batch: DiscoveryBatch) -> None:
-        """Count the batch as stored by the broker, so that the stream's next message gets the next number."""
+        """Record that the broker has stored the batch, so that the stream's next message gets the next number."""
         mark = self._marks[stream]
         mark.n, mark.total, mark.pending = mark.n + 1, mark.total + batch.links, False
         if mark.week < self._week:

@@ -29,10 +29,10 @@ _PATIENCE_S: Final = 2.0
 
 
 class DiskReservations:
-    """The disk space that one worker process has reserved for answers. `gauge` measures the disk; without one every
-    fetch fits, because another process watches the disk.
+    """The disk space that one worker process has reserved for answers.
 
-    `marks` returns the watermarks now in force. It may be replaced.
+    `gauge` measures the disk. If it is None, every fetch fits, because another process watches the disk. `marks`
+    returns the watermarks now in force. It may be replaced.
     """
 
     def __init__(self, gauge: Gauge | None, marks: Callable[[], Watermarks], archive: WarcArchive) -> None:
@@ -50,8 +50,9 @@ class DiskReservations:
         return f"<Reservations {self._reserved} of {self._level!r}>"
 
     async def level(self) -> FillLevel | None:
-        """Measure the disk and return its fill level; None if it is unknown. The space of one largest answer counts as
-        used.
+        """Measure the disk and return its fill level. Return None if the level is unknown.
+
+        Space for one answer of the greatest size counts as claimed.
         """
         if self._gauge is None:
             return None
@@ -63,7 +64,7 @@ class DiskReservations:
         return level.claiming(self._need(self._largest))
 
     async def run(self) -> None:
-        """Measure the disk several times a second while a fetch is under way, until cancelled."""
+        """Measure the disk several times a second while any space is reserved, until cancelled."""
         while True:
             await self._in_use.wait()
             await asyncio.sleep(_LOOK_S)
@@ -71,10 +72,10 @@ class DiskReservations:
                 await self.level()
 
     async def reserve(self, body_bytes: int, ending: asyncio.Event) -> int | None:
-        """Reserve space for a response body of `body_bytes`. Return the bytes to pass to `give_back`, or None if none
-        is free.
+        """Wait until there is space for a response body of `body_bytes`, and reserve it.
 
-        Waits for other fetches to release their space, but not after `ending` is set.
+        Return the reserved bytes, which the caller passes to `give_back`. Return None if `ending` was set before there
+        was space.
         """
         self._largest = max(self._largest, body_bytes + RECORD_BYTES)
         need = self._need(body_bytes + RECORD_BYTES)

@@ -1,4 +1,7 @@
-"""Ends a worker's visits after their time to drain, and lets them report their results while the broker answers."""
+"""Ends a worker's visits when the time for its drain is over.
+
+They may still report results while the broker answers.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -30,10 +33,9 @@ _PROBE: Final = "probe"
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:
-    """Stop all visits after `grace_s`; they may still report. Cancel them LAST_REPORTS_S later, or as soon as the
-    broker is silent.
+    """Stop all visits after `grace_s` seconds. They may report for LAST_REPORTS_S more, unless the broker is silent.
 
-    The caller must cancel this when the visits have ended by themselves.
+    Then cancel them. The caller must cancel this function if the visits end earlier.
     """
     silent = asyncio.Event()
     async with Tasks() as beside:
@@ -48,8 +50,9 @@ async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Cloc
 
 
 async def listen(broker: Broker, clock: Clock, silent: asyncio.Event) -> None:
-    """Send requests to the broker until cancelled. Set `silent` once it has not answered for SILENT_S; clear it at an
-    answer.
+    """Send probes to the broker until cancelled. Set `silent` while the broker does not answer, clear it when it does.
+
+    The broker is silent after SILENT_S without an answer to several probes.
     """
     answered_at, unanswered = clock.elapsed(), 0
     while True:

@@ -12,13 +12,16 @@ _CUT_PART: Final = 1 / 3
 
 
 class Grant:
-    """Permission to fetch the remaining URLs of a lease until a time. Times are `Clock.elapsed` seconds of this
-    process.
+    """Permission to fetch the remaining URLs of a lease until a time.
 
-    The time counts from before the worker sent its request for the grant. So the grant ends here before it ends at the
-    owner, however long the reply took. A late reply never shortens it.
+    Times are `Clock.elapsed` seconds of this process. The grant's time is counted from the moment before the worker
+    sent its request for it. So the grant ends at the worker before it ends at the owner, however long the reply took. A
+    late reply never shortens it.
 
-    `delay_s`: the host's delay in the owner's last reply. `stop`: the owner requires that no further request starts.
+    - `remaining`: the positions in the shard of the URLs that are still to be fetched.
+    - `not_before`: when the first request may be sent.
+    - `delay_s`: the host's delay in the owner's last reply.
+    - `stop`: the owner requires that no further request starts.
     """
 
     __slots__ = ("_expires", "_margin", "_sent", "delay_s", "not_before", "number", "remaining", "stop")
@@ -45,22 +48,27 @@ class Grant:
         self.extend(sent, expires_s)
 
     def extend(self, sent: float, expires_s: float) -> None:
-        """Let the grant end `expires_s` after `sent`, the time when the worker sent its request to extend it. Never
-        shortens it.
+        """Set the end of the grant to `expires_s` after `sent`, unless that is earlier than its present end.
+
+        `sent` is the time at which the worker sent its request to extend the grant.
         """
         if sent + expires_s > self._expires:
             self._sent, self._expires = sent, sent + expires_s
             self._margin = min(max(MARGIN_S, _MARGIN_PART * expires_s), expires_s / 2)
 
     def may_send(self, now: float) -> bool:
-        """Return True if a request to the host may be sent at `now` (`Clock.elapsed`). It may not shortly before the
-        grant ends.
+        """Return True if a request to the host may be sent at `now`.
+
+        Return False from shortly before the grant ends.
         """
         return now < self._expires - self._margin
 
     @property
     def cut_at(self) -> float:
-        """The time at which requests in flight are cancelled: shortly before the grant ends, as timers fire late."""
+        """The time at which requests in flight are cancelled.
+
+        It is shortly before the grant ends, because timers fire late.
+        """
         return self._expires - self._margin * _CUT_PART
 
     @property

@@ -13,12 +13,12 @@ _MAX_GENERATIONS: Final = 4096
 
 
 class KnownLinks:
-    """A cache of links whose report the broker has acknowledged. Its size is fixed: each link can take only one slot.
+    """A cache of links whose report the broker has acknowledged. Its size is fixed: each link has one possible slot.
 
-    It has no false positives, because it compares the whole fingerprint. A Bloom filter would drop real URLs. It
-    forgets a link when another takes its slot; the link is then reported again, and the frontier drops it. Entries
-    belong to a crawl's spec revision: another revision may have another scope, so its links are reported anew. Memory:
-    24 bytes a slot, which the system provides as slots are used.
+    It has no false positives, because it compares the whole fingerprint; a Bloom filter would drop real URLs. It
+    forgets a link when another link takes its slot. Such a link is reported again, and the frontier drops it. Entries
+    belong to one revision of a crawl's spec. A new revision may have another scope, so its links are reported again.
+    Memory: 24 bytes for each slot that was used.
     """
 
     __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
@@ -34,11 +34,11 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return the number that tags the links of this crawl at this revision, or its `requisites`, in the cache.
+        """Return the number that tags links in the cache: those of this crawl, at this revision of its spec.
 
-        Links that are `extra` hops beyond the scope have a number of their own: they may be in scope from another page.
-
-        After 4,096 revisions all are numbered anew, which forgets every link and costs repeated reports.
+        Requisites have another number, and so have links that are `extra` hops beyond the scope, because another page
+        may have them in scope. After 4,096 numbers all are replaced by new ones. That forgets every link, so links are
+        reported again.
         """
         generation = self._generations.get((crawl_id, revision, requisites, extra))
         if generation is None:
@@ -49,11 +49,11 @@ class KnownLinks:
         return generation
 
     def forget(self) -> None:
-        """Empty the cache: every link that is found is reported anew."""
+        """Empty the cache, so that every link is reported again when it is found."""
         self._tags = memoryview(_zeros(self._tags.nbytes)).cast("Q")
 
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Return True if the link is in the cache with this tag (`generation`) and with a depth of at most `depth`."""
+        """Return True if the link was reported under this tag (`generation`) with a depth of at most `depth`."""
         slot = (hash(fingerprint) + generation) & self._mask
         tag = self._tags[slot]
         return (
@@ -64,8 +64,9 @@ class KnownLinks:
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Put links that were reported with `depth` into the cache. Call it only after the broker has acknowledged
-        their report.
+        """Add links that were reported with `depth`, under the tag `generation`.
+
+        Call this only after the broker has acknowledged their report.
         """
         if depth > _MAX_DEPTH:
             return
@@ -78,5 +79,5 @@ class KnownLinks:
 
 
 def _zeros(size: int) -> mmap:
-    """Return zeros that take no memory until they are written. A bytearray writes all of them at once."""
+    """Return `size` zero bytes of which unused pages take no memory. A bytearray would occupy all of it at once."""
     return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)

@@ -1,9 +1,9 @@
 """The worker's process: builds its parts, runs them, and closes them in the opposite order.
 
-SIGTERM drains: the worker pulls no further shard, and visits under way may go on for `grace_s`. Then they cancel
-requests in flight, hand back the remaining URLs and report the rest. A second SIGTERM ends the visits at once: their
-shards are handed back, and unreported URLs are fetched again. The same happens if NATS does not answer
-(`workers.drain`). SIGINT drains, and a second one changes nothing, because a terminal sends it to every process of a
+SIGTERM drains: the worker pulls no further shard, and visits under way may continue for `grace_s`. After that they
+cancel requests in flight, hand back the remaining URLs and report their results. A second SIGTERM ends the visits at
+once: their shards are handed back, and unreported URLs are fetched again. The same happens if NATS does not answer
+(`workers.drain`). SIGINT drains too. A second SIGINT has no effect, because a terminal sends it to every process of a
 job.
 """
 
@@ -68,7 +68,7 @@ UNUSABLE: Final = 4
 
 
 class StopRequest:
-    """A request to the worker to drain, or to end at once. Tasks wait for its two events."""
+    """A request to the worker to stop. `draining` is set for a drain, `at_once` for an immediate end."""
 
     def __init__(self) -> None:
         self.draining = asyncio.Event()
@@ -76,7 +76,7 @@ class StopRequest:
         self._terminated = False
 
     def terminate(self) -> None:
-        """Request a drain at the first call, and an end at once at the second."""
+        """Set `draining` at the first call, and `at_once` at the second."""
         if self._terminated:
             self.at_once.set()
         self._terminated = True
@@ -84,7 +84,7 @@ class StopRequest:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Let SIGTERM call `terminate`, and SIGINT request a drain, until the `with` block ends."""
+        """Call `terminate` for each SIGTERM, and set `draining` for a SIGINT, until the `with` block ends."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.draining.set)
@@ -205,7 +205,10 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
 
 
 async def _drain(visits: Tasks, background: Tasks, stop: StopRequest, short: Coroutine[Any, Any, None]) -> None:
-    """Wait for the visits to end. `short` bounds the wait; `stop.at_once` cancels them at once."""
+    """Wait until the visits have ended.
+
+    Run `short`, which cancels them after some time; cancel them on `stop.at_once`.
+    """
 
     async def end_at_once() -> None:
         await stop.at_once.wait()
@@ -220,7 +223,7 @@ async def _drain(visits: Tasks, background: Tasks, stop: StopRequest, short: Cor
 async def _exposed(
     settings: WorkerSettings, metrics: WorkerMetrics, place: "WorkerMembership | None"
 ) -> AsyncIterator[None]:
-    """Serve the metrics if they are enabled. Only then is their library loaded."""
+    """Serve the metrics until the `with` block ends, if `settings` enable them. Load the metrics library only then."""
     if not settings.metrics:
         yield
         return
@@ -252,7 +255,7 @@ async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the archive's folder private. If that fails, log it: the first segment tries again."""
+    """Make the archive's folder private to its user. Log a failure: opening the first segment repeats the attempt."""
     try:
         make_private(folder)
         command = closing(folder)
@@ -291,7 +294,7 @@ async def _extractor(settings: WorkerSettings) -> AsyncIterator[Extractor]:
 
 @asynccontextmanager
 async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator[WorkerMembership | None]":
-    """Yield the worker's membership of a cluster, None in a local crawl."""
+    """Yield the worker's membership of a cluster, or None in a local crawl."""
     if isinstance(settings, ClusterWorkerSettings):
         from workers.membership import joined  # a local crawl must not load its libraries
 
@@ -302,7 +305,7 @@ async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator
 
 
 def _visit_crawls(settings: WorkerSettings, place: "WorkerMembership | None", connections: int) -> VisitCrawls:
-    """Return the crawls as visits use them. A local crawl has no exclusions: its spec says what it leaves out."""
+    """Return the crawls as visits use them. A local crawl has no exclusions, only the rules of its spec."""
     specs, fetchers = _specs(settings, place), _fetchers(settings, place, connections)
     if place is None:
         return VisitCrawls(specs, KnownLinks(), fetchers)
@@ -321,7 +324,7 @@ def _fetchers(
 ) -> Callable[[EgressRules], CurlFetcher]:
     """Return a function that opens a fetcher under a crawl's egress rules.
 
-    In a cluster the operator's own rules bound those of the crawl.
+    In a cluster the crawl reaches only what the operator's rules (`--allow-net`) allow too.
     """
 
     def open_fetcher(rules: EgressRules) -> CurlFetcher:

@@ -37,15 +37,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerMembership:
-    """What a worker has while it is a member of a cluster.
+    """The connection of a worker to its cluster while it is a member.
 
     - `specs`: the specs of the crawls.
     - `configuration`: a view of the hot configuration under `keys.configuration`.
-    - `exclusions`: what no crawl may request, followed in `configuration`.
-    - `say(capacity, draining)`: register how many visits the worker can run, and whether it drains.
+    - `exclusions`: the exclusions in force, which are read from `configuration`.
+    - `say(capacity, draining)`: register how many visits the worker can run, and if it drains.
     - `registration`: the worker's key in etcd, which disappears when the worker is gone.
     - `closed`: endpoints of the cluster that no crawl may connect to.
-    - `listens(address)`: close the endpoints of the worker's own server to crawls, and register them.
+    - `listens(address)`: add the address of the worker's own server to `closed`, and register it for other members.
     """
 
     specs: SpecSource
@@ -89,9 +89,10 @@ class WorkerMembership:
 
 @asynccontextmanager
 async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator[WorkerMembership]:
-    """Register the worker in etcd until the `with` block ends. Wait while etcd is unreachable at the start.
+    """Yield the worker's membership, registered in etcd until the `with` block ends.
 
-    A later outage of etcd stops nothing: the worker uses the last specs and registers again afterwards.
+    At the start, wait until etcd answers. A later outage of etcd stops nothing: the worker uses the last specs and
+    registers again afterwards.
     """
     keys = Keys(settings.cluster)
     brokers = engine_endpoints(listed(settings.nats_url), NATS_PORT)
@@ -151,7 +152,7 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
 
 
 async def _keep_closed(closed: ClosedEndpoints, members: View) -> None:
-    """Close the endpoints of members as they register, until cancelled."""
+    """Add the endpoints of members to `closed` as they register, until cancelled."""
     known = members.snapshot
     while True:
         snapshot = await members.changed(known, None)
@@ -168,10 +169,10 @@ def _close(closed: ClosedEndpoints, members: Iterable[Entry]) -> None:
 
 
 async def list_in(view: View, keys: Keys) -> str:
-    """Return the public suffix list by which the cluster assigns hosts to partitions. Wait until a leader has published
-    it.
+    """Return the public suffix list by which the cluster assigns hosts to partitions.
 
-    The list of this release may be newer, and with it the worker would send links to the wrong owners.
+    Wait until a leader has published it. The worker must not use the list of its own release, which may be newer: it
+    would send links to the wrong owners.
     """
     snapshot = view.snapshot
     while (entry := snapshot.entries.get(keys.public_suffixes)) is None:

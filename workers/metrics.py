@@ -71,7 +71,7 @@ _KINDS: Final = ("outcome", "discovery", "items")
 
 
 class WorkerMetrics:
-    """Reads the values of a worker's metrics, without waiting. `registration` is None in a local crawl."""
+    """Reads the present values of a worker's metrics from its parts. `registration` is None in a local crawl."""
 
     def __init__(
         self,

@@ -32,10 +32,9 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 @asynccontextmanager
 async def exposing(address: str, registry: "CollectorRegistry", tls: ServerTls | None = None) -> AsyncIterator[str]:
-    """Serve metrics at `address` (`host:port`, port 0: any free port) until the `with` block ends. Yield the bound
-    address.
+    """Serve metrics at `address` until the `with` block ends, and yield the bound address.
 
-    Raise Unusable if the address cannot be bound.
+    `address` is `host:port`; port 0 means any free port. Raise Unusable if the address cannot be bound.
     """
     listener, connections = _listening(address), ConnectionLimit(0, MAX_CONNECTIONS)
 

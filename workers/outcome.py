@@ -1,4 +1,4 @@
-"""Builds the outcome of a URL for its report. Texts from servers are truncated to bound the message. Pure."""
+"""Builds the outcome of a URL, which a worker reports. Texts from servers are truncated to bound the message. Pure."""
 
 from typing import Final, assert_never
 
@@ -26,9 +26,12 @@ def answered(
     retry_after_ms: int,
     mark: bytes = b"",
 ) -> UrlOutcome:
-    """Return the outcome of a URL that was answered, whatever its HTTP status is.
+    """Return the outcome of a URL for which a response came, whatever its HTTP status is.
 
-    `stored`: its place in the archive, None if the crawl does not store or fetch its media type.
+    - `stored`: the location in the archive. None if the crawl does not store or fetch its media type.
+    - `at_ms`: when it was requested (Unix ms).
+    - `retry_after_ms`: the wait that the response requires, -1 if it requires none.
+    - `mark`: the hash by which the crawl compares the page's content (`revisits.content_mark`).
     """
     place = None if stored is None else stored.location
     return UrlOutcome(
@@ -58,13 +61,16 @@ def answered(
 
 
 def _left_out(reading: PageReading) -> list[LeftOut]:
-    """Return the links that were left out by reason, and how many of these the page's outlinks record does not have."""
+    """Return the numbers of left-out links by reason, with example URLs.
+
+    If there are any, and the archived list of outlinks was truncated, add the number of links missing in it (UNLISTED).
+    """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out
 
 
 def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> UrlOutcome:
-    """Return the outcome of a URL whose fetch gave no usable answer. The reason is the failure's kind."""
+    """Return the outcome of a URL whose fetch gave no usable response. Its reason is the kind of failure."""
     return UrlOutcome(
         fingerprint=fingerprint,
         end=UrlEnd.FAILED,
@@ -76,7 +82,7 @@ def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> Url
 
 
 def denied(fingerprint: Fingerprint, reason: str, *, at_ms: int) -> UrlOutcome:
-    """Return the outcome of a URL that a rule forbids to request."""
+    """Return the outcome of a URL that the rule `reason` forbids to request."""
     return UrlOutcome(fingerprint=fingerprint, end=UrlEnd.DENIED, at_ms=at_ms, reason=reason)
 
 
@@ -85,7 +91,7 @@ def _notes(answer: Answer, reading: PageReading) -> tuple[str, ...]:
 
 
 def _truncated(answer: Answer) -> str:
-    """Return why a body is incomplete, as a wire value. Return "" if it is complete."""
+    """Return why a body is incomplete, as the value that outcomes use. Return "" if it is complete."""
     if answer.truncated is not None:
         return answer.truncated.value
     if answer.decoded_truncated:
@@ -99,7 +105,7 @@ def _links_cut(reading: PageReading) -> str:
 
 
 def _incomplete(answer: Answer) -> str:
-    """Return why the page is incomplete, for people. Return "" if it is complete."""
+    """Return why the page is incomplete, as a phrase for people. Return "" if it is complete."""
     match answer.truncated:
         case Truncation.LENGTH:
             return "the body was cut at fetch.max_body_bytes"

@@ -39,7 +39,7 @@ Reference = tuple[str, str | None] | tuple[str, str | None, int]
 
 
 class Outlinks(msgspec.Struct, frozen=True, gc=False):
-    """The links of a page, sorted by what becomes of them. `found` is the number of distinct references as written:
+    """The links of a page, divided into those to report and those not. `found` counts the distinct references:
 
     found = len(fresh) + len(beyond) + known + sum(excluded) + nofollow + repeated.
     """
@@ -96,9 +96,9 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Examples:
-    """Collects examples of one page's links that are left out. `sent` counts those of the crawl, and `add` raises it.
+    """Collects example URLs of one page's links that are left out. `sent`: how many the crawl has sent, by reason.
 
-    A thread that reads a large page may raise a count at the same time as the loop. Then the worker sends a few more.
+    `add` raises `sent`. A thread that reads a large page may do so concurrently, and then a few more are sent.
     """
 
     __slots__ = ("_sent", "gathered")
@@ -141,7 +141,7 @@ class OutlinkResolver:
     def outlinks(
         self, page: Location, parsed: ParsedPage, *, depth: int, nofollow: bool = False, extra: int = 0
     ) -> Outlinks:
-        """Return the links of the parsed `page`, which was fetched at `depth`, sorted by what becomes of them.
+        """Return the links of the parsed `page`, fetched at `depth`: those to report, and counts of the others.
 
         `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
         `extra`: how many hops beyond the scope the page is.
@@ -236,11 +236,11 @@ class OutlinkResolver:
         max_requisites: int = 0,
         changed_since: int | None = None,
     ) -> Outlinks:
-        """Return the entries of the sitemap or feed `page`, sorted by what becomes of them, to be reported at `depth`.
+        """Return the entries of the sitemap or feed `page`: those to report with `depth`, and counts of the others.
 
-        Each is a reference and its base, None if it must be absolute. `judge` returns the reason to exclude one. With
-        `max_requisites` they are the requisites of `page`, and the first different ones up to that number count.
-        With `changed_since` each reference has its `lastmod`, too, and known links with a later one are `renewed`.
+        Each of `references` is a reference and its base, which is None if it must be absolute. `judge` returns the
+        reason to exclude a URL. With `max_requisites` they are requisites of `page`, and only so many of them are used.
+        With `changed_since` (Unix s) each has its `lastmod`, too, and known links with a later one are `renewed`.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation
@@ -306,8 +306,9 @@ class OutlinkResolver:
         )
 
     def first_of(self, origin: str) -> bool:
-        """Return True if this is the first call for `origin`: the sitemaps of its robots.txt that are left out count
-        once. Beyond a number of origins all count anew.
+        """Return True at the first call for `origin`, whose excluded sitemaps are counted only once.
+
+        After `_MAX_ORIGINS` origins all are forgotten.
         """
         if origin in self._origins:
             return False
@@ -354,7 +355,7 @@ class OutlinkResolver:
 
 
 def _fitting(urls: Sequence[str]) -> int:
-    """Return how many of the first URLs fit in `MAX_OUTLINKS_BYTES` together."""
+    """Return the greatest n for which the first n URLs have at most `MAX_OUTLINKS_BYTES` in all."""
     if sum(map(len, urls)) <= MAX_OUTLINKS_BYTES:
         return len(urls)
     return bisect_right(list(accumulate(map(len, urls))), MAX_OUTLINKS_BYTES)

@@ -1,4 +1,4 @@
-"""A worker's requests to the owners of leases: to begin a visit, and to extend its grant."""
+"""A worker's requests to the owners of leases: to begin a visit, and to extend the grant of a visit."""
 
 from typing import Final, assert_never
 
@@ -34,8 +34,10 @@ class OwnerClient:
         self._clock = clock
 
     async def begin(self, shard: UrlShard, delivery: int, holder: str) -> Grant | Wait | Gone | Superseded:
-        """Request a grant for the remaining URLs of the shard. Return it, or the owner's refusal: to wait, or that the
-        lease is gone or taken over.
+        """Request a grant for the remaining URLs of the shard, and return the owner's reply.
+
+        The reply is a Grant, or Wait (ask again later), Gone (the lease no longer exists), or Superseded (another
+        worker has it). `delivery`: how many times the broker has delivered the shard. `holder` names the visit.
         """
         sent = self._clock.elapsed()
         answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder), ANSWER_S)
@@ -55,10 +57,10 @@ class OwnerClient:
         )
 
     async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
-        """Request more time for a grant, and apply the reply to it: its end, the host's delay and `stop`. Return False
-        if the grant is over.
+        """Request more time for a grant, and apply the reply to it: its end, the host's delay and `stop`.
 
-        The reply may take half of the remaining time, so that a retry is possible.
+        Return False if the grant is over. The reply may take at most half of the remaining time, so that a retry is
+        possible.
         """
         sent = self._clock.elapsed()
         wait_s = min(ANSWER_S, max(grant.cut_at - sent, 0.0) / 2)

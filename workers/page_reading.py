@@ -36,7 +36,10 @@ _PARAMETER: Final = re.compile(
 
 
 def field_links(value: str, relations: Set[str] = _SEQUENCE) -> Iterator[str]:
-    """Yield the targets with one of the `relations` in a Link header, as written. Stop at malformed text."""
+    """Yield the link targets in the value of a Link header that have one of the `relations`, as written.
+
+    Stop at malformed text.
+    """
     position = 0
     while (match := _VALUE.match(value, position)) is not None:
         position = match.end()
@@ -75,25 +78,25 @@ _MIME: Final = 128
 
 
 class PageReading(msgspec.Struct, frozen=True, gc=False):
-    """What was read from an answer.
+    """What was read from a response.
 
     - `found`: the links to report, at `depth` and `hops`.
     - `beyond`: further links to report, which are `extra` hops beyond the scope.
-    - `outlinks`: set for a page, to be acknowledged after the report of its links was.
+    - `outlinks`: all outlinks of a page. They are acknowledged after the links have been reported.
     - `links`: the number of outlinks in scope.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
-    - `html`: the HTML that items are taken from, None for another type and for a page that must not be indexed.
+    - `html`: the HTML from which items are extracted. None for another type, and for a page that must not be indexed.
     - `needs_scripts`: the page has scripts and neither text nor links.
-    - `links_found`: the number of all outlinks, -1 if the answer can have none.
-    - `kind`: what the links to report are.
+    - `links_found`: the number of all outlinks, -1 if the response can have none.
+    - `kind`: the kind of the links to report, such as page or feed.
     - `entries`: the entries of a sitemap or feed, -1 for everything else; `problem`: why it was not read to its end.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `requisites`: what the page or stylesheet needs to be replayed, if the crawl fetches that. `requisite_hops`: how
       many stylesheets and redirects lead to them, counted from 1.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
-    - `lastmods`: when links to report changed last by a sitemap, by URL in Unix seconds.
+    - `lastmods`: by URL, when a link to report last changed according to a sitemap (Unix seconds).
     - `unlisted`: the number of outlinks that the scope judged and that are not in `archived`.
-    - `not_indexed`: why the page belongs in no list, export or item, None if it does.
+    - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 
     mime: str
@@ -139,10 +142,10 @@ def read(
     kind: UrlKind = UrlKind.PAGE,
     extra: int = 0,
 ) -> PageReading:
-    """Read the type, title and links of an `answer` that was requested at `at_ms` (Unix ms).
+    """Return the type, title and links of an `answer` that was requested at `at_ms` (Unix ms).
 
-    Its URL is `page`, at `depth`, and was reached by `hops` redirects. It was found as `kind`, `extra` hops beyond the
-    scope.
+    Its URL is `page`, at `depth`, and was reached by `hops` redirects in a row. The URL was found as `kind`, and is
+    `extra` hops beyond the scope.
     """
     reading = _read(crawl, page, depth, hops, answer, at_ms, kind, extra)
     return (
@@ -224,7 +227,7 @@ def _read(
 
 
 def _requisite(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> PageReading:
-    """Read a requisite. Only a stylesheet has links: its own requisites, if the crawl fetches any."""
+    """Read a requisite. Only a stylesheet has links: the requisites that it needs itself, if the crawl fetches any."""
     reading = PageReading(mime)
     if mime != "text/css" or crawl.spec.scope.requisites is Requisites.NONE:
         return reading
@@ -244,7 +247,10 @@ def _with_requisites(
     references: Iterator[str],
     base_href: str | None,
 ) -> PageReading:
-    """Return the reading with the requisites among `references`, to be reported at the `depth` of `page`."""
+    """Return the reading with the requisites among `references`, to be reported with `depth`.
+
+    `hops`: how many stylesheets and redirects lead to them. `base_href`: the page's `<base href>`, if any.
+    """
     base = page.url if base_href is None else canonicalize(base_href, page.url) or page.url
 
     def judge(location: Location) -> str | None:
@@ -270,12 +276,15 @@ def _with_requisites(
 
 
 def added(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    """Return the sums of two counts by key."""
+    """Return the sum of two mappings of counts, key by key."""
     return dict(Counter(counts) + Counter(others))
 
 
 def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) -> Outlinks | None:
-    """Return the feeds that a page names, to be read at its own depth. Their entries are one link deeper."""
+    """Return the feeds that a page names. They have the depth of the page, and their entries one more.
+
+    None: it names none.
+    """
     if not parsed.feeds:
         return None
     base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
@@ -285,7 +294,10 @@ def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) ->
 
 
 def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Location], str | None]:
-    """Return a function that judges pages at `depth` that `page` lists. It returns the reason to exclude one."""
+    """Return a function that decides if a page that `page` links to or lists, at `depth`, is in scope.
+
+    It returns None if the page is in scope, else the name of the rule that excludes it.
+    """
 
     in_scope, via_host = crawl.scope.judge, page.host
 
@@ -297,7 +309,11 @@ def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Locat
 
 
 def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -> Callable[[Location], str | None]:
-    """Return a function that judges sitemaps and feeds that `page` names. It returns the reason to exclude one."""
+    """Return a function that decides if the crawl reads a sitemap or feed that `page` names.
+
+    It returns None if so, else the name of the rule that excludes it. `hops`: how many redirects and sitemap indexes
+    lead to it.
+    """
 
     def judge(location: Location) -> str | None:
         rule = crawl.scope.judge_listing(location.url, location.host, depth=depth, via_host=page.host, hops=hops)
@@ -307,10 +323,10 @@ def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -
 
 
 def _with_link_field(parsed: ParsedPage, value: str, page_url: str, max_count: int) -> ParsedPage:
-    """Return the page with the links of its Link header, up to `max_count` links in all.
+    """Return the page with the links of its Link header `value` added, so that it has at most `max_count` links.
 
-    They are relative to the page's own URL, and its base element does not apply (RFC 8288 §3.1). A canonical link of
-    the page itself counts before that of the header (RFC 6596).
+    They are relative to the page's own URL: its base element does not apply (RFC 8288 §3.1). A canonical link in the
+    page takes precedence over one in the header (RFC 6596).
     """
     canonical = next(field_links(value, _CANONICAL), None) if parsed.canonical is None else None
     if canonical is not None:
@@ -338,7 +354,10 @@ def _scripts_alone(body: bytes) -> bool:
 def _redirect(
     crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str, kind: UrlKind, extra: int
 ) -> PageReading:
-    """Read a redirect: its target is a discovery at the same depth. So depth 0 has only seeds and their redirects."""
+    """Read a redirect.
+
+    Its target is reported as a discovery with the same depth, so depth 0 has seeds and their redirects.
+    """
     location = answer.header("location")
     if location is None:
         return PageReading(mime)

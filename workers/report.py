@@ -1,14 +1,15 @@
 """Reports the results of visits in this order: make archive records durable, publish discoveries, items, then outcomes.
 
 Each step ends (durable, or acknowledged by the broker) before the next begins. So a published outcome implies that its
-links and items are in their streams and its record is on the disk. The messages of a discovery stream go one after
-another, and so do the parts of a visit.
+links and items are in their streams and its record is on the disk. The messages of a discovery stream are sent one
+after another, and so are the parts of a visit.
 
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
 was added. The next flush begins only when this one has ended or is stalled.
 
-No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. It stalls
-only what needs it. For example, a part with a link for a full subject is held, with its visit, and all else goes on.
+No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. It delays
+only the parts that need it. For example, if the subject of a link is full, the part with that link and its visit wait,
+and all other parts are reported.
 """
 
 import asyncio
@@ -81,11 +82,14 @@ class Reporter:
         return VisitReport(self, crawl, crawl_id, lease, grant, host_id)
 
     async def wait_for_capacity(self) -> None:
-        """Wait until the pages that are not reported yet leave room for one more."""
+        """Wait until the unreported results are below their limits (UnreportedSize), so that a page may be added."""
         await self._has_capacity.wait()
 
     def pace(self, report_s: float) -> None:
-        """Set how many seconds a page waits for its report at most. Begin anew for pages that wait already."""
+        """Set the longest time in seconds that a page waits for a flush.
+
+        Restart the timer for pages that already wait.
+        """
         self._report_s = report_s
         if self._timer is not None:
             self._timer.cancel()
@@ -121,11 +125,11 @@ class Reporter:
         return self._clock.elapsed() - next(iter(self._flushes.values())) if self._flushes else 0.0
 
     def held(self) -> int:
-        """Return the number of pages whose report is held up, while other pages are reported."""
+        """Return the number of pages whose report is delayed by a failing step, while other pages are reported."""
         return self._held.pages
 
     def added(self, visit: VisitReport, page: SettledUrl) -> None:
-        """Count a page that was added to the visit's report, and let a flush begin within `report_s`."""
+        """Count a page that was added to the visit's report, and schedule a flush within `report_s`."""
         self._pending[visit] = None
         self._in_flushes.add((page,))
         self._update_capacity()
@@ -197,7 +201,7 @@ class Reporter:
     def _send(
         self, group: asyncio.TaskGroup, flush: "_Flush", stream: DiscoveryStream, batches: list[DiscoveryBatch]
     ) -> "asyncio.Task[None]":
-        """Start to send a stream's messages, after those of earlier flushes."""
+        """Start a task that sends a stream's messages after those of earlier flushes, and return it."""
         before = self._sending.get(stream)
         sending = group.create_task(self._discover(before, flush, stream, batches), name="report.discover")
         self._sending[stream] = sending
@@ -210,7 +214,10 @@ class Reporter:
         stream: DiscoveryStream,
         batches: list[DiscoveryBatch],
     ) -> None:
-        """Publish a stream's messages one after another. Each number waits for its predecessor's acknowledgement."""
+        """Publish a stream's messages one after another, each after the one before it was acknowledged.
+
+        `before` is the task that sends the stream's messages of an earlier flush. Wait for it first.
+        """
         if before is not None and not before.done():
             flush.stall()
             await asyncio.wait({before})
@@ -232,7 +239,7 @@ class Reporter:
         await self._conclude([part], flush)
 
     async def _conclude(self, parts: Sequence[FlushPart], flush: "_Flush") -> None:
-        """Publish the items and the outcomes of parts whose links are acknowledged."""
+        """Publish the items, then the outcomes, of parts whose links the broker has acknowledged."""
         self._failpoint("discoveries_acked")
         for part in parts:
             for page in part.pages:
@@ -292,7 +299,10 @@ class Reporter:
 
 @dataclass(eq=False, slots=True)
 class _Flush:
-    """Parts that are reported together. `turn` is done when this flush has ended or is stalled: the next may begin."""
+    """The parts that are reported together.
+
+    `turn` is done when this flush has ended or is stalled: the next may begin.
+    """
 
     parts: Sequence[FlushPart]
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -300,17 +310,20 @@ class _Flush:
     _sending: int = 0
 
     def stall(self) -> None:
-        """Let the other parts and the next flush go on: a failing step delays some of the parts."""
+        """Mark the flush as stalled: a step fails.
+
+        `turn` and `sent` wait no longer, so other parts and flushes continue.
+        """
         for future in (self.turn, self._sent):
             if not future.done():
                 future.set_result(None)
 
     def over(self, flushing: "asyncio.Task[None]") -> None:
-        """Let the next flush begin: this one has ended."""
+        """Let the next flush begin, because this one has ended. `flushing` is its task."""
         self.stall()
 
     async def sent(self, sending: Collection["asyncio.Task[None]"]) -> None:
-        """Wait until all messages are sent, or some are stalled."""
+        """Wait until the tasks in `sending` have sent all discovery messages, or the flush is stalled."""
         self._sending = len(sending)
         for task in sending:
             task.add_done_callback(self._one_sent)
@@ -344,7 +357,10 @@ def _items_by_crawl(taken: Iterable[FlushPart]) -> list[tuple[VisitCrawl, list[P
 
 
 def _within_bounds(outcome: Outcome) -> Iterator[bytes]:
-    """Yield the outcome, halved until each message has at most MAX_BYTES or one result. The last ends the lease."""
+    """Yield the outcome as encoded messages. Halve it until each message has at most MAX_BYTES, or only one result.
+
+    Only the last message ends the lease.
+    """
     data = encode(outcome)
     if len(data) <= MAX_BYTES or len(outcome.results) < 2:
         yield data

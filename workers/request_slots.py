@@ -1,9 +1,9 @@
 """The request slots of a worker: they bound its concurrent requests, and crawls share them by weight.
 
-A worker has many more visits than slots, because most visits wait for their hosts. A visit takes a slot when its host's
-delay is over, and releases it when the answer has arrived. If all slots are taken, the next free one goes to the crawl
-with the least request time per weight (start-time fair queueing, as in `api.frontier.pool_shares`). Within a crawl it
-goes to the visit that has waited longest.
+A worker has many more visits than slots, because most visits wait for their hosts. A visit asks for a slot when its
+host's delay has passed, and releases it when the answer has arrived. If all slots are taken, the next free one goes to
+the crawl with the least request time per weight (start-time fair queueing, as in `api.frontier.pool_shares`). Within a
+crawl it goes to the visit that has waited longest.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _MAX_KNOWN: Final = 1_024
 
 @dataclass(eq=False, slots=True)
 class _CrawlLine:
-    """The visits of one crawl.
+    """The queue of one crawl's visits that wait for a request slot.
 
-    - `virtual`: its request time per weight.
-    - `mean_s`: the mean time of its requests.
-    - `listed`: it has an entry in the heap.
-    - `out`: its slots in use.
+    - `virtual`: its virtual time, which is the request time it has used, divided by its weight.
+    - `mean_s`: the mean duration of its requests.
+    - `listed`: it has an entry in the heap of waiting crawls.
+    - `out`: the number of slots that its visits use.
     """
 
     weight: int = 1
@@ -42,8 +42,9 @@ class _CrawlLine:
 
 
 class Place:
-    """A visit's place in its crawl's line for a request slot, and then its slot. `granted` is a future of True for a
-    slot, False if the visit gave up.
+    """A visit's place in the queue for a request slot, and afterwards its slot.
+
+    `granted` is a future: True once the visit has a slot, False if it gave up waiting.
     """
 
     __slots__ = ("charged_s", "granted", "left", "line", "since")
@@ -56,11 +57,11 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """Return True if the visit got its slot."""
+        """True if the visit got a slot. It stays True after the slot is released."""
         return self.granted.done() and not self.granted.cancelled() and self.granted.result()
 
     def give_up(self) -> None:
-        """Stop waiting for a slot. If the visit has one already, it keeps it."""
+        """Stop waiting for a slot. No effect if the visit has a slot already."""
         if not self.granted.done():
             self.granted.set_result(False)
 
@@ -87,12 +88,13 @@ class Requests:
 
     @property
     def saturated(self) -> bool:
-        """Return True if at least as many visits wait for a slot as there are slots: further visits would only wait."""
+        """True if at least as many visits wait for a slot as there are slots, so further visits would only wait."""
         return self.waiting >= self.max_requests
 
     def place(self, crawl_id: CrawlId, weight: int) -> Place:
-        """Put a visit into its crawl's line for a slot; it may get one at once. The caller must call `leave`, even if
-        cancelled.
+        """Put a visit into its crawl's queue for a slot, and return its place. It may get a slot at once.
+
+        The caller must call `leave` with the place, even if it is cancelled. `weight` is that of the crawl.
         """
         line = self._lines.get(crawl_id)
         if line is None:
@@ -113,7 +115,7 @@ class Requests:
         return place
 
     def leave(self, place: Place) -> None:
-        """Release the visit's slot, or take the visit out of the line. Further calls for the same place do nothing."""
+        """Release the visit's slot, or remove the visit from the queue. Further calls for the same place do nothing."""
         if place.left:
             return
         full, place.left = self.saturated, True
@@ -136,7 +138,10 @@ class Requests:
             self._serve()
 
     def _serve(self) -> None:
-        """Grant a slot to the line with the least request time per weight. Push it anew if its entry is outdated."""
+        """Grant a slot to the crawl that the heap lists first, if its entry is up to date.
+
+        Push the crawl again if visits wait.
+        """
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False
         while line.waiting and line.waiting[0].granted.done():  # it gave up
@@ -156,7 +161,7 @@ class Requests:
         place.granted.set_result(True)
 
     def _begin_turn(self, line: _CrawlLine) -> None:
-        """Raise the line's virtual time to the present one: a crawl that did not wait cannot save up its share."""
+        """Raise the crawl's virtual time to the present one, so that it saves up no share while it does not wait."""
         line.virtual = max(line.virtual, self._virtual)
 
     def _push(self, line: _CrawlLine) -> None:
@@ -170,9 +175,10 @@ class Requests:
 
 
 class Admission:
-    """The slot and the disk reservation that one visit holds while it sends a request.
+    """The request slot and the disk reservation of one visit, which it needs while it sends a request.
 
-    Both are taken when the host's delay is over, so that a visit that waits for its host blocks no other visit.
+    The visit takes both only when the host's delay has passed. So a visit that waits for its host blocks no other
+    visit.
     """
 
     def __init__(self, requests: Requests, reservations: DiskReservations, ending: asyncio.Event) -> None:
@@ -184,12 +190,14 @@ class Admission:
 
     @property
     def held(self) -> bool:
-        """Return True if the visit holds a request slot."""
+        """True if the visit has a request slot."""
         return self._place is not None and self._place.held
 
     async def enter(self, crawl_id: CrawlId, weight: int, body_bytes: int) -> bool:
-        """Wait for a request slot and reserve disk space for a response body of `body_bytes`. Return False if the visit
-        must end.
+        """Wait for a request slot, and for disk space for a response body of `body_bytes`.
+
+        Return True with both taken. Return False if `end` was called, so the visit must end. `weight` is that of the
+        crawl.
         """
         self._place = place = self._requests.place(crawl_id, weight)
         if not await place.granted:
@@ -211,8 +219,9 @@ class Admission:
             self._place = None
 
     def release(self) -> None:
-        """Release the request slot and the reserved disk space. Call it when the answer is archived, or if there is
-        none.
+        """Release the request slot and the reserved disk space.
+
+        Call it when the answer is in the archive, or when no answer came.
         """
         self.leave()
         if self._reserved is not None:

@@ -1,4 +1,4 @@
-"""Repeats a step of a report until it succeeds."""
+"""Repeats a step of a report until it no longer fails transiently."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ async def persisted(
 ) -> T:
     """Call `attempt` until it raises no Transient, and return its result. Waits between calls grow up to 5 s.
 
-    `what` and `fields` go into the log, which shows when this takes long. `waits` is called before each wait.
+    `what` (the step's name) and `fields` are logged if many calls fail. `waits` is called before each wait.
     """
     wait_s, tries = 0.1, 0
     while True:

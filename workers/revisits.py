@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 
 
 def conditions(entry: ShardUrl) -> tuple[tuple[str, str], ...]:
-    """Return the headers that make the request for a URL conditional (RFC 9110). None without a usable validator.
+    """Return the headers that make the request for a URL conditional (RFC 9110). Empty without a usable validator.
 
-    Nor are there for a page that is not stored: an answer 304 would say nothing. A date is judged by the time of the
-    fetch that it came with.
+    It is also empty for a URL without a stored page, because a 304 would mean nothing then. A Last-Modified date is
+    checked against the time of the fetch that returned it.
     """
     return validators.conditions(entry.etag, entry.last_modified, entry.stored_ms / 1000) if entry.digest else ()
 
 
 def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
-    """Return the exchange as the archive stores it: without the payload if the stored page of the URL has it."""
+    """Return the exchange with a reference to the stored page of the URL, if that has the same payload.
+
+    The archive then stores it without the payload. Otherwise return the exchange as it is, perhaps with its digest.
+    """
     answer = exchange.answer
     if not entry.digest:
         return exchange
@@ -51,9 +54,9 @@ def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
 
 
 def content_mark(crawl: "VisitCrawl", answer: Answer, html: Html | None, items: PageItems | None) -> bytes:
-    """Return a hash of what the crawl compares of a page: its text or its items. Empty if it compares payloads.
+    """Return a hash of the content by which the crawl compares versions of a page: its text or its items.
 
-    A page that is no HTML has neither, so its payload is compared.
+    It is empty if the crawl compares payloads, and for a page that is not HTML or has no 2xx status.
     """
     compare = crawl.spec.recrawl.compare if crawl.spec.recrawl.used else Compare.PAYLOAD
     if compare is Compare.PAYLOAD or html is None or not 200 <= answer.status < 300:

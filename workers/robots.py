@@ -1,14 +1,14 @@
 """robots.txt of the origins that visits fetch from: fetched once, shared by all workers, and cached parsed.
 
 It is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At most one
-visit of a process does so for an origin at a time. It fetches under its own grant, host delay and egress rules.
+visit of a process does so for an origin at the same time. It fetches under its own grant, host delay and egress rules.
 
-A redirect to another origin leads to a host for which the visit has no grant. So what is known of that origin's
-robots.txt is used without a request, and what comes is kept for that origin, too. Otherwise visits of this process wait
-for each other, and for the host's delay.
+A redirect to another origin leads to a host for which the visit has no grant. If the robots.txt of that origin is
+cached, it is used without a request. Otherwise the result of the request is cached for that origin, too. Visits of this
+process make such requests one after another, with the host's delay between them.
 
-A visit whose URLs are all settled renews a robots.txt that has used up `RENEWED_AT` of its lifetime. So no page of a
-host that is visited often waits for robots.txt, and a short failure of it stops no visit.
+When a visit has settled all its URLs, it renews a robots.txt that has used up `RENEWED_AT` of its lifetime. So no page
+of a host that is visited often waits for robots.txt, and a short failure of it stops no visit.
 """
 
 import asyncio
@@ -71,8 +71,11 @@ _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
 
 class Robots(Struct, frozen=True):
-    """What robots.txt permits on an origin. `failure`: why it is unreachable, such as `robots_dns` or
-    `robots_http_503`. `fetched_at_ms`: when it was requested (Unix ms), 0 if it was not.
+    """What robots.txt permits on an origin.
+
+    - `failure`: why it is unreachable, such as `robots_dns` or `robots_http_503`; empty if it is not.
+    - `retry_after_ms`: the wait that the response requires, -1 if it requires none.
+    - `fetched_at_ms`: when it was requested (Unix ms), 0 if it was not.
     """
 
     policy: RobotsPolicy
@@ -91,11 +94,11 @@ class Robots(Struct, frozen=True):
                 return False
 
     def age_s(self, now_ms: int) -> float:
-        """Return the seconds since it was requested."""
+        """Return the seconds since robots.txt was requested."""
         return max(0.0, (now_ms - self.fetched_at_ms) / 1000)
 
     def sitemaps(self, origin: str) -> tuple[Location, ...]:
-        """Return the sitemaps that robots.txt names. It is that of `origin`."""
+        """Return the sitemaps that robots.txt names. `origin` is the origin from which it was fetched."""
         return self.policy.rules.sitemaps(origin) if isinstance(self.policy, Rules) else ()
 
     def crawl_delay_s(self, token: str) -> float | None:
@@ -114,7 +117,7 @@ class _KeptRobots(Struct):
 
 
 class _Moved(Struct, frozen=True):
-    """A redirect of a robots.txt: its target and status."""
+    """The response to a request for robots.txt was a redirect: its target `to` and its status."""
 
     to: str
     status: int
@@ -134,14 +137,18 @@ class RobotsCache:
         self._free_at: dict[str, float] = {}
 
     async def of(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
-        """Return the robots.txt rules of `origin` for the crawl's product token. If it must be fetched, call `send`.
-        Return None if `send` returned None.
+        """Return the robots.txt rules of `origin`, parsed for the crawl's product token.
+
+        If robots.txt must be fetched, call `send` for each request. Return None if `send` returned None.
         """
         robots = await self._known(origin, crawl, send)
         return None if robots is None else await _parsed(robots, crawl.token)
 
     async def known(self, origin: str) -> Robots | None:
-        """Return the rules of `origin` if some worker has fetched them lately. Nothing is requested."""
+        """Return the rules of `origin` from this process's cache or the shared bucket, None if neither has them.
+
+        Nothing is requested from the origin.
+        """
         kept = self._kept.get(origin)
         if kept is not None:
             return kept.robots
@@ -149,10 +156,10 @@ class RobotsCache:
         return None if shared is None else _understood(shared)
 
     async def renew(self, origin: str, crawl: VisitCrawl, send: Send) -> None:
-        """Fetch the robots.txt of `origin` anew by `send` if it expires soon.
+        """Fetch the robots.txt of `origin` again, by `send`, if the cached one expires soon.
 
-        Until it is replaced, the old one is valid. If it cannot be read now, the old one stays until it expires. Return
-        at once if another visit is fetching it.
+        The cached one stays valid until it is replaced. If the new one is unreachable, the cached one stays until it
+        expires. Return at once if another visit of this process is fetching it.
         """
         lock = _lock_of(self._locks, origin)
         if lock.locked() or not self._renewal_due(origin):
@@ -210,10 +217,11 @@ class RobotsCache:
         return self._keep(origin, record, robots)
 
     async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
-        """Return the record and the Retry-After in ms. Return None if `send` does.
+        """Fetch robots.txt and follow its redirects. Return the record and the Retry-After in ms, -1 if there is none.
 
-        Return Robots if this crawl's egress rules deny the origin, or an exclusion covers it. An unreadable answer, or
-        a redirect without a usable target, counts as unreachable, because it must not allow everything.
+        Return None if `send` returns None. Return Robots if this crawl's egress rules deny the origin, or an exclusion
+        covers it. The record is unreachable if the answer is unreadable, or redirects without a usable target.
+        Otherwise such an answer would allow everything.
         """
         moved = _Moved(f"{origin}/robots.txt", 0)
         for hop in range(MAX_ROBOTS_HOPS + 1):
@@ -241,8 +249,10 @@ class RobotsCache:
         self._free_at = resting | {origin: now + delay_s}
 
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
-        """Return the robots.txt of another origin, to which a redirect leads. Return None if it is not known, or old
-        enough to be renewed. A failure counts only if it came since `asked_ms`, while the caller waited.
+        """Return the cached robots.txt of another origin, to which a redirect leads.
+
+        Return None if it must be requested. It must be requested if it is not cached, or old enough to be renewed. A
+        cached failure is used only if it came since `asked_ms`, while the caller waited for the lock.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -256,10 +266,10 @@ class RobotsCache:
         return None
 
     async def _keep_elsewhere(self, origin: str, record: RobotsRecord) -> None:
-        """Keep the robots.txt of another origin for its own visits and for further redirects to it.
+        """Cache the robots.txt of another origin, for the visits of that origin and for further redirects to it.
 
-        A failure is kept apart, because the visits of that origin may have an old copy to use. A denial is not kept: it
-        is that of one crawl.
+        A failure is cached separately, because the visits of that origin may have an older record to use. A denial by
+        egress rules or an exclusion is not cached, since it may concern this crawl only.
         """
         if not isinstance(policy_of(record), Unreachable):
             self._keep(origin, record, _understood(record))
@@ -272,7 +282,10 @@ class RobotsCache:
     async def _requested(
         self, place: str, crawl: VisitCrawl, send: Send, *, first: bool
     ) -> tuple[RobotsRecord, int] | Robots | _Moved | None:
-        """Request `place` by `send`. Return as `_fetch` does, or the redirect. `first`: nothing redirected to it."""
+        """Request robots.txt at the URL `place` by `send`. Return the same as `_fetch`, or _Moved for a redirect.
+
+        `first`: `place` is the first request, and not the target of a redirect.
+        """
         # Read one byte more than is used, to distinguish a truncated file from one that ends there.
         limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
         request = FetchRequest(
@@ -309,10 +322,10 @@ class RobotsCache:
         return robots_record(status, body, fetched_at_ms=now_ms, max_age_s=max_age_s, detail=detail)
 
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
-        """Return the cached rules if they may be used.
+        """Return the cached rules of `origin` if they may be used, else None.
 
-        An unreachable origin counts only if it was fetched since `asked_ms`, while the caller waited. Other visits
-        fetch anew and report the failure, because the owner decides how long the host is paused.
+        A cached failure is used only if it came since `asked_ms`, while the caller waited for the lock. Other visits
+        fetch again and report the failure, because the owner decides how long the host is paused.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -336,7 +349,10 @@ class RobotsCache:
         return robots
 
     async def _shared(self, origin: str) -> RobotsRecord | None:
-        """Return the record that another worker stored, if any. If the bucket cannot be read, fetch instead."""
+        """Return the record of `origin` that a worker stored in the shared bucket.
+
+        None if there is none, or it is unreadable.
+        """
         try:
             data = await self._broker.get_robots(robots_key(origin))
             return None if data is None else decode_robots(data)
@@ -355,7 +371,10 @@ class RobotsCache:
 
 
 def host_note(robots: Iterable[Robots], crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
-    """Return a visit's note on its host. It names the first of the origins' robots.txt that is unreachable."""
+    """Return what a visit reports about its host. It includes the first failure among `robots`, those of its origins.
+
+    `crawl_delay_ms` is -1 if robots.txt sets none. `latency_ms` and `ip` are those of the last response.
+    """
     unreachable = next((each for each in robots if each.failure), None)
     if unreachable is None:
         return HostNote(crawl_delay_ms, latency_ms, ip)
@@ -380,7 +399,7 @@ def _understood(record: RobotsRecord) -> Robots:
 
 
 def _lock_of(locks: WeakValueDictionary[str, asyncio.Lock], name: str) -> asyncio.Lock:
-    """Return the lock `name`. It exists for as long as a visit has it or waits for it."""
+    """Return the lock for `name`. It exists for as long as a caller uses it."""
     lock = locks.get(name)
     if lock is None:
         lock = locks[name] = asyncio.Lock()
@@ -388,7 +407,10 @@ def _lock_of(locks: WeakValueDictionary[str, asyncio.Lock], name: str) -> asynci
 
 
 async def _parsed(robots: Robots, token: str) -> Robots:
-    """Parse the file for `token`, in a thread if it is large. Return "unreachable" if it is too costly to evaluate."""
+    """Return `robots` with its rules parsed for `token`, in a thread if the file is large.
+
+    If the rules are too costly to match, return an unreachable robots.txt instead.
+    """
     if not isinstance(robots.policy, Rules):
         return robots
     rules = robots.policy.rules
@@ -400,9 +422,10 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Extend the record's lifetime to twice its crawl delay, up to 24 h: else each visit would only fetch it anew.
+    """Return the record with a lifetime of at least twice its crawl delay, up to 24 h.
 
-    After a delay of a day or more the record is valid for another hour, because otherwise no page could be fetched.
+    Otherwise it would expire before the first page may be fetched, and each visit would only fetch robots.txt again.
+    For a delay near a day or more, the lifetime is the delay and `_BEYOND_DELAY_S`.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

@@ -1,6 +1,4 @@
-"""Pulls URL shards from the broker and visits as many at once as the worker may. Only this module settles their
-messages.
-"""
+"""Pulls URL shards from the broker and runs their visits concurrently. Only this module acks or naks their messages."""
 
 import asyncio
 import itertools
@@ -57,13 +55,14 @@ MAX_OPEN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class VisitSettled:
-    """The shard is done: its visit was reported, or its lease no longer exists. Its message is acknowledged."""
+    """A visit's result: it was reported, or its lease no longer exists. The message of the shard is acked."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisitHandedBack:
-    """The worker cannot finish this visit now. The broker must deliver its shard's message again after `delay_s`
-    seconds.
+    """A visit's result: the worker cannot finish it now.
+
+    The message is nak'ed and comes again after `delay_s` seconds.
     """
 
     delay_s: float
@@ -71,25 +70,21 @@ class VisitHandedBack:
 
 @dataclass(frozen=True, slots=True)
 class VisitAbandoned:
-    """The visit lost its grant: it ran out, or another worker has the shard. The worker does not settle the message, so
-    the broker may deliver it again.
-    """
+    """A visit's result: its grant ran out, or another worker has the shard. The message is neither acked nor nak'ed."""
 
 
 Settlement = VisitSettled | VisitHandedBack | VisitAbandoned
 
 
 async def _hand_back(message: VisitMessage) -> None:
-    """Nak the message once. If the broker is unreachable, do not retry: it delivers the shard again by itself."""
+    """Nak the message once. A failure is ignored, because the broker delivers it again after the ack wait."""
     with suppress(Transient):
         await message.nak(0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """A worker's name `id` (shown to people), its `producer` name (unique to this process), its pool and its process
-    id.
-    """
+    """A worker's name for people (`id`), and the name under which only this process sends discoveries (`producer`)."""
 
     id: str
     producer: str
@@ -107,11 +102,11 @@ def pause_s(grant: int) -> float:
 
 
 def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, max_open: int) -> list[CrawlId]:
-    """Return the crawls whose WARC files should be completed. None of them is in `busy`, the crawls that are being
-    visited.
+    """Return the crawls whose WARC files should be completed now.
 
-    `visited` holds the end of each crawl's last visit (`Clock.elapsed`). A crawl is due after IDLE_S seconds.
-    Beyond `max_open` crawls, the least recently visited are due at once.
+    Crawls in `busy`, which have open visits, are left out. `visited` maps each crawl to the end of its last visit
+    (`Clock.elapsed`). A crawl is due IDLE_S seconds after that. If there are more than `max_open` crawls, the least
+    recently visited are due at once.
     """
     idle = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
     max_count = max(0, len(visited) - max_open)
@@ -119,7 +114,7 @@ def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: fl
 
 
 class Runtime:
-    """A worker's visits: pulls shards, runs each visit in a task of its own, and publishes the worker's status."""
+    """Runs a worker's visits: pulls shards, runs each visit in its own task, and publishes the worker's status."""
 
     def __init__(
         self,
@@ -132,7 +127,7 @@ class Runtime:
         visits: int,
         max_open: int = MAX_OPEN,
     ) -> None:
-        """Begin without visits. At most `visits` run at once. At most `max_open` crawls have a WARC file open."""
+        """Create it without visits. At most `visits` run at once. At most `max_open` crawls have a WARC file open."""
         self._max_open = max_open
         self._identity = identity
         self._broker = broker
@@ -184,43 +179,39 @@ class Runtime:
             self._moved()
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait `wait_s` seconds, less if a master requests the status: one that starts has declared the streams."""
+        """Wait `wait_s` seconds, or until a starting master requests the status: it has created the streams."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._status_requested.wait()
 
     def stop_pulling(self) -> None:
-        """Take no further shard from now on. Every later status tells the masters so."""
+        """Pull no further shard from now on. Every later status reports that to the masters."""
         self._pulling = False
         self._freed.set()
         self._notable.set()
 
     def _full(self) -> bool:
-        """Return True if a further visit could not begin, or could only wait for a request slot."""
+        """Return True if no further visit can begin, or if it would only wait for a request slot."""
         return self._busy >= self._visits or self._ctx.requests.saturated
 
     def _takes(self) -> bool:
-        """Return True if the worker takes further shards."""
+        """Return True if the worker may pull shards: it is not stopped, draining or under resource pressure."""
         return self._pulling and not self._draining and not self._pressure
 
     def drain(self, draining: bool) -> None:
-        """Stop taking shards and finish the visits under way if `draining`, else take shards again. Every status
-        reports it.
-        """
+        """Pull no shard while `draining`, and finish the visits under way. Every status reports the drain."""
         self._draining = draining
         self._freed.set()
         self._notable.set()
 
     def set_pressure(self, pressure: Sequence[Pressure]) -> None:
-        """Take no further shard while `pressure` names a resource, and finish the visits under way. Every status
-        reports it.
-        """
+        """Pull no shard while `pressure` names a resource, and finish the visits under way. Every status reports it."""
         self._pressure = tuple(pressure)
         self._freed.set()
         self._notable.set()
 
     def tune(self, visits: int, revision: int) -> None:
-        """Set how many visits may run at once, by this revision of the hot configuration. Running visits go on."""
+        """Set how many visits may run at once, by this revision of the hot configuration. Running visits continue."""
         self._visits = visits
         self._revision = revision
         self._freed.set()
@@ -233,7 +224,7 @@ class Runtime:
             visit.stop()
 
     async def follow(self) -> None:
-        """Whenever a crawl changes, let every visit read its crawl's new state. Runs until cancelled."""
+        """Call `refresh_crawl` of every open visit whenever a crawl may have changed. Runs until cancelled."""
         async for _ in self._crawls.changes():
             for visit in self._open:
                 visit.refresh_crawl()
@@ -241,7 +232,7 @@ class Runtime:
     # --- one shard ----------------------------------------------------------------------------------------------------
 
     async def _attend_and_settle(self, message: VisitMessage, *, accepted: bool) -> None:
-        """Run a shard's visit and settle its message. No other code settles one."""
+        """Run a shard's visit, then ack or nak its message by the result. Hand it back if not `accepted`."""
         settlement: Settlement
         try:
             settlement = await self._attend(message) if accepted else VisitHandedBack(0.0)
@@ -326,10 +317,10 @@ class Runtime:
         return VisitSettled() if final else VisitAbandoned()
 
     async def _report_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
-        """Report to the owner a shard that cannot be decoded, and have it acknowledged.
+        """Report to the owner a shard that cannot be decoded. Return VisitSettled, so that its message is acked.
 
-        A nak would bring it again for ever and keep its host's slot. After the ack, the owner notices that the message
-        is missing and publishes it anew in its own version. It does so as often as for grants that expire.
+        A nak would make the broker deliver it for ever, and its host's slot would stay taken. After the ack, the owner
+        finds that the message is missing and publishes it again in its own version, as often as grants may expire.
         """
         log.error("shard.rejected", reason=reason, delivery=message.delivery, bytes=len(message.data))
         if (origin := message.origin) is not None:
@@ -350,7 +341,7 @@ class Runtime:
         return VisitSettled()
 
     def _finish_deleted(self, crawl_id: CrawlId) -> None:
-        """Finish the segments of a deleted crawl once no visit of it is open: no more pages are appended."""
+        """Complete the WARC files of a deleted crawl if no visit of it is open: no more pages are appended."""
         if not any(visit.crawl_id == crawl_id for visit in self._open):
             self._tasks.start(f"archive.finish {crawl_id}", self._finish(crawl_id))
 
@@ -389,7 +380,7 @@ class Runtime:
     async def heartbeat(self) -> None:
         """Publish the worker's status every second, until cancelled.
 
-        It is also published soon after the load changed much, and when a master requests it.
+        It is also published soon after the load has changed considerably, and when a master requests it.
         """
         # Listen before the first status: a master that missed it then sends a request that is received.
         async with self._broker.listen(STATUS_WANTED) as requests, Tasks() as beside:
@@ -407,7 +398,7 @@ class Runtime:
             self._notable.set()
 
     async def tell(self) -> None:
-        """Publish the worker's status once. It is lost if the broker is unreachable."""
+        """Publish the worker's status once. If the broker is unreachable, drop it."""
         self._notable.clear()
         self._reported_busy = self._busy
         try:

@@ -20,16 +20,16 @@ _KINDS: Final = frozenset(map(str, FailureKind))
 class WorkerStats:
     """The counts of a worker process since its start.
 
-    - `pages`, `bytes`: archived answers and the bytes of their bodies.
+    - `pages`, `bytes`: archived answers, and the bytes of their bodies.
     - `malformed`: shards that could not be decoded.
     - `in_flight`: requests under way.
-    - `crawls`: per crawl, `status` of fetches, `denied` by rule, `bytes`, `items`, `refused_items` by reason.
-    - `fetches`: durations in seconds.
+    - `crawls`: for each crawl, `status` of fetches, `denied` by rule, `bytes`, `items`, `refused_items` by reason.
+    - `fetches`: the durations of fetches in seconds.
     - `failures`: failed fetches by failure kind.
-    - `waits`: durations in seconds of the waits for a host's delay.
-    - `visits`: ended visits by how their message was settled (a class of `runtime`).
-    - `reports`, `links`: acknowledged by the broker.
-    - `flushes`: durations in seconds.
+    - `waits`: durations in seconds of the waits for a host's delay and a request slot.
+    - `visits`: ended visits by their result (the name of a class of `runtime`, such as VisitSettled).
+    - `reports`, `links`: messages by kind, and discovered links, that the broker has acknowledged.
+    - `flushes`: the durations of flushes in seconds.
     """
 
     pages: int = 0
@@ -46,7 +46,7 @@ class WorkerStats:
     flushes: Histogram = field(default_factory=Histogram)
 
     def settled(self, counts: Counter[Key], outcome: UrlOutcome) -> None:
-        """Add the outcome of a URL to the worker's counts, and to `counts`, those of its crawl."""
+        """Add the outcome of a URL to the counts of the worker, and to `counts`, which are those of its crawl."""
         if outcome.end == UrlEnd.DENIED:
             counts["denied", outcome.reason] += 1
             return

@@ -65,7 +65,7 @@ _EXTEND_RETRY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class VisitContext:
-    """The parts that a worker's visits share. After `ack_wait_s` without progress the broker delivers a shard again."""
+    """The parts that a worker's visits share. `ack_wait_s`: the ack wait of the broker's consumer, in seconds."""
 
     clock: Clock
     crawls: VisitCrawls
@@ -122,7 +122,7 @@ class Visit:
         return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
-        """Fetch the URLs and report them. Return False if the grant was lost: the lease goes on without this visit."""
+        """Fetch the URLs and report them. Return False if the grant was lost, so that this report ends no lease."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:
@@ -135,7 +135,7 @@ class Visit:
         return final
 
     async def hand_back(self) -> None:
-        """Report what was fetched and end the grant, after `run` raised. The shard comes again for the other URLs."""
+        """Report the fetched URLs and end the grant, after `run` raised. The caller hands the shard back."""
         if not self._lost:
             await self._report.finish(VisitEnd(final=False, note=self._note(), failed=True))
 
@@ -228,7 +228,7 @@ class Visit:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Fetch URL by URL until the shard or the visit is over. Then renew robots.txt if it expires soon."""
+        """Fetch URL by URL until none is left or the visit must end. If none is left, renew robots.txt when due."""
         for key, entry in list(self._left.items()):
             await self._report.wait_for_capacity()
             try:
@@ -241,7 +241,7 @@ class Visit:
                 await self._ctx.robots.renew(origin, self._crawl, partial(self._send, self._shard.urls[-1].url))
 
     async def _fetch_and_settle(self, key: Fingerprint, entry: ShardUrl) -> bool:
-        """Fetch a URL and settle it. Return True if the visit goes on."""
+        """Fetch a URL and record its outcome. Return True if the visit may continue, False if it must end."""
         exchange = await self._request(key, entry)
         if exchange is None:
             return key not in self._left
@@ -263,7 +263,7 @@ class Visit:
         return end.host is None
 
     async def _request(self, key: Fingerprint, entry: ShardUrl) -> tuple[VisitCrawl, Answer | FetchFailed] | None:
-        """Request the URL. Return None if it was settled without a request, or if the visit must end.
+        """Request the URL. Return its crawl and result; None if it was settled without a request or the visit ends.
 
         If the server had closed a kept connection, that is no evidence about the URL and uses up no attempt. The
         request is sent once more, on a fresh connection, after the host's delay.
@@ -279,7 +279,7 @@ class Visit:
             fresh = True
 
     async def _admit(self, key: Fingerprint, entry: ShardUrl) -> VisitCrawl | None:
-        """Return the crawl under which the URL may be requested now; None if robots.txt denied it or the visit ends."""
+        """Wait until the URL may be requested, and return its crawl. None: a rule denied it, or the visit must end."""
         crawl = self._current_crawl()
         while crawl is not None:
             if self._ctx.crawls.excluded(entry.url):
@@ -311,7 +311,7 @@ class Visit:
         return crawl
 
     async def _robots_of(self, url: str, crawl: VisitCrawl) -> Robots | None:
-        """Return the robots rules of the URL's origin, None if the visit must end."""
+        """Return the robots rules of the URL's origin, fetched if necessary. None if the visit must end."""
         if (robots := self._robots.get(origin := origin_of(url))) is not None:
             return robots
         robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url))
@@ -329,7 +329,7 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Apply a longer delay than the owner gave. Return False if the owner must do so: a shard without one."""
+        """Apply a delay longer than the owner's. Return False if the shard has no delay, so the owner must apply it."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
@@ -338,7 +338,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Request robots.txt, which `via` needs, after the delay, and archive it. Return None if the visit must end."""
+        """Request robots.txt for the URL `via`, not before `earliest`, and archive it. None if the visit must end."""
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)
@@ -434,7 +434,7 @@ class Visit:
         )
 
     def _deny(self, key: Fingerprint, reason: str) -> bool:
-        """Settle the URL as excluded, because no request may be sent. Return True: the visit goes on."""
+        """Record the URL as excluded for `reason`, without a request. Return True, because the visit continues."""
         self._settle(key, SettledUrl(outcome.denied(key, reason, at_ms=self._clock.unix_ms())))
         return True
 

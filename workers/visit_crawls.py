@@ -1,4 +1,4 @@
-"""The crawls in the form that visits use: compiled from their specs, once per revision."""
+"""The crawls in the form that visits use: compiled from their specs, once for each revision."""
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -40,8 +40,9 @@ _KEPT: Final = 256
 
 
 class VisitCrawl(Struct, frozen=True, eq=False):
-    """A crawl at one revision of its spec, ready for visits. `token` is the product token that is matched with robots
-    rules and directives.
+    """A crawl at one revision of its spec, compiled for visits.
+
+    `token` is the product token that is compared with the groups of a robots.txt and with robots directives.
     """
 
     crawl_id: CrawlId
@@ -67,13 +68,14 @@ class VisitCrawl(Struct, frozen=True, eq=False):
         return self.spec.politeness.obey_robots and not self.spec.robots.ignored_for(host)
 
     def delay_s(self, host: str) -> float:
-        """Return the delay of the spec for `host` in seconds."""
+        """Return the delay in seconds between requests to `host` that the spec sets."""
         return self.host_specs.of(host).politeness.delay_s
 
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
-        """Return the request for a URL of a shard. It is conditional if the URL's ETag or Last-Modified is known.
+        """Return the request for a URL of a shard.
 
-        The bodies of requisites, sitemaps and feeds are transferred whatever their type is.
+        It is conditional if the ETag or Last-Modified of the stored page is known. `fresh`: use a new connection. The
+        bodies of requisites, sitemaps and feeds are transferred whatever their type is.
         """
         headers = self.headers
         if entry.etag is not None or entry.last_modified is not None:
@@ -88,7 +90,7 @@ class VisitCrawl(Struct, frozen=True, eq=False):
 
 
 class VisitCrawls:
-    """The most recently used crawls by id, compiled, each with a fetcher under its egress rules."""
+    """A cache of the most recently used crawls by id, compiled, each with a fetcher under its egress rules."""
 
     def __init__(
         self,
@@ -97,8 +99,9 @@ class VisitCrawls:
         open_fetcher: Callable[[EgressRules], Fetcher],
         exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
     ) -> None:
-        """Create it. `exclusions` returns those in force now. When they change, `known` is emptied: a link to a URL
-        that an exclusion releases must be reported again.
+        """Create it empty. `exclusions` returns the exclusions in force now.
+
+        When they change, `known` is emptied: links to URLs that are no longer excluded must be reported again.
         """
         self._specs = specs
         self._known = known
@@ -108,8 +111,9 @@ class VisitCrawls:
         self._active: OrderedDict[CrawlId, VisitCrawl] = OrderedDict()
 
     async def active(self, crawl_id: CrawlId, revision: Revision) -> VisitCrawl | None:
-        """Return the crawl at `revision` or later, None if it was deleted. Raise Transient if that revision cannot be
-        had now (SpecSource.spec).
+        """Return the crawl at `revision` or a later one. Return None if it was deleted.
+
+        Raise Transient if that revision cannot be read now (SpecSource.spec).
         """
         if (exclusions := self._exclusions()) is not self._known_under:
             self._known_under = exclusions
@@ -139,9 +143,7 @@ class VisitCrawls:
         return self._as_published(published)
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield at once, and then whenever any crawl may have changed, so that `now` may return another state. It never
-        ends.
-        """
+        """Yield at once, and then whenever `now` may return another state for any crawl. It never ends."""
         return self._specs.changes()
 
     def _as_published(self, published: PublishedSpec) -> VisitCrawl | None:
@@ -160,7 +162,7 @@ class VisitCrawls:
         return known
 
     async def tidy(self) -> None:
-        """Close connections that were opened under egress rules which none of the crawls in use has any more."""
+        """Close the connections of fetchers that no crawl in the cache uses any more."""
         await self._fetchers.keep([crawl.fetcher for crawl in self._active.values()])
 
     async def close(self) -> None:
@@ -214,18 +216,18 @@ def is_page(kind: UrlKind) -> bool:
 
 
 def skips_body(media: Media) -> Callable[[int, str | None], bool] | None:
-    """Return what tells by status and Content-Type that the body of a page is not fetched. None: all are fetched."""
+    """Return the function for `FetchRequest.skips_body` by the spec's media types. None: every body is fetched."""
     return None if media.fetched is None else partial(_skips_body, media)
 
 
 def _skips_body(media: Media, status: int, content_type: str | None) -> bool:
-    """Return True for a page of a type that `media.fetched` leaves out. An answer without a type is fetched."""
+    """Return True if `media.fetched` leaves out the type of a response. A response without a type is fetched."""
     essence = media_type(content_type)
     return 200 <= status < 300 and essence not in UNDECLARED and not media.fetches(essence)
 
 
 def _headers(spec: CrawlSpec, agent: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of every request: the spec's own, and the usual ones that it does not name itself."""
+    """Return the headers of every request: those of the spec, and User-Agent and Accept unless the spec sets them."""
     own = tuple(spec.fetch.headers.items())
     named = {name.lower() for name, _ in own}
     usual = (("User-Agent", agent), _ACCEPT)

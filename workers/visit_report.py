@@ -1,4 +1,4 @@
-"""The report of one visit, the part of it that one flush takes, and the bounds of what may be unreported."""
+"""The report of one visit, the part of it that one flush publishes, and the limits of unreported results."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -24,8 +24,9 @@ again in parts that are held."""
 
 
 class SettledUrl(msgspec.Struct, frozen=True, gc=False):
-    """A URL's outcome, with the links and items of its page. `outlinks` are remembered once the report of the links is
-    acknowledged.
+    """A URL's outcome, with the links and items of its page.
+
+    `outlinks` are marked as reported (OutlinkResolver.acknowledged) when the broker has acknowledged the links.
     """
 
     outcome: UrlOutcome
@@ -35,7 +36,7 @@ class SettledUrl(msgspec.Struct, frozen=True, gc=False):
 
 
 def contexts_of(shard: UrlShard) -> Mapping[Fingerprint, SeedContext]:
-    """Return the contexts of the shard's URLs, by fingerprint."""
+    """Return the seed contexts of the shard's URLs, by fingerprint. URLs without a context are left out."""
     if not shard.contexts:
         return NO_CONTEXTS
     found = ((url.url, context_at(shard.contexts, shard.context_of, at)) for at, url in enumerate(shard.urls))
@@ -43,7 +44,7 @@ def contexts_of(shard: UrlShard) -> Mapping[Fingerprint, SeedContext]:
 
 
 def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl:
-    """Return the outcome of a URL with that context, which its links and items have, too."""
+    """Return `settled` with the seed context of the URL set in its links and items."""
     if context is None:
         return settled
     found = tuple([replace(links, context=context) for links in settled.found])
@@ -53,9 +54,11 @@ def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl
 
 @dataclass(frozen=True, slots=True)
 class VisitEnd:
-    """How a visit ends. `final` frees the lease, and the URLs `not_attempted` go back to the queue.
+    """The end of a visit, as its last outcome message reports it.
 
-    `failed`: the visit ended by an error of the worker. Its grant ends, and the next grant is for the same lease.
+    - `final`: the lease ends, and the URLs `not_attempted` return to the queue.
+    - `note`: what the visit learned about the host.
+    - `failed`: the visit ended by an error of the worker. Its grant ends, and the lease gets another grant.
     """
 
     final: bool
@@ -65,23 +68,23 @@ class VisitEnd:
 
 
 class Reports(Protocol):
-    """What a VisitReport tells its reporter (`workers.report.Reporter`)."""
+    """The part of `workers.report.Reporter` that a VisitReport calls."""
 
     def added(self, visit: "VisitReport", page: SettledUrl) -> None:
         """Record that the visit has one more page to report."""
 
     def ended(self, visit: "VisitReport") -> None:
-        """Record that the visit ended and is to be reported now."""
+        """Record that the visit has ended and must be reported now."""
 
     async def wait_for_capacity(self) -> None:
-        """Wait until the pages that are not reported yet leave room for one more."""
+        """Wait until the unreported results of all visits are below their limits, so that a page may be added."""
 
 
 class VisitReport:
     """The results of one visit, collected for the reporter.
 
     `quiet_since`: when the last response ended (Clock.elapsed), None before the first. `reported`: a future that is
-    done when all parts taken so far are acknowledged.
+    done when every part taken so far is acknowledged; None before the first `take`.
     """
 
     __slots__ = (
@@ -128,23 +131,23 @@ class VisitReport:
         await self._done
 
     async def wait_for_capacity(self) -> None:
-        """Wait until one more page can be accepted and no results of this visit are held up."""
+        """Wait until a page may be added: the reporter has capacity, and no part of this visit is delayed."""
         if self._held is not None:
             await asyncio.wait({self._held})
         await self._reporter.wait_for_capacity()
 
     def take(self) -> "FlushPart":
-        """Return the results that were not reported yet, and hand them over to the flush that calls this."""
+        """Remove the results that were not reported yet, and return them as a part of the flush that calls this."""
         pages, self._pages = self._pages, []
         after, self.reported = self.reported, asyncio.get_running_loop().create_future()
         return FlushPart(self, pages, self._ending, after, self.reported)
 
     def hold(self, part: "FlushPart") -> None:
-        """Let `wait_for_capacity` wait until this delayed part is reported."""
+        """Make `wait_for_capacity` wait until `part`, which is delayed, is reported."""
         self._held = part.done
 
     def finished(self) -> None:
-        """Let `finish` return: the flush that reported the visit's end is over."""
+        """Let `finish` return, because the flush that reported the visit's end is over."""
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -154,10 +157,11 @@ class VisitReport:
 
 @dataclass(slots=True)
 class FlushPart:
-    """The results of one visit in one flush. They are reported after `after`, the visit's part of an earlier flush.
-    `done` is a future that is done then.
+    """The results of one visit that one flush reports.
 
-    `held`: it is delayed, and the rest of its flush does not wait for it.
+    - `after`: a future that is done when the visit's part of an earlier flush is reported. This part waits for it.
+    - `done`: a future that is done when this part is reported.
+    - `held`: this part is delayed, so the other parts of its flush do not wait for it.
     """
 
     visit: VisitReport
@@ -168,7 +172,10 @@ class FlushPart:
     held: bool = False
 
     def waits_for(self, sending: Mapping[DiscoveryStream, "asyncio.Task[None]"]) -> set[asyncio.Future[None]]:
-        """Return the futures that this part must wait for: those of its unsent discovery messages, and `after`."""
+        """Return the futures that this part must wait for: the tasks that send its discovery messages, and `after`.
+
+        `sending` maps each stream to the task that sends its messages.
+        """
         unsent = {stream for stream, task in sending.items() if not task.done()}
         needed: set[asyncio.Future[None]] = set()
         if unsent:
@@ -182,7 +189,10 @@ class FlushPart:
 
 @dataclass(slots=True)
 class UnreportedSize:
-    """The numbers of pages, links and item bytes that are not reported yet."""
+    """The numbers of pages, links and bytes of items that are not reported yet.
+
+    `full` compares them with the limits.
+    """
 
     pages: int = 0
     links: int = 0
