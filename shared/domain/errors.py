@@ -28,7 +28,10 @@ class StreamReplaced(Transient):
 
 
 class Refused(Transient):
-    """A bounded queue is full: the caller keeps its messages, retries later, and stops making more."""
+    """A bounded queue is full.
+
+    The caller keeps its messages, retries later, and produces no more messages until then.
+    """
 
 
 class DiskFull(Transient):
@@ -47,7 +50,7 @@ class OwnershipLost(Exception):
 
 
 class Unusable(Exception):
-    """The environment does not allow the process to run, such as a server that does not start. The text has advice."""
+    """The process cannot run in its environment, for example because a server does not start. The text has advice."""
 
 
 def single(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

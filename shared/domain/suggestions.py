@@ -1,4 +1,4 @@
-"""Suggest the name or URL that a user probably meant by a misspelt one."""
+"""Suggestions: the name or URL that a user probably meant by a misspelled one."""
 
 import re
 from collections.abc import Iterable
@@ -26,14 +26,20 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for messages: "did you mean X?" with the name of `known` close to `name`, else all known names."""
+    """Return a hint for a message: "did you mean X?" with the name in `known` that is most similar to `name`.
+
+    If none is similar enough, the hint lists all of `known`.
+    """
     known = list(known)
     meant = nearest(name, known)
     return f"did you mean {meant}?" if meant is not None else f"known: {', '.join(known)}"
 
 
 def url_meant(text: str) -> str | None:
-    """Return `text` with its misspelt scheme corrected (`htp://`, `https:/`, `http//`); None without such a slip."""
+    """Return `text` with its misspelled scheme corrected (`htp://`, `https:/`, `http//`).
+
+    Return None if it has no such error.
+    """
     slip = _SCHEME(text)
     scheme = None if slip is None else nearest(slip[1], ("http", "https"))
     if slip is None or scheme is None or slip[0].lower() == f"{scheme}://":
@@ -42,9 +48,9 @@ def url_meant(text: str) -> str | None:
 
 
 def label_meant(text: str) -> str:
-    """Return "did you mean X?" with the valid name of a crawl or pool nearest to `text`.
+    """Return "did you mean X?", where X is `text` changed into a valid name of a crawl or pool.
 
-    It is empty if `text` has no character that is valid in a name.
+    Return "" if `text` has no character that is valid in a name.
     """
     name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:63].strip("-")
     return f"did you mean {name}?" if name else ""

@@ -12,10 +12,10 @@ from shared.domain.web.fetch import Answer
 
 
 class RecordLocation(Struct, frozen=True):
-    """Where one compressed WARC record is: its WARC file's (segment's) final name, the offset in it, the length in
-    bytes.
+    """Where a compressed WARC record is stored.
 
-    It is valid while the segment is being written, and after it was finished.
+    `segment` is the final name of its WARC file, `offset` and `length` are in bytes. The location is valid while the
+    file is being written, and afterwards.
     """
 
     segment: str
@@ -48,12 +48,13 @@ class Revisit(Struct, frozen=True):
 class Exchange(Struct, frozen=True, gc=False):
     """Everything that the archive stores of one fetched URL.
 
-    `depth` counts links from a seed (None: it is no URL of the crawl). `seed`: it is a seed. `via` is the URL that led
-    to it, if known. `fetched_at_ms` is the UTC wall clock at the start of the request, in ms since 1970.
-
-    `outlinks` are URLs by how they were found, in the form of Heritrix. That is a hop letter (L link, E embedded, R
-    redirect, I inferred) and the element's path, such as "L a/@href". `notes` are further fields of the metadata
-    record. `digest` is `payload_digest(answer.body)` if the caller has computed it already.
+    - `depth`: the number of links from a seed. None if the URL does not belong to the crawl, such as a robots.txt.
+    - `seed`: the URL is a seed. `via`: the URL that led to it, if known.
+    - `fetched_at_ms`: the UTC wall clock at the start of the request, in ms since 1970.
+    - `outlinks`: URLs by how they were found, in the form of Heritrix. That is a hop letter (L link, E embedded, R
+      redirect, I inferred) and the element's path, such as "L a/@href".
+    - `notes`: further fields of the metadata record.
+    - `digest`: `payload_digest(answer.body)` if the caller has computed it already.
     """
 
     answer: Answer

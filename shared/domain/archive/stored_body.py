@@ -80,8 +80,9 @@ class StoredBody:
                 yield from Decoding(_payload(record, left), "", self._decoded_limit)
 
     def _opened(self) -> tuple["_Record", int, tuple[tuple[str, str], ...], bytes]:
-        """Return the record at the beginning of its body, the body's length, the fields of its header, and the HTTP
-        head.
+        """Open the record and read up to its body. Raise NotARecord if it is not a stored response.
+
+        Return the record, the number of bytes of its body, the fields of the HTTP head, and that head.
         """
         record = _Record(self._member(), self._record_limit)
         header = record.head()
@@ -98,7 +99,7 @@ class StoredBody:
 
 
 class _Record:
-    """One gzip member, inflated on demand."""
+    """One gzip member that contains a WARC record. It is decompressed piece by piece, as it is read."""
 
     def __init__(self, member: Iterator[bytes], limit: int) -> None:
         self._pieces = _inflated(member, limit)
@@ -123,7 +124,10 @@ class _Record:
 
 
 def _payload(record: _Record, length: int) -> Iterator[bytes]:
-    """Yield the block's last `length` bytes. Raise NotARecord if the record does not end directly after them."""
+    """Yield the next `length` bytes, which are the rest of the record's block.
+
+    Raise NotARecord if the record does not end directly after them.
+    """
     left = length
     while left:
         piece = record.piece()

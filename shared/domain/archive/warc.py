@@ -185,7 +185,7 @@ def _fields(fields: Sequence[tuple[str, str]]) -> bytes:
 
 
 def _line(value: str) -> str:
-    """Return `value` without characters that could end a header line."""
+    """Return `value` with the characters replaced that could end a header line."""
     return value if value.isprintable() else value.translate(_CONTROLS)
 
 

@@ -16,7 +16,7 @@ _KEY: Final = re.compile(r"orb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 
 
 class Role(StrEnum):
-    """What an API key may do. Each role may also do what the ones before it may.
+    """What an API key may do. Each role includes the rights of the roles before it.
 
     VIEWER: read. OPERATOR: change crawls, seeds, hosts, members and the configuration. ADMIN: issue and revoke keys,
     and read the audit log.
@@ -117,10 +117,7 @@ def digest_of(key: str) -> bytes:
 
 
 def opens(key: str, kept: ApiKey) -> bool:
-    """Return True if `key` is the API key stored as `kept`, and it is not revoked.
-
-    The comparison takes constant time.
-    """
+    """Return True if `key` is the API key stored as `kept`, and is not revoked. It compares in constant time."""
     if kept.kind is not IdentityKind.KEY:
         return False
     return hmac.compare_digest(digest_of(key), kept.digest) and kept.revoked_at_ms is None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class AuditLine:
     """One change in the audit log. `actor` is the key's name and id, `request` the request's id.
 
-    `before` and `after` are the changed object as it was stored then, None if there was none.
+    `before` and `after` are the changed object as stored before and after the change. None: the object did not exist
+    then.
     """
 
     id: int

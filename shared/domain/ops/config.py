@@ -138,7 +138,8 @@ def decode_config(data: bytes | str) -> HotConfig:
 def with_value(document: str, path: Sequence[str], value: float | str | None) -> str:
     """Return the JSON of a hot configuration with the value at `path` set, or removed if `value` is None.
 
-    Everything else stays, including fields of a later version. A part without values is removed.
+    `path` has the names of the fields from the outermost to the value. Everything else stays, including fields of a
+    later version. A part without values is removed.
     """
     return msgspec.json.encode(_changed(msgspec.json.decode(document), path, value)).decode()
 

@@ -35,10 +35,7 @@ class HostPolicySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """The values of a policy that the owner of its host applies: `delay_ms`, `blocked_until_ms` and `slots`.
-
-    0: not set.
-    """
+    """The values of a policy that the owner of its host applies. A value of 0 is not set."""
 
     delay_ms: int = 0
     blocked_until_ms: int = 0

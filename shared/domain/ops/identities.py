@@ -44,7 +44,7 @@ class PeerCertificate:
 class Peer:
     """The sender of a request: the address of its connection, and its client certificate.
 
-    None: unknown, or no certificate.
+    Either may be unknown (None).
     """
 
     address: str | None = None

@@ -31,8 +31,8 @@ class Permit:
 class Buckets:
     """A token bucket for each name. It has at most `quota` permits and gains `per_s` a second.
 
-    If `per_s` is 0, none limits. At most `max_count` buckets are in memory. Beyond that the least recently used one is
-    dropped, which refills it.
+    If `per_s` is 0, requests are not limited. At most `max_count` buckets are in memory. Beyond that the least recently
+    used bucket is dropped, which has the effect of filling it.
     """
 
     def __init__(self, per_s: float, quota: int, max_count: int = MAX_BUCKETS) -> None:

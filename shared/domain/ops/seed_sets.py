@@ -24,7 +24,7 @@ MAX_SET_SEEDS: Final = 10_000
 
 
 class SetSeed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A seed of a set. `url` is canonical."""
+    """A seed of a set. `url` is canonical. `context`: its labels and source, if it has any."""
 
     url: str
     priority: int = 0
@@ -33,9 +33,11 @@ class SetSeed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SeedSetSpec:
-    """A declared seed set. `document`: the list of seeds as the request had it, in JSON.
+    """A declared seed set.
 
-    `count`: the length of that list. `seeds`: the seeds in canonical form, one for each URL.
+    - `document`: the list of seeds as the request had it, in JSON.
+    - `seeds`: the seeds in canonical form, one for each URL.
+    - `count`: the length of the list in `document`.
     """
 
     document: str

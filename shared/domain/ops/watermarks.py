@@ -126,7 +126,7 @@ def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
 
 
 class PressureState:
-    """Which resources of a member are full now, and the last level of each resource that was observed."""
+    """The resources of a member that are full now, and the last level of each resource that was observed."""
 
     def __init__(self) -> None:
         self.levels: dict[Resource, FillLevel] = {}
@@ -151,7 +151,7 @@ class PressureState:
 
     @property
     def pressure(self) -> tuple[Pressure, ...]:
-        """The resources that are nearly full, in the order in which they became so."""
+        """The resources that are full now, in the order in which they became full."""
         return tuple(Pressure(place.value, detail) for place, detail in self._full.items())
 
     @property

@@ -54,7 +54,7 @@ class ItemPosition(Struct, frozen=True):
 
 
 class ItemFence(Struct, frozen=True):
-    """The fencing condition of the table of items, which has only one writer at a time.
+    """The fencing condition for writes to the table of items, which has a single writer.
 
     A transaction commits only if the database still stores this term and this version. Otherwise it raises
     OwnershipLost.

@@ -143,7 +143,7 @@ def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the decoded data of the coding `deflate`: zlib format (RFC 9110), or raw deflate, which some servers send.
 
-    The first two bytes show which of both it is.
+    The first two bytes show which format it is.
     """
     head = b""
     for piece in pieces:
@@ -190,7 +190,7 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the decoded data of all zstd frames. Raise _Broken if the data is invalid or ends early.
 
-    At most `_ZSTD_STEP` bytes are decoded in one call, because the library does not bound the output of a call.
+    Each call decodes at most `_ZSTD_STEP` bytes of input, because the library does not bound the output of a call.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()

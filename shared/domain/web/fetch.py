@@ -118,8 +118,8 @@ class FetchFailed(Struct, frozen=True):
     """The result of a fetch without a usable response. `detail` is one line for people.
 
     - `sent`: the request may have reached the server.
-    - `stale`: the server had closed the reused connection before the request, so no byte came back. The URL is not at
-      fault. The request may be sent once more on a fresh connection, after the host's delay.
+    - `stale`: the server closed a reused connection without a response. That is no evidence about the URL. The request
+      may be sent once more on a fresh connection, after the host's delay.
     """
 
     url: str

@@ -107,7 +107,10 @@ class RobotsRules:
         return self.of(agent).allows(url)
 
     def crawl_delay(self, agent: str) -> float | None:
-        """Return the seconds between requests that the site asks of the product token `agent`, or None."""
+        """Return the seconds between requests that the file requires of the product token `agent`.
+
+        None if it requires none.
+        """
         return self.of(agent).crawl_delay_s
 
     def sitemaps(self, origin: str) -> tuple[Location, ...]:
@@ -117,7 +120,10 @@ class RobotsRules:
         return self._sitemaps[1]
 
     def deciding_line(self, url: str, agent: str) -> RobotsLine | None:
-        """Return the line of the file that decides about the canonical `url` for `agent`, or None if none matches."""
+        """Return the line of the file that decides if `agent` may fetch the canonical `url`.
+
+        None if no rule matches it.
+        """
         rules = self.of(agent)
         rule = rules.deciding(url)
         if rule is None or rules.group is None:

@@ -58,7 +58,8 @@ def sitemaps_of(robots: bytes, origin: str) -> tuple[Location, ...]:
 def listing_folder(sitemap: str) -> str:
     """Return the prefix of the URLs that a sitemap may list by its location. `sitemap` is its canonical URL.
 
-    https://www.sitemaps.org/protocol.html#location: the same protocol, the same host, at or below its path.
+    By https://www.sitemaps.org/protocol.html#location they have the same protocol and host, and are at or below its
+    path.
     """
     path = sitemap.partition("?")[0]
     return path[: path.rindex("/") + 1]
@@ -111,7 +112,10 @@ def _moment(year: str, month: str, day: str, hour: str, minute: str, second: str
 
 
 def _offset_s(zone: str | None) -> int:
-    """Return how far a zone is ahead of UTC, in seconds."""
+    """Return by how many seconds a time zone is ahead of UTC. 0 for None, `Z`, or an unknown name.
+
+    `zone` is an offset such as `+02:00`, or a zone name of RFC 822 such as `EST`.
+    """
     if zone is None or zone in _UTC:
         return 0
     if zone[0] not in "+-":

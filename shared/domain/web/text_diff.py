@@ -1,4 +1,4 @@
-"""The difference of the texts of two versions of a page, in bounded time. Pure."""
+"""The difference between the texts of two versions of a page, computed in bounded time. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _META_BYTES: Final = 4096
 class TextDiff:
     """A difference in the unified format, without file names.
 
-    `cut`: the texts were too long, so a part was not compared. `added` and `removed` count the lines in it.
+    `cut`: the texts were too long, so a part was not compared. `added` and `removed`: the numbers of such lines.
     """
 
     lines: tuple[str, ...]
@@ -55,9 +55,10 @@ def text_of(body: bytes, content_type: str, mime: str | None) -> list[str]:
 
 
 def text_diff(before: list[str], after: list[str]) -> TextDiff:
-    """Return the difference between two texts, given as lines. At most MAX_DIFF_LINES of each are compared.
+    """Return the difference between two texts, given as lines.
 
-    The lines that both texts have in common at the beginning and at the end do not count.
+    The lines that both texts share at the beginning and at the end are skipped, apart from some context. Of the others,
+    at most MAX_DIFF_LINES of each text are compared.
     """
     begin, most = 0, min(len(before), len(after))
     while begin < most and before[begin] == after[begin]:
