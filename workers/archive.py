@@ -74,7 +74,10 @@ class _Packed:
 
 @dataclass(slots=True, eq=False)
 class _OpenSegment:
-    """A segment being written. `size` counts everything placed; `waiting` holds gzip members not yet in a commit."""
+    """A segment that is being written. `size` counts the bytes of all records added to it, written or not.
+
+    `waiting` has the gzip members that no commit has taken yet.
+    """
 
     segment: Segment
     size: int = 0
@@ -91,7 +94,10 @@ class _Commit:
     stored: int = 0
 
     def run(self) -> None:
-        """Write the parts, in a thread. `stored` counts those written, even if a later one fails."""
+        """Write the parts to the store; runs in a thread.
+
+        `stored` counts the parts written, even if a later one fails.
+        """
         for live, members, finished in self.parts:
             if members:
                 live.segment.commit(members)
@@ -199,7 +205,10 @@ class SegmentWriter:
         self._live = None
 
     def _place(self, packed: _Packed) -> RecordLocation:
-        """Place a page in the open segment and return its location. No await: offsets follow the order of calls."""
+        """Add a page's records to the open segment, and return their location. A full segment is replaced by a new one.
+
+        This never awaits, so the offsets follow the order of calls.
+        """
         if self._closed:
             raise RuntimeError(f"{self!r} is closed")
         size = len(packed.response) + len(packed.beside)
@@ -230,7 +239,7 @@ class SegmentWriter:
             return _OpenSegment(segment, len(info), 0, [info])
 
     def _begin(self) -> "asyncio.Future[None]":
-        """Start a commit and return the future that its waiters await. Only one commit may run at a time.
+        """Start a commit and return the future that its waiters await. No other commit may be running.
 
         `_booked` records the result before the future is done.
         """
@@ -330,7 +339,7 @@ class WarcArchive:
         return writer is None or writer.settled
 
     async def keep(self, crawl: ArchivedCrawl, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Append an exchange to the crawl's WARC file and return its location. Retry until the store accepts it.
+        """Append an exchange to the crawl's WARC file and return its location. Repeat this until the store accepts it.
 
         `page` is as in SegmentWriter.append.
         """

@@ -26,7 +26,7 @@ _LASTMOD_BYTES: Final = 5
 class PageLinks:
     """Links of one page that are to be reported, all with the same depth and `kind`.
 
-    - `hops`: how many redirects, or stylesheets, led to them.
+    - `hops`: how many redirects, sitemaps or stylesheets in a row led to them.
     - `extra`: how many hops beyond the scope they are.
     - `context`: that of the seed from which the page was found.
     - `lastmods`: by URL, when it last changed according to a sitemap (Unix seconds). Not every link has one.
@@ -214,7 +214,7 @@ class Numbering:
 
     Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1 under a new
     producer name. So owners may delete the names of old weeks, and this object may forget idle streams. A name is never
-    used again, even if the clock is set back.
+    reused, even if the clock is set back.
     """
 
     def __init__(self, producer: str) -> None:
@@ -223,7 +223,7 @@ class Numbering:
         self._marks: dict[DiscoveryStream, _Mark] = {}
 
     def __len__(self) -> int:
-        """Return the number of streams with a mark."""
+        """Return the number of streams whose numbers are in memory."""
         return len(self._marks)
 
     def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:

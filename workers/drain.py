@@ -33,9 +33,10 @@ _PROBE: Final = "probe"
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:
-    """Stop all visits after `grace_s` seconds. They may report for LAST_REPORTS_S more, unless the broker is silent.
+    """Stop all visits after `grace_s` seconds. Cancel them LAST_REPORTS_S later, or earlier if the broker is silent.
 
-    Then cancel them. The caller must cancel this function if the visits end earlier.
+    Stopped visits may still report their results; cancelled ones may not. The caller must cancel this function if the
+    visits end before that.
     """
     silent = asyncio.Event()
     async with Tasks() as beside:

@@ -123,5 +123,5 @@ def _incomplete(answer: Answer) -> str:
 
 
 def _validator(value: str | None) -> str | None:
-    """Return the validator, or None if it is too long: a truncated one would be useless."""
+    """Return `value`, an ETag or Last-Modified, or None if it is too long. A truncated validator would be useless."""
     return value if value is not None and len(value) <= _VALIDATOR else None

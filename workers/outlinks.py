@@ -318,7 +318,7 @@ class OutlinkResolver:
         return True
 
     def acknowledged(self, outlinks: Outlinks) -> None:
-        """Remember the links in `outlinks.fresh` as reported, because the broker has acknowledged their report."""
+        """Remember the links in `fresh` and `beyond` as reported, because the broker has acknowledged their report."""
         fingerprints = (location.fingerprint for location in outlinks.fresh)
         if outlinks.requisites:
             self._known.remember(self._requisites, fingerprints, 0)

@@ -36,8 +36,9 @@ class OwnerClient:
     async def begin(self, shard: UrlShard, delivery: int, holder: str) -> Grant | Wait | Gone | Superseded:
         """Request a grant for the remaining URLs of the shard, and return the owner's reply.
 
-        The reply is a Grant, or Wait (ask again later), Gone (the lease no longer exists), or Superseded (another
-        worker has it). `delivery`: how many times the broker has delivered the shard. `holder` names the visit.
+        The reply is a Grant, or Wait (no grant yet), Gone (the lease has ended), or Superseded (a later delivery of the
+        shard has the lease). `delivery`: how many times the broker has delivered the shard. `holder`: a unique name of
+        this visit.
         """
         sent = self._clock.elapsed()
         answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder), ANSWER_S)
@@ -59,7 +60,7 @@ class OwnerClient:
     async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
         """Request more time for a grant, and apply the reply to it: its end, the host's delay and `stop`.
 
-        Return False if the grant is over. The reply may take at most half of the remaining time, so that a retry is
+        Return False if the grant has ended. The reply may take at most half of the remaining time, so that a retry is
         possible.
         """
         sent = self._clock.elapsed()

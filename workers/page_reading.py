@@ -128,7 +128,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def unstored(self) -> bool:
-        """True if the answer is not archived, because the crawl does not store or fetch its media type."""
+        """True if the response is not archived, because the crawl does not store or fetch its media type."""
         return self.not_indexed in BY_TYPE
 
 

@@ -336,7 +336,7 @@ class _Flush:
 
 
 async def _each(work: Callable[[T], Coroutine[Any, Any, None]], items: Sequence[T]) -> None:
-    """Run `work` on all items concurrently."""
+    """Run `work` on all items concurrently, and wait until all have ended."""
     if len(items) == 1:
         await work(items[0])
         return

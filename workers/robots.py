@@ -102,14 +102,12 @@ class Robots(Struct, frozen=True):
         return self.policy.rules.sitemaps(origin) if isinstance(self.policy, Rules) else ()
 
     def crawl_delay_s(self, token: str) -> float | None:
-        """Return the seconds between requests that robots.txt requires of the robot `token`. Return None if it requires
-        none.
-        """
+        """Return the seconds between requests that robots.txt requires of the robot `token`. None: it requires none."""
         return self.policy.rules.crawl_delay(token) if isinstance(self.policy, Rules) else None
 
 
 class _KeptRobots(Struct):
-    """A robots.txt in the cache, and the time (Unix ms) from which on a visit renews it."""
+    """A robots.txt in the cache. From `renewed_from_ms` (Unix ms) on, a visit fetches it again."""
 
     record: RobotsRecord
     robots: Robots

@@ -70,7 +70,10 @@ class VisitHandedBack:
 
 @dataclass(frozen=True, slots=True)
 class VisitAbandoned:
-    """A visit's result: its grant ran out, or another worker has the shard. The message is neither acked nor nak'ed."""
+    """A visit's result: it lost its grant, or a later delivery has the lease.
+
+    Its message is neither acked nor nak'ed.
+    """
 
 
 Settlement = VisitSettled | VisitHandedBack | VisitAbandoned
@@ -95,8 +98,8 @@ class WorkerIdentity:
 def pause_s(grant: int) -> float:
     """Return the seconds before the broker delivers a shard again, after its visit failed under grant number `grant`.
 
-    After the first failure this is 0. The longest pause is as long as a grant. So a worker that fails at everything
-    uses up a lease's grants no sooner than a worker that dies.
+    After the first failure it is 0. It grows with each further one, up to the duration of a grant. So a worker at which
+    every visit fails uses up the grants of a lease no sooner than a worker that crashes.
     """
     return 0.0 if grant <= 1 else min(_MAX_PAUSE_S, _UNEXPECTED_PAUSE_S * 2.0 ** min(grant - 2, 8))
 
@@ -179,7 +182,10 @@ class Runtime:
             self._moved()
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or until a starting master requests the status: it has created the streams."""
+        """Wait `wait_s` seconds, or until a master requests the status.
+
+        A master that starts does so after it has created the streams, so a pull may succeed then.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._status_requested.wait()
@@ -199,13 +205,19 @@ class Runtime:
         return self._pulling and not self._draining and not self._pressure
 
     def drain(self, draining: bool) -> None:
-        """Pull no shard while `draining`, and finish the visits under way. Every status reports the drain."""
+        """Begin a drain, or end it if `draining` is False. Every status reports it.
+
+        During a drain the worker pulls no shard, and finishes the visits under way.
+        """
         self._draining = draining
         self._freed.set()
         self._notable.set()
 
     def set_pressure(self, pressure: Sequence[Pressure]) -> None:
-        """Pull no shard while `pressure` names a resource, and finish the visits under way. Every status reports it."""
+        """Set which resources are under pressure. Every status reports them.
+
+        While there are any, the worker pulls no shard, and finishes the visits under way.
+        """
         self._pressure = tuple(pressure)
         self._freed.set()
         self._notable.set()
@@ -218,7 +230,7 @@ class Runtime:
         self._notable.set()
 
     def cancel_all(self) -> None:
-        """Stop every visit: cancel its request in flight and hand back its remaining URLs."""
+        """Stop every visit: cancel its request in flight, hand back its remaining URLs, and report its results."""
         self._halted.set()
         for visit in self._open:
             visit.stop()
@@ -232,7 +244,10 @@ class Runtime:
     # --- one shard ----------------------------------------------------------------------------------------------------
 
     async def _attend_and_settle(self, message: VisitMessage, *, accepted: bool) -> None:
-        """Run a shard's visit, then ack or nak its message by the result. Hand it back if not `accepted`."""
+        """Run a shard's visit, then ack or nak its message as the result requires. No other code does that.
+
+        `accepted`: False hands the shard back without a visit.
+        """
         settlement: Settlement
         try:
             settlement = await self._attend(message) if accepted else VisitHandedBack(0.0)

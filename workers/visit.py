@@ -122,7 +122,7 @@ class Visit:
         return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
-        """Fetch the URLs and report them. Return False if the grant was lost, so that this report ends no lease."""
+        """Fetch the URLs and report them. Return False if the grant was lost, and the lease therefore continues."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:

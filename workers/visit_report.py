@@ -147,7 +147,7 @@ class VisitReport:
         self._held = part.done
 
     def finished(self) -> None:
-        """Let `finish` return, because the flush that reported the visit's end is over."""
+        """Let `finish` return, because the flush that reported the end of the visit has ended."""
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 

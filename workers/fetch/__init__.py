@@ -7,7 +7,7 @@ The steps of a fetch:
    interface on the event loop.
 3. libcurl resolves the name in a thread. The exchange checks each address against `egress` just before the connection.
    So the rules apply to the address that is used, and not to an earlier look-up.
-4. The exchange collects header lines and body pieces up to their limits. `Deadlines` ends late transfers.
+4. The exchange collects header lines and body pieces up to their limits. `Deadlines` ends transfers at a time limit.
 5. `failure` maps libcurl's result code, `head` parses the response head, `shared.domain.web.coding` decodes the body up
    to a limit. The caller receives an `Answer` or a `FetchFailed`.
 

@@ -92,7 +92,7 @@ class CurlFetcher:
       because the server may have seen the request and the caller must keep the host's delay.
     - A fresh connection is used for methods that are not idempotent, and after a pause in which the server has probably
       closed the kept one.
-    - At most `max_connections` connections are open, idle ones included, and as many fetches run at a time. Further
+    - At most `max_connections` connections are open, idle ones included, and as many fetches run at once. Further
       calls wait, and their limits count from their start.
     - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,
       libcurl's own limit applies. It takes no header line over 100 KiB.
@@ -100,7 +100,7 @@ class CurlFetcher:
       The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to.
       `ip` of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the
       proxy's credentials.
-    - libcurl's threads resolve names, at most 20 at a time. `close` waits for look-ups under way.
+    - libcurl's threads resolve names, at most 20 at once. `close` waits for look-ups under way.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.

@@ -70,7 +70,7 @@ class Closed(Protocol):
 class EgressRules:
     """The egress rules of a crawl. `deny` closes networks, and `allow` opens networks within them.
 
-    Other unicast is open.
+    All other ordinary public unicast addresses are open.
 
     - `bound`: `allow` opens only addresses that are also in these networks. None: no such restriction.
     - `closed`: endpoints that always stay closed.

@@ -141,8 +141,9 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _prescan(head: bytes) -> str | None:
-    """Return the encoding named by a meta element in `head`, by the prescan of the HTML standard.
+    """Return the codec for the encoding that a meta element in `head` names, by the prescan of the HTML standard.
 
+    Return None if there is none.
     https://html.spec.whatwg.org/multipage/parsing.html#prescan-a-byte-stream-to-determine-its-encoding
     """
     if b"charset" not in head.lower():
@@ -196,9 +197,9 @@ def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
 
 
 def _of_ascii_markup(label: bytes) -> str | None:
-    """Return the codec for a label that was read as ASCII.
+    """Return the codec for a label that was read as ASCII. None for an unknown label.
 
-    UTF-16 becomes UTF-8, because a UTF-16 label could not be read so.
+    UTF-16 becomes UTF-8, because the markup of a UTF-16 page cannot be read as ASCII.
     """
     codec = codec_of(label.decode("latin-1"))
     return "utf-8" if codec in ("utf-16-be", "utf-16-le") else codec

@@ -88,8 +88,8 @@ def _character(match: re.Match[str]) -> str:
 def css_text(body: bytes, content_type: str | None, codec: str = "utf-8") -> str:
     """Return the text of a stylesheet.
 
-    The encoding is that of its byte order mark, Content-Type or `@charset`, or `codec`.
-    https://www.w3.org/TR/css-syntax-3/#input-byte-stream
+    Its encoding is given by its byte order mark, its Content-Type or its `@charset`, in this order. Otherwise it is
+    `codec`. https://www.w3.org/TR/css-syntax-3/#input-byte-stream
     """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\xfe", "utf-16-le")):
         if body.startswith(mark):

@@ -305,10 +305,7 @@ def read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def parse_refresh(content: str) -> Refresh | None:
-    """Return the meta refresh in `content`.
-
-    Return None if it is malformed, or has no URL and so only reloads the page.
-    """
+    """Return the meta refresh in `content`. None if it is malformed, or has no URL and so only reloads the page."""
     match = _REFRESH.match(content)
     if match is None or not (match["delay"] or content.lstrip(" \t\n\f\r").startswith(".")):
         return None

@@ -167,7 +167,10 @@ def tag_end(html: bytes, position: int) -> int:
 
 
 def past_markup(html: bytes, position: int, *, cdata: bool) -> int:
-    """Return the position after the comment, bogus comment, declaration or lone `<` at `position`."""
+    """Return the position after the comment, bogus comment, declaration or lone `<` at `position`.
+
+    `cdata`: a CDATA section is skipped as a whole, and not as a bogus comment.
+    """
     if html.startswith(b"<!--", position):
         if (empty := _EMPTY_COMMENT.match(html, position)) is not None:
             return empty.end()
