@@ -1,8 +1,10 @@
 """The commands `orb test`, `lint`, `faults`, `bench` and `lock`, which `cli.dev.develop` passes on."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,10 @@ _ALL_CORES: Final = ("-n", str(_CORES + max(1, _CORES // 2)), "--dist", "workste
 
 _NOT_SLOW: Final = ("-m", "not slow")
 _SHORT: Final = ("-m", "not slow and (smoke or not (e2e or faults or long))", "--hypothesis-profile", "short")
+
+_MEMORY: Final = Path("/dev/shm")
+_MEMORY_FREE: Final = 4 << 30
+"""Free bytes of memory from which the short set keeps its temporary files there. It uses up to 1.5 GB."""
 
 _EXPLORING: Final = ("--seed", "--rounds")
 """With one of these, `orb faults` injects random faults into a cluster instead of running the tests."""
@@ -63,19 +69,28 @@ def run(command: str, rest: list[str]) -> int:
             raise AssertionError(other)
 
 
-def _python(*arguments: str) -> int:
+def _python(*arguments: str, **added: str) -> int:
     """Run Python in the clone's root without the launcher's import path, as if started by hand. Let it write bytecode,
-    since tests start hundreds of processes."""
+    since tests start hundreds of processes. `added` are variables of its environment."""
     without = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"}
-    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment = {name: value for name, value in os.environ.items() if name not in without} | added
     return subprocess.run([sys.executable, *arguments], cwd=_ROOT, env=environment, check=False).returncode
 
 
 def _test(rest: list[str]) -> int:
-    """Run the short set. With `--all`, or if `rest` selects by path or marker, omit only the slow tests."""
+    """Run the short set. With `--all`, or if `rest` selects by path or marker, omit only the slow tests.
+
+    The short set keeps temporary files in memory where it can: it then takes a sixth less. `--all` uses the disk.
+    """
     selected = any(word.startswith("-m") or (_ROOT / word.partition("::")[0]).exists() for word in rest)
-    chosen = _NOT_SLOW if selected or "--all" in rest else _SHORT
-    return _python("-m", "pytest", *_ALL_CORES, *chosen, *(word for word in rest if word != "--all"))
+    if selected or "--all" in rest:
+        return _python("-m", "pytest", *_ALL_CORES, *_NOT_SLOW, *(word for word in rest if word != "--all"))
+    command = ("-m", "pytest", *_ALL_CORES, *_SHORT, *rest)
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _MEMORY_FREE:
+        return _python(*command)
+    with tempfile.TemporaryDirectory(prefix="orb-test-", dir=_MEMORY) as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL runs as another user if the tests run as root
+        return _python(*command, TMPDIR=folder)
 
 
 def _bench(rest: list[str]) -> int:

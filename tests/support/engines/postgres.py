@@ -35,6 +35,7 @@ _TEMPLATE: Final = "orb_template"
 _READY: Final = "database system is ready to accept connections"
 _OPTIONS: Final = {
     "listen_addresses": "",
+    "dynamic_shared_memory_type": "mmap",  # in its folder: the segments of a killed server stay behind in /dev/shm
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "60",
