@@ -92,9 +92,9 @@ class PoolCapacity:
                 self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
-        """Update the counts of the lease's pool.
+        """Update the counts of the lease's pool at `now` (`Clock.elapsed`).
 
-        `out`: 1 if the lease is new, -1 if it is over, 0 if a grant of it is about to begin. `now`: `Clock.elapsed`.
+        `out`: 1 when the lease was added, -1 when it is over, 0 just before it gets a grant.
         """
         row, unbegun = held.row, held.grant is None
         if out > 0:
@@ -182,10 +182,10 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return the partition's share of the crawl's requests for stored pages: its part of the crawl's stored pages.
+        """Return which of the crawl's requests for stored pages this partition may send, as a range of 0..2^64.
 
-        The share is a range of 0..2^64. It begins where the pages of the partitions with smaller numbers end, so the
-        shares of all partitions adjoin.
+        The length of the range is proportional to the number of the crawl's pages in the partition. The ranges of all
+        partitions adjoin, in the order of the partitions' numbers.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

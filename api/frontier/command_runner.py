@@ -3,10 +3,10 @@
 Reading a command's message only stores the command, in the transaction that moves the partition's position past the
 message. Each chunk is a transaction of its own and stores the command's progress, so that a new owner continues with
 the next chunk. Between two chunks other transactions of the partition may run. A master applies one chunk at a time
-over all its partitions, so an outcome waits for two chunks at most.
+over all its partitions.
 
-Marks keep the order of commands and reports. A row that an outcome or a discovery writes after a command in progress
-carries the command's number, and the command does not touch it (docs/decisions).
+A row that an outcome or a discovery writes while a command is in progress carries the command's number as its mark. The
+command skips such rows, because their reports came after it (docs/decisions).
 
 A REPLAY publishes the messages of dead letters again. Each message has an id made from its dead letter, and the letter
 is deleted after the message was acknowledged. If the process ends in between, the message is published once more.
@@ -111,10 +111,9 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if this owner applies the exclusion, and no worker may send a request that the exclusion covers.
+        """Return True if this owner applies the exclusion, and no live grant has a URL that the exclusion covers.
 
-        From then on no URL that the exclusion covers is leased or granted. So a worker that has not received the
-        exclusion requests no such URL either.
+        From then on no worker requests such a URL: this owner neither leases nor grants it.
         """
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
@@ -142,9 +141,8 @@ class CommandRunner:
     async def _scope_in_force(self, run: CommandRun) -> bool:
         """Return True if this owner applies the changed scope, and no granted lease has a URL that the scope excludes.
 
-        From then on no such URL is granted: dispatch judges what it leases until the command is applied. If a granted
-        lease has such a URL, the sweep ends the lease after the grant has expired. That puts its URLs back into the
-        queue, where the command finds them. Return True if the crawl is deleted, and False if SQL cannot be read now.
+        The sweep ends such a lease after its grant has expired, and its URLs return to the queue. Return True if the
+        crawl is deleted. Return False if SQL cannot be read now.
         """
         own = self._own
         try:

@@ -14,7 +14,7 @@ from shared.domain.ids import CrawlId
 
 
 class Commands:
-    """Keeps the commands in progress of a partition, as of the last committed transaction. It returns which may run."""
+    """The commands in progress of a partition, as of the last committed transaction, and which of them may run now."""
 
     def __init__(self, runs: Iterable[CommandRun] = ()) -> None:
         self._runs = {run.id: run for run in runs}
@@ -57,9 +57,9 @@ class Commands:
         return list(first.values())
 
     def marks(self, before: int | None = None) -> Mapping[CrawlId, int]:
-        """Return the mark for rows written now: each crawl's newest command in progress, by its number.
+        """Return the marks for rows written now: for each crawl, the number of its newest command in progress.
 
-        `before`: consider only commands whose messages have a smaller sequence.
+        `before`: consider only commands whose messages have a smaller stream sequence.
         """
         return {run.crawl_id: run.number for run in self._runs.values() if before is None or run.sequence < before}
 

@@ -273,9 +273,11 @@ class Dispatch:
             queue.next_due = self._clock.elapsed() + wait_s if row.waiting else NEVER
 
     async def _exclude_rest(self, host: Host, queue: CrawlQueue, reason: str) -> None:
-        """Exclude the queued and waiting URLs of the queue, for `reason`. A large queue takes several calls.
+        """Exclude the queued and waiting URLs of the queue, for `reason`.
 
-        If the host's page budget is spent, stored pages that are queued for their links stay: they use no budget.
+        One call excludes a limited number. If there may be more, the queue is deferred, and a later pass continues.
+        Stored pages that wait for their next fetch stay. With the reason HOST_BUDGET all stored pages and requisites
+        stay, because they use no page budget.
         """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
@@ -334,10 +336,7 @@ class Dispatch:
         return shards
 
     async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:
-        """Read the counts and due times of these queues from SQL again.
-
-        The lease of due pages changes them, and only SQL has how many of the leased URLs waited.
-        """
+        """Replace the counts and due times of these queues in memory by those in SQL."""
         if not places:
             return
         queues = {(queue.crawl_id, host.host_id): (host, queue) for host, queue in places}

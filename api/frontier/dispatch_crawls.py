@@ -86,7 +86,7 @@ class DispatchCrawl:
         return delay_of(self.spec_of(host).politeness, facts)
 
     def pace(self, host: str, facts: HostFacts) -> tuple[float, int]:
-        """Return a host's delay for this crawl in seconds, and how many of the crawl's shards may be out there at once.
+        """Return a host's delay for this crawl in seconds, and how many shards of the crawl it may have leased at once.
 
         The second number is 1 until the host was visited.
         """
@@ -118,10 +118,9 @@ class DispatchCrawl:
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
 
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
-        """Return the recrawl rules that decide on an outcome of this URL, or None if the URL is fetched only once.
+        """Return the recrawl rules that apply to an outcome of this URL, or None if the URL is fetched only once.
 
-        For a URL that was leased as a stored page, the rules apply even if the spec no longer fetches pages again. So
-        the page keeps its versions.
+        The rules apply to a URL that was leased as a stored page even if the spec no longer fetches pages again.
         """
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)

@@ -75,7 +75,7 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
 class _PendingAsk:
     """A worker's question to begin a lease, which arrived at `asked` (`Clock.elapsed`) and waits for its answer.
 
-    `caught_up`: the number of the lease's newest grant when the question arrived, or None. If it is set, all outcomes
+    `caught_up`: None, or the number of the lease's newest grant when the question arrived. With a number, all outcomes
     that were published before the question have been applied.
     """
 
@@ -218,10 +218,10 @@ class GrantService:
         return None if lives else Gone()
 
     async def _refusal(self, held: TrackedLease) -> Answer | None:
-        """Return the answer to `begin` if no request may start now, or None if one may start soon.
+        """Return the answer that refuses `begin`, or None if a request may start soon.
 
-        Call it inside `PartitionWriter.writing`. A shard that would wait for long goes back to the queue, so that it
-        occupies neither a visit nor a slot.
+        Call it inside `PartitionWriter.writing`. If a request would have to wait for long, end the lease and return
+        Gone. Its URLs return to the queue.
         """
         own = self._own
         if self._crawls.find(held.row.crawl_id) is None:

@@ -1,18 +1,21 @@
 """The host queues of a partition: its hosts that have work soon, ordered by when politeness allows a fetch.
 
-Pure: times are the owner's monotonic seconds, given as arguments. All of it can be rebuilt from SQL, except how long a
-host has rested. So a host is forgotten only after its delay has passed, and a new owner treats every host as fetched at
-its claim. Only in a partition that never had a host, no host rests before its first fetch.
+Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except when
+a host was last fetched. So a host is removed from memory only after its delay has passed, and a new owner treats every
+host as fetched at its claim. The exception is a partition that never had a host: its hosts need no rest before their
+first fetch.
 
-A host is examined when the crawl whose turn it is may fetch (`hosts`, `host_shares`). It then waits in that crawl's
-line (`lines`) until capacity is allotted to it. After `PASS_S` it also enters the line of the next crawl. It enters
-that line at once if the first crawl may not dispatch. So a crawl that waits for capacity does not block a host.
+The crawls of a host take turns (`host_shares`). When a shard of the crawl whose turn it is may be leased, the host
+enters that crawl's line (`lines`), and waits there until capacity is allotted to it. After `PASS_S` it also enters the
+line of the next crawl. It enters the next line at once if the first crawl may not dispatch. So a crawl that waits for
+capacity does not block a host.
 
 Invariants:
 - At most one lease has a slot of a host: from `acquire`, or `restore` under a new owner, until `release`.
 - A host has at most as many shards out as the strictest crawl with a shard out allows.
 - A queue with URLs is either in its host's turns or in its crawl's line, never in both.
-- A host has one valid entry in `_later`. Replaced entries stay until there are about as many as hosts.
+- A host has at most one valid entry in `_later`, the heap of scheduled examinations. Replaced entries stay until there
+  are about as many as hosts.
 - Every host that has only empty queues is in `_idle`; other hosts may be in it, too. So idle hosts are found without a
   scan of all hosts.
 - While `max_hosts` hosts are loaded, no other host is added. The crawl of a host that was not added is `incomplete`,
@@ -62,7 +65,7 @@ class HostQueues:
         - `shares`: divides the capacity of each pool among its crawls.
         - `max_hosts`: the maximum number of hosts in memory.
         - `rested_from`: when the delay of each host begins (`Clock.elapsed`), unless an outcome begins it later.
-        - `wake`: called if capacity is allotted to it outside its own dispatch pass.
+        - `wake`: called when capacity is allotted to a line of this partition outside its own dispatch pass.
         - `on_incomplete`: called if SQL may have queues that are not in memory.
         """
         self._on_incomplete = on_incomplete
@@ -95,7 +98,7 @@ class HostQueues:
         return (crawl_id for crawl_id, queues in self._queues.items() if queues)
 
     def may_evict(self) -> bool:
-        """Return True if some host may have only empty queues. Such a host leaves memory when it has rested."""
+        """Return True if `evict_idle` may find a host to remove. Return False if every host in memory has URLs."""
         return bool(self._idle)
 
     def due(self) -> int:
@@ -210,8 +213,8 @@ class HostQueues:
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
         """Take the next queue with allotted capacity out of its line. Return its host and the queue, or None.
 
-        The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). It ends
-        its pass with `lines.settle`.
+        The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). After
+        all queues of a pass, the caller calls `lines.settle`.
         """
         self._now = now
         while (place := self.lines.pop()) is not None:
@@ -257,10 +260,12 @@ class HostQueues:
         return slot
 
     def release(self, host: Host, slot: int, rested_from: float | None = None, delay_s: float = 0.0) -> None:
-        """Free a slot of the host. If nothing was leased in the slot, `rested_from` is None.
+        """Free a slot of the host.
 
-        Otherwise its lease is over. The host rests `delay_s` seconds from `rested_from` (`Clock.elapsed`), or until the
-        end of an earlier lease's delay if that is later.
+        - `rested_from`: when the host's next delay begins (`Clock.elapsed`). None: nothing was leased in the slot, so
+          no delay begins.
+        - `delay_s`: the length of that delay in seconds. If the delay after an earlier lease ends later, the host rests
+          until that end.
         """
         shard = host.taken.pop(slot, None)
         if rested_from is not None:
@@ -274,8 +279,8 @@ class HostQueues:
     def restore(self, host_id: HostId, name: str, slot: int, delay_s: float, crawl_id: CrawlId | None = None) -> None:
         """Reserve the slot of a lease that an earlier owner made. Add the host if it is not in memory.
 
-        `delay_s`: the delay with which the shard was leased. The slot is reserved even if the crawl has no queue in
-        memory.
+        - `delay_s`: the delay with which the shard was leased.
+        - `crawl_id`: the crawl of the lease. If its queue is in memory, it is charged with the host time of the shard.
         """
         host = self._hosts.get(host_id)
         if host is None:
@@ -368,9 +373,9 @@ class HostQueues:
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:
-        """Update where a queue waits, and when its host is examined next, by the queue's counters and times.
+        """Order a queue among the host's queues by its counters and times, and schedule the host's next examination.
 
-        Call it after every change of the queue.
+        Call it after every change of the queue. A queue that has become empty leaves its crawl's line.
         """
         if queue.empty:
             self._idle.add(host.host_id)
@@ -402,9 +407,10 @@ class HostQueues:
                 heapq.heapify(self._later)
 
     def _look(self, host: Host, now: float) -> None:
-        """Put the host into the line of the crawl whose turn it is, if that crawl may fetch.
+        """Put the host into the line of the crawl whose turn it is, if a shard of that crawl may be leased at `now`.
 
-        A crawl that may not dispatch loses its turn: the host enters its line, and the next crawl's turn comes at once.
+        If that crawl may not dispatch at present, the host enters its line all the same, and the next crawl's turn
+        comes at once. Then schedule the host's next examination.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

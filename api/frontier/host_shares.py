@@ -35,8 +35,9 @@ class CrawlQueue:
     - `idle`: it was empty when it was last placed.
     - `place`: the number of its entry in the host's `HostShares`, 0 for none. `key`: that entry's key.
     - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
-    - `stored_only`: only stored pages are queued, because the host's page budget is spent. They use no budget.
-    - `signals`, `found_ms`: as stored (`QueueRow`).
+    - `stored_only`: the host's page budget is spent, so only URLs that do not use that budget are queued.
+    - `signals`: how often the signs of change of the host were right, encoded (HostSignals).
+    - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
     - `credit`: the fraction of a stored page that earlier shards left out by rounding (`revisits_of`).
     """
 
@@ -81,7 +82,7 @@ class CrawlQueue:
         return whole
 
     def content_at(self) -> float:
-        """Return the time (`Clock.elapsed`) from which the queue has URLs to fetch: 0 or past if it has some now."""
+        """Return the time (`Clock.elapsed`) from which the queue has URLs to fetch: a past time if it has some now."""
         return max(0.0 if self.queued > 0 else self.next_due, self.not_before)
 
 
@@ -131,7 +132,10 @@ class HostShares:
         return self.first(queues)
 
     def first(self, queues: Mapping[CrawlId, CrawlQueue]) -> CrawlQueue | None:
-        """Return the queue with the least virtual time among those with URLs to fetch at the last `put` or `next`."""
+        """Return the queue with the least virtual time among those that had URLs to fetch at the last `put` or `next`.
+
+        Return None if none of them had URLs to fetch.
+        """
         while self._ready:
             queue = _current(queues, self._ready[0])
             if queue is not None:

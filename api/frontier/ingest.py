@@ -242,7 +242,10 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write outcomes in one transaction. Return the batch, and the given-up queues that still have URLs to end."""
+        """Write outcomes in one transaction. Return the batch, and the queues that may have more URLs to fail.
+
+        These are queues of unreachable hosts. One transaction fails a limited number of their URLs.
+        """
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):
             crawl_ids = {CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome)}
@@ -263,16 +266,15 @@ class Ingest:
             return batch, await self._writer.commit(batch, self._after("outcome", run[-1][0]))
 
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
-        """End the remaining URLs of queues that were given up, in several transactions.
+        """Fail the remaining URLs of queues whose host is unreachable, in several transactions.
 
-        If this is interrupted, these URLs end when the next request that their host does not answer gives the queue up
-        again.
+        If this is interrupted, the remaining URLs fail after the next request that their host does not answer.
         """
         while ends:
             ends = await until_resource_available(partial(self._end_some, ends))
 
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
-        """End some URLs of these queues in one transaction. Return the queues that still have URLs."""
+        """Fail some URLs of these queues in one transaction. Return the queues that may have more."""
         changes = self._own.changes()
         changes.give_up.extend(ends)
         async with self._writer.writing(TransactionKind.OUTCOMES):

@@ -78,7 +78,8 @@ class TrackedLease(Struct):
     def judge(self, scope: CompiledScope, via_hosts: Mapping[Fingerprint, str | None]) -> None:
         """Set `outside` to the URLs that the scope excludes, with the rule for each.
 
-        `via_hosts`: the host that led to each URL, None for a seed. A URL that is missing there is not judged.
+        `via_hosts`: for each URL, the host of the page or redirect that led to it, None for a seed. A URL without an
+        entry is not judged.
         """
         outside: dict[Fingerprint, str] = {}
         for key, url in self.row.urls.items():
@@ -113,7 +114,7 @@ class HeldByAnother(Struct, frozen=True):
 
 
 class OldDelivery(Struct, frozen=True):
-    """Decision on `begin`: the worker has an old delivery of the shard's message, and a later one has a live grant."""
+    """Decision on `begin`: a later delivery of the shard's message has a live grant, so this delivery is superseded."""
 
 
 class SameHolder(Struct, frozen=True):
@@ -281,7 +282,7 @@ class Leases:
             url.least = min(url.least, depth)
 
     def at_hops(self, lease_id: LeaseId, fingerprint: Fingerprint, extra: int) -> None:
-        """Record the number of hops beyond the scope at which a leased URL was discovered again."""
+        """Record that a leased URL was discovered again after `extra` hops beyond the scope (`scope.extra_hops`)."""
         held = self._held.get(lease_id)
         url = held.row.urls.get(fingerprint) if held else None
         if url is not None:

@@ -124,11 +124,11 @@ class OutcomeBatch:
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
-        """Add a dead letter for a shard that a worker could not read. Count a failure of the lease that has its place.
+        """Add a dead letter for a shard that a worker could not read. Count a failure of the lease at its place.
 
-        Like an expired grant, the failure lets the shard be published again, up to the same limits. If the lease had no
-        grant, the failure takes effect now. After a grant only the count changes, and the sweep ends the lease after it
-        has applied the worker's reports. With a live grant the message was another lease's, so nothing is counted.
+        The failure counts like an expired grant. If the lease never had a grant, the shard is published again, or the
+        lease ends after too many failures. If the grant has ended, only the count rises, and the sweep acts on it. If
+        the lease has a live grant, or there is no lease, nothing is counted.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -167,10 +167,7 @@ class OutcomeBatch:
         self.end(held)
 
     def end(self, held: TrackedLease) -> None:
-        """End a lease that no worker holds. Its remaining URLs go back to the queue.
-
-        If no worker has begun the shard, the host's delay still counts from its last response.
-        """
+        """End a lease that no worker holds. Its remaining URLs go back to the queue."""
         left = self._left_of(held)
         host = self.hosts.host(held.row.host_id)
         unbegun = host.rested_from if host is not None else self.now
@@ -329,7 +326,12 @@ class OutcomeBatch:
         reason: str | None,
         flags: int | None = None,
     ) -> None:
-        """Move one URL out of its lease into `state`, and update all counts. `flags`: None leaves them unchanged."""
+        """Add to the batch that a leased URL gets the new state `state`, and update the counters.
+
+        - `rank`: the sort key of a QUEUED URL, or the due time of a WAITING URL (Unix ms).
+        - `reason`: why the URL failed, waits or was excluded, None without a reason.
+        - `flags`: None leaves them unchanged.
+        """
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
         flags = url.flags if flags is None else flags
         self.changes.urls.append(UrlChange(crawl_id, host_id, fingerprint, state, rank, attempts, flags, reason))

@@ -54,10 +54,9 @@ def reason_of(result: UrlOutcome) -> str:
 
 
 def source_read(result: UrlOutcome, flags: int) -> str:
-    """Return the key under which a fetched sitemap or feed is counted.
+    """Return the name of the counter for a fetched sitemap or feed: `feeds` or `sitemaps`, as its URL was discovered.
 
-    That is `feeds` or `sitemaps`, by what its URL was found as. If it was not read to its end, that is `partly_read` or
-    `unreadable`.
+    If the file was not read to its end, return `partly_read`, or `unreadable` if it gave no entry.
     """
     if result.detail:
         return "partly_read" if result.entries else "unreadable"
@@ -89,8 +88,8 @@ def fetch_row(
     - `requisite`: the URL was leased as a requisite.
     - `revision`: the revision of the spec under which the URL was leased.
 
-    A page that its robots directives forbid to index is not marked as a page, and its reason names the directive. The
-    same holds for a response whose media type the crawl does not store or fetch.
+    The row is not marked as a page if the page's robots directives forbid indexing. Its reason then names the
+    directive. The same holds for a response whose media type the crawl does not store or fetch.
     """
     record = result.record
     return FetchRow(
@@ -403,7 +402,7 @@ class RepeatedFetch:
 
 
 def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: LeasedUrl) -> None:
-    """Subtract a stored page or sitemap from the counts of what is fetched again, as it no longer is."""
+    """Subtract a stored page or sitemap from the counts of URLs that are fetched again, if it was counted."""
     if url.last is None or not url.last.history.rate:
         return
     for kind, bucket, n in counted(url.last.history, page=bool(url.flags & COUNTED_AS_PAGE)):
@@ -420,7 +419,7 @@ def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None
 def adaptive_schedule(
     pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
 ) -> AdaptiveSchedule | None:
-    """Return the schedule by which pages wait under the policy `adaptive`.
+    """Return the schedule that sets how long the pages of a partition wait under the policy `adaptive`.
 
     Return None if `pages` is None: then the crawl has another policy.
     """

@@ -183,7 +183,7 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return empty changes with the marks of the commands in progress, which skip the rows written now."""
+        """Return empty changes with the marks of the commands in progress, so that these skip the changed rows."""
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
@@ -297,7 +297,7 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Mark the page counts as outdated of each crawl that gave up queues in `changes`, so that they are read again.
+        """Mark the page counts of each crawl in `changes.give_up` as outdated, so that they are read from SQL again.
 
         Call it after the commit of `changes`.
         """
@@ -321,9 +321,10 @@ class Ownership:
         self.hosts.drop_crawl(crawl_id)
 
     def queues_of_host(self, name: str) -> list[tuple[CrawlId, HostId]]:
-        """Return the queues (crawl, host) to read again after a command changed a host; empty if it is not in memory.
+        """Return the queues (crawl, host) to read again after a command changed the host `name`.
 
-        A crawl that is not loaded yet may have a lease of the host. Its grants depend on the changed facts, too.
+        The list is empty if the host is not in memory. Otherwise these are the host's queues of all loaded crawls, and
+        of each crawl with a lease of the host.
         """
         host = self.hosts.host_named(name)
         if host is None:
@@ -356,8 +357,8 @@ class Ownership:
     def to_publish(self, held: TrackedLease, now: float) -> bool:
         """Return True if the lease's shard must be published again, because the broker may have lost it.
 
-        That is assumed `republish_s` after its publication if it was never granted, and `ack_wait_s` after the end of
-        its last grant.
+        - A shard that was never granted is published again after `republish_s`.
+        - A shard whose last grant has ended is published again `ack_wait_s` after that end.
         """
         if held not in self.leases or now - held.published_at <= self.settings.republish_s:
             return False

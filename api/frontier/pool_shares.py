@@ -54,7 +54,7 @@ class _Crawl:
     - `out`: its shards that are out or allotted.
     - `virtual`: its visit time per weight.
     - `mean_s`: its mean visit time.
-    - `lines`: its lines with demand for more capacity.
+    - `lines`: its lines (`WaitingHosts`), each of one partition, that need more capacity.
     - `entry`: the number of its entry in the heap, 0 for none.
     - `shut`: it may not dispatch at present.
     """

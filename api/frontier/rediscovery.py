@@ -174,10 +174,10 @@ def _origins(links: Sequence[_Linked]) -> tuple[list[Origin], list[SeedContext |
 def _read(
     archive: PageArchive, judge: _Judge, pages: Sequence[ReadablePage]
 ) -> tuple[list[_Linked], list[tuple[HostId, Fingerprint]]]:
-    """Return the pages' links that the scope admits, and the pages that must be queued again. It blocks.
+    """Return the pages' links that the scope admits, and the pages that must be fetched again for their links.
 
-    A page is queued again if its links cannot all be read from its record, or if none was read, and the scope admits
-    it.
+    A page must be fetched again if the scope admits it and its record does not give all its links. Reading blocks the
+    calling thread.
     """
     found: list[_Linked] = []
     again: list[tuple[HostId, Fingerprint]] = []

@@ -41,7 +41,8 @@ class OwnerStats:
     - `reasons`: why URLs failed, were retried or excluded, and why hosts could not be visited, over all crawls.
     - `links`: numbers of discovered links by result.
     - `answers`: numbers of answers to workers' questions by type; `none` if no answer was sent.
-    - `refused`, `unpublished`: shards whose slot was taken, or for which the broker was unavailable.
+    - `refused`: times that the broker refused a shard, because an earlier one was in the same slot.
+    - `unpublished`: times that a shard was not published, because the broker was unavailable.
     - `replaced`: shards that the sweep dropped and published again.
     - `called_back`: leases that went back to the queue when a worker asked to begin.
     - `items_missed`: messages of items that were deleted before they were read.

@@ -52,7 +52,7 @@ class Sweep:
             await own.tuned.changed(tuned, own.settings.sweep_interval_s)
 
     def _at_rest(self) -> bool:
-        """Return True if a sweep has nothing to repair, except orphaned shards that another owner may still publish."""
+        """Return True if there is nothing to repair, so that the next sweep may wait for `Ownership.unswept`."""
         own = self._own
         busy = not own.stopped() or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
         return not busy and own.position == self._purged and self._orphans.settled
@@ -85,8 +85,8 @@ class Sweep:
     def _may_add_hosts(self) -> bool:
         """Return True if memory has room for another host.
 
-        If it has none, drop hosts that are due late, from time to time. One sweep examines at most `LOOKED_AT` hosts,
-        so that it takes at most some hundredths of a second.
+        If memory is full, first remove hosts that are due late. One call examines at most `LOOKED_AT` hosts, and calls
+        in quick succession remove nothing.
         """
         hosts, now = self._hosts, self._clock.elapsed()
         part = min(1.0, LOOKED_AT / max(1, len(hosts)))
@@ -153,8 +153,8 @@ class Sweep:
     async def _purge(self) -> None:
         """Delete the applied reports from the stream, unless a purge hold is active.
 
-        Nothing is deleted if the stream may have been replaced. The position is read before the holds. So a hold that
-        begins later still covers every report that is not in its holder's snapshot of SQL.
+        Nothing is deleted if the stream may have been replaced. The position is read before the holds, so a hold that
+        begins in between needs no report that is deleted here.
         """
         position = self._own.position
         if position == self._purged or self._holds.standing(await self._store.report_holds(), self._clock.elapsed()):

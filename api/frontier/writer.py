@@ -92,7 +92,8 @@ class PartitionWriter:
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write the changes to SQL, and record the commit. Call it inside `writing`.
 
-        Return the queues of `changes.give_up` that still have URLs to end, because a transaction ends a limited number.
+        One transaction fails or excludes a limited number of URLs of the queues in `changes.give_up`. Return the queues
+        that may have more.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
         self.own.given_up(changes)
@@ -113,7 +114,8 @@ class PartitionWriter:
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write a batch of outcomes to SQL, then apply it to the memory. Call it inside `writing`.
 
-        Return the given-up queues that still have URLs to end, because a transaction ends a limited number.
+        One transaction fails a limited number of URLs of a host that is unreachable. Return the queues that may have
+        more.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()
@@ -144,8 +146,7 @@ class PartitionWriter:
         - `unbegun`: leases that no worker has begun. A lease that has no other URL ends.
         - `max_leases`: how many leases with such URLs are changed at most.
 
-        Return False if no lease has such a URL, else True. A crash before this leaves the URLs leased. Then no grant is
-        given for them, and they are queued again.
+        Return False if no lease has such a URL, else True.
         """
         exclusions = self.own.crawls.exclusions
         covered = [(held, reasons) for held in unbegun if (reasons := held.excluded(exclusions))][:max_leases]
