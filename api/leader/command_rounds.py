@@ -64,7 +64,7 @@ class CommandRounds:
     def _log_refused(self, errors: CommandErrors) -> None:
         """Log each reason once, with the first command that was refused for it and the number of such commands.
 
-        At most `MAX_LOGGED` reasons are logged, final ones first.
+        At most `MAX_LOGGED` reasons are logged. Permanent errors come first.
         """
         refused: dict[tuple[bool, str], list[str]] = {}
         for command, error in errors.items():

@@ -3,9 +3,10 @@
 It waits until this master is fit, campaigns, and makes sure that its reads include all writes of earlier leaders
 (`Leadership.barrier`). Then it runs a pass after each change or tick, until the leadership is lost. Every pass reads
 the current state and writes the differences: the epoch, the owners of partitions, the published specs. It keeps nothing
-that the next leader would need. When the leadership is lost, all tasks started under it are cancelled first. Once the
-lease could have passed to another master (`Leadership.acting`), no pass begins and every write is refused. SQL writes
-do not depend on the leadership but on their own conditions (see `api.crawls.controller`).
+that the next leader would need.
+
+When the leadership is lost, all tasks started under it are cancelled first. Once the lease could have passed to another
+master (`Leadership.acting`), no pass begins and every write to the coordinator is refused.
 
 A leader that cannot work resigns although its session is alive: when it becomes unfit (see `api.members.health`), or
 when its passes have failed for `SICK_S`. It campaigns again once it is fit.
@@ -320,7 +321,7 @@ class Leader:
     ) -> None:
         """Run one pass: compare the state in SQL with the published state, and publish the differences.
 
-        Exclusions are published before the specs. No worker requests a URL of a crawl before its spec is published.
+        Exclusions are published before the specs, so that workers have them before they request URLs of a new crawl.
         """
         self._epoch = await self._settle_epoch(leadership)
         await excluding.once()
