@@ -165,9 +165,9 @@ class ClusterMaster:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
-        """Report a line of the history of schedules. Count it if it is new, since each due time counts once.
+        """Report a line of the history of schedules. Count it in the metrics, unless it was reported before.
 
-        `waited`: the line is not new, but its outcome is.
+        `waited`: the line was reported before, and now has a new outcome.
         """
         if not waited:
             self._stats.firings[firing.outcome] += max(1, firing.missed)
