@@ -46,7 +46,8 @@ class Membership:
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
         """Stay registered until cancelled.
 
-        `attached` is called with each session of etcd. It ends before it is called with the next session.
+        `attached` is called with each session of etcd. When a session is lost, the call is cancelled before the next
+        begins.
         """
         await self.registration.run(attached)
 

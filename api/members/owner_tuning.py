@@ -27,7 +27,8 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
 def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettings:
     """Return the owners' settings: those of `started`, changed by the hot configuration in `tuning`.
 
-    `longest_grant_s` does not shrink with the current `grant_s`: an earlier owner may have granted before it changed.
+    `longest_grant_s` never falls below `started.grant_s`, because an earlier owner may have given grants of that
+    length.
     """
     return replace(
         started,

@@ -55,9 +55,9 @@ class WorkerPressureEvents:
         self._on_pressure = on_pressure
 
     def status_received(self, before: WorkerStatus | None, status: WorkerStatus) -> None:
-        """Report each resource whose pressure differs between a worker's status and the one `before`.
+        """Report each resource whose pressure started or ended between two statuses of a worker.
 
-        `before` is None if there was no recent status.
+        `before`: the worker's previous status, None if it is not recent. `status`: the present one.
         """
         if not self._leading():
             return
