@@ -207,7 +207,7 @@ class CommandRunner:
         return [held for held in self._own.leases.of_crawl(run.crawl_id) if held.row.spec < revision]
 
     async def _recall(self, leases: Sequence[TrackedLease]) -> None:
-        """End up to `_LEASES_AT_ONCE` of these leases that no worker has begun.
+        """End those of the leases that no worker has begun, at most `_LEASES_AT_ONCE` of them.
 
         Their URLs return to the queue, and are leased again under the present revision.
         """
@@ -311,9 +311,9 @@ class CommandRunner:
     async def _recall_ungranted(self, run: CommandRun) -> None:
         """End the crawl's leases that no worker has begun, on the hosts of the next chunk.
 
-        Call it inside `PartitionWriter.writing`. The URLs are queued again, without the mark of a command in progress,
-        so that the command applies to them. Leases on other hosts stay, so that one transaction ends a bounded number
-        of leases.
+        Call it inside `PartitionWriter.writing`. The command applies to the URLs of these leases, because they are
+        queued again without its mark. Leases on other hosts stay, so that one transaction ends a bounded number of
+        leases.
         """
         own = self._own
         unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]
@@ -347,10 +347,9 @@ class CommandRunner:
         log.error("command.dead_lettered", partition=own.partition, command=run.id, kind=run.kind, error=str(error))
 
     async def _publish_letters(self, run: CommandRun) -> tuple[list[int], int]:
-        """Publish the next messages of a REPLAY. Return the ids of the published letters, and the last id of the chunk.
+        """Publish the next messages of a REPLAY. Return the published letters' ids, and the last id of the chunk.
 
-        A message that the broker refuses stays a dead letter. A message that fails again meanwhile becomes a new dead
-        letter, which this command does not cover.
+        A message that the broker refuses stays a dead letter.
         """
         letters = await self._store.message_letters(run, _LETTERS_AT_ONCE)
         sent = [letter.id for letter in letters if await self._published(letter)]

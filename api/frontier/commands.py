@@ -46,7 +46,7 @@ class Commands:
             self._runs[run.id] = replace(run, after=rest)
 
     def current(self, run: CommandRun) -> bool:
-        """Return True if `run` is still the latest state of its command, so that the next chunk may start from it."""
+        """Return True if `run` is the latest state of its command, False if the command has advanced or ended since."""
         return self._runs.get(run.id) is run
 
     def heads(self) -> list[CommandRun]:

@@ -2,8 +2,8 @@
 
 A lease is committed before its shard is published. The sweep publishes a shard again if that failed or the broker lost
 it. The broker refuses a shard while an earlier one is in the same slot of its host. If a shard is too large for the
-broker, the sweep puts its URLs back, and they are leased again in smaller shards. URLs that a full disk refuses to
-lease stay queued, and are tried again after the time that the error names.
+broker, the sweep puts its URLs back, and they are leased again in smaller shards. If the disk of the database is full,
+the URLs stay queued, and dispatch tries again after the time that the error names.
 """
 
 import asyncio

@@ -201,8 +201,7 @@ class DispatchCrawls:
     def longest_delay_s(self, host: Host) -> float:
         """Return the longest delay, in seconds, that any loaded crawl may require for a host.
 
-        The strictest settings of all crawls are combined, so the result may exceed the delay of every crawl. They are
-        combined again only after a crawl has changed.
+        The strictest settings of all crawls are combined, so the result may exceed the delay of every crawl.
         """
         if not self._crawls:
             return 0.0

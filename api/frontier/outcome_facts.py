@@ -64,7 +64,11 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return the stored reason why the URL's last fetch is not listed as a page. Return None if it is listed."""
+    """Return the stored reason why the URL's last fetch is not listed as a page. Return None if it is listed.
+
+    - `page`: the fetch stored a page. It is not listed if its robots directives forbid indexing.
+    - `requisite`: the URL was leased as a requisite.
+    """
     if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
     if result.entries >= 0:
@@ -175,7 +179,8 @@ def facts_after(
 ) -> HostFacts:
     """Return the facts of `host` after the fetch `result`.
 
-    `effect`: how the host failed or throttled, None if it did not.
+    - `effect`: how the host failed or throttled, None if it did not.
+    - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
     """
     retry = crawl.spec.retry
     match effect:
@@ -202,7 +207,8 @@ def facts_noted(
 ) -> HostFacts:
     """Return the host's facts with what a visit measured of the host, or failed at (`note`).
 
-    `crawl`: None if the crawl is deleted. Then a failure of the host is ignored.
+    - `crawl`: None if the crawl is deleted. Then a failure of the host is ignored.
+    - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
     """
     facts = replace(
         facts,

@@ -335,8 +335,8 @@ class Ownership:
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
         """Record that a chunk of a command was applied. `rest`: where the next chunk starts, None if this was the last.
 
-        Have the crawl's queues that are not in memory read from SQL soon after each chunk, and all its queues after the
-        last one. The counts of pages are read again, too, because excluded pages no longer count.
+        Mark what must be read from SQL again, because the command changed it: queues of the crawl, and the counts of
+        its pages. An EXCLUDE changes all crawls, and only its last chunk marks them.
         """
         self.commands.advance(run, rest)
         for crawl_id, pages in self.recrawls.items():

@@ -98,10 +98,9 @@ class Sweep:
     async def _republish(self) -> None:
         """Publish shards again that no worker has begun or resumed in time: the broker may have lost them.
 
-        If the broker refuses a shard, an earlier message still has its subject. If that message was delivered before,
-        it is dropped first. A broker that was killed may keep a shard as acknowledged but not removed, and then it
-        neither delivers the shard nor accepts another. A message that was never delivered stays, because its
-        replacement would go to the end of the queue again and again.
+        If the broker refuses a shard, an earlier message is still on its subject. That message is dropped first if it
+        was delivered before: a broker that was killed may keep a message that was acknowledged. A message that was
+        never delivered stays, because its replacement would go to the end of the queue.
         """
         own = self._own
         for held in own.leases:
