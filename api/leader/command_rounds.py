@@ -1,7 +1,7 @@
 """The rounds in which the leader publishes commands to the owners of partitions, for every kind of resource.
 
-A change and its command are one transaction in SQL. A publisher sends the command until the broker has it. An owner
-applies a command id once, so a repeat after a kill, or by two leaders at once, is harmless.
+One transaction in SQL stores a change and its command. A publisher sends the command until the broker has stored it. An
+owner applies each command id once, so a repeated message is harmless.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

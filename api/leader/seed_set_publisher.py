@@ -1,7 +1,7 @@
 """Send the changes of seed sets to the owners of their URLs: first the seeds that were added, then the command.
 
-A repeat has the same messages, and an owner applies each of them once. An owner applies the command after the seeds.
-The command withdraws the removed URLs that no seed set has at that moment.
+An owner applies each message once, also if it is sent again. It applies the command after the seeds. The command
+withdraws the removed URLs that no seed set has at that moment.
 """
 
 from collections import defaultdict
