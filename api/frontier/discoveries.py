@@ -32,12 +32,14 @@ _MAX_SECONDS = 2**32 - 1
 def gather(
     reports: Sequence[Delivered], partition: Partition, partitions: int, exclusions: Exclusions = NO_EXCLUSIONS
 ) -> DiscoveryTransaction:
-    """Decode discovery reports into one batch for a transaction, in order.
+    """Decode discovery reports, in their order, into one batch for a transaction.
 
-    Every URL is canonicalized again, so that the tables have one form whatever version a worker runs. A URL without a
-    canonical form, or of another partition, is counted as refused. The batch names the URLs that an exclusion covers,
-    so that they are not queued. A report that cannot be read becomes a dead letter of the batch. `partitions`: the
-    number of partitions of the cluster.
+    - `partition`: the partition of the reports. A URL of another partition is counted as refused.
+    - `partitions`: the number of partitions of the cluster.
+    - `exclusions`: the batch names the URLs that they cover, so that these are not queued.
+
+    Every URL is canonicalized again, because another version of the worker may have sent it. A URL without a canonical
+    form is counted as refused. A report that cannot be read becomes a dead letter of the batch.
     """
     messages: list[tuple[ProducerMark, tuple[DiscoveredLink, ...], int]] = []
     letters: list[DeadLetterRow] = []

@@ -134,8 +134,8 @@ class Dispatch:
     def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
         """Return True if the crawl may dispatch at `now` (`Clock.elapsed`): it is not stopped, and has budget left.
 
-        A crawl that fetches pages again, or leases requisites apart from pages, may dispatch without budget. Stored
-        pages and requisites use none.
+        A crawl that fetches pages again, or whose requisites do not use the page budget, may dispatch without budget
+        left.
         """
         crawl = self._crawls.get(crawl_id)
         if crawl is None or not crawl.dispatching:

@@ -63,7 +63,7 @@ class DueHosts:
     def begin(self, now: float) -> None:
         """Begin a pass of dispatch at `now` (`Clock.elapsed`).
 
-        Lines whose unused allotment was taken away may get capacity again.
+        A line that lost an allotment because it did not use it in time may get capacity again.
         """
         self._passing, self._now = True, now
         for line in self._overdue:

@@ -1,11 +1,11 @@
 """Grants: answer `begin` and `extend` for a partition's leases.
 
-An answer lets a worker fetch only after the term was proven by a transaction or read that began after the question
-arrived. So an owner that was deposed while its process slept grants nothing. A further grant of a lease waits until the
+The owner permits a worker to fetch only after a transaction or read, begun after the question arrived, has proven its
+term. So an owner that was deposed while its process slept grants nothing. A further grant of a lease waits until the
 outcomes published up to the question are applied, so that it covers only URLs without an outcome.
 
-Each answer is decided by the state of the host and the crawl now, not when the lease was made. If no request may start
-for long, a lease that asks to begin goes back to the queue, and a running visit gets `stop`.
+Each answer depends on the present state of the host and the crawl, not on their state when the lease was made. If no
+request may start for long, a lease that asks to begin goes back to the queue, and a running visit gets `stop`.
 """
 
 from collections.abc import Sequence

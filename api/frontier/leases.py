@@ -1,8 +1,8 @@
 """Leases and their grants: which worker may fetch the rest of a URL shard, and until when.
 
 Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before the worker gets it. Grant n + 1 is
-given only after grant n has expired. The owner measures a grant from its answer, and the worker from its question. So
-the worker stops first. A new owner treats every lease that was ever granted as granted at its claim.
+given only after grant n has expired. For the owner a grant lasts from the owner's answer, for the worker from its own
+question. So the worker stops first. A new owner treats every lease that was ever granted as granted at its claim.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -3,10 +3,12 @@
 They remain after a crawl was deleted, or if a shard was published late. In a pool without workers they would stay for
 ever. The owner searches for them periodically, and at once after a deletion.
 
-No shard is dropped that a worker may still begin, for these reasons. A lease is committed and kept in memory before its
-shard is published. The term is proven by a read that began after the shard was read, so this owner or an earlier one
-published it. Lease numbers are never reused, so a lease that this owner does not have in memory is over for good. Only
-that message is dropped, by its sequence, never one that replaced it.
+A shard that a worker may still begin is never dropped:
+
+- A lease is committed and kept in memory before its shard is published.
+- After the owner has read a shard, it proves its term. So the shard was published by this owner or an earlier one.
+- Lease numbers are never reused, so a lease that this owner does not have in memory is over for good.
+- A shard is dropped by its sequence, so a later shard in the same place is not dropped instead.
 """
 
 import asyncio

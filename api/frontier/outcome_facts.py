@@ -230,9 +230,9 @@ def facts_noted(
 
 
 def grown_cap(cap: int) -> int | None:
-    """Return the queue's new limit of URLs per shard after a successful shard, or None if there was no limit (0).
+    """Return the queue's new limit of URLs per shard after a successful shard: twice `cap`, or 0 for no limit any more.
 
-    The limit doubles until it is large enough to be lifted: then return 0.
+    Return None if there was no limit (`cap` is 0).
     """
     if cap == 0:
         return None

@@ -122,11 +122,10 @@ class Owner:
             log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
 
     async def _claimed(self) -> Claimed:
-        """Claim the partition. Return what the new owner reads of it.
+        """Claim the partition. Return the partition's state as read from SQL.
 
-        A claim whose answer was lost may be committed. SQL refuses a second claim under the same term. So after a lost
-        answer, and if an earlier owner may have claimed under this term (`again`), read the partition without a claim
-        first.
+        SQL refuses a second claim under the same term. So if the answer to a claim was lost, or if an earlier owner may
+        have claimed under this term (`again`), first try to read the partition without a claim.
         """
         if self._again:
             with suppress(OwnershipLost):

@@ -80,13 +80,13 @@ class Ownership:
     All tasks of the owner share it.
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
-    - `with_contexts`: True for a crawl that has URLs with a seed context here. For a crawl without an entry, SQL is
-      asked.
+    - `with_contexts`: by crawl, True if URLs of it here have a seed context. If a crawl is missing, it must be read
+      from SQL.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait for the position.
     - `tuned`: wakes the sweep between two rounds.
-    - `unswept`: wakes a sweep at rest, because there may be something to repair.
+    - `unswept`: wakes a sweep that waits because there was nothing to repair.
     """
 
     def __init__(
