@@ -29,8 +29,7 @@ log = structlog.get_logger("orb.control")
 class ExclusionPublisher:
     """Publishes the exclusions under one leadership.
 
-    `commands` sends their commands to owners, in rounds of its own. It sends the command of an exclusion only after the
-    exclusion was published.
+    `commands` sends the commands of exclusions to owners, each after its exclusion was published. The caller runs it.
     """
 
     def __init__(
