@@ -89,10 +89,10 @@ class Standalone:
         - `alone`: every worker of an earlier run is known to be dead.
         - `archive`: the folder's archive of pages.
         - `gauges`: measure resources. While one is full, nothing is dispatched and the crawl uses up no time.
-        - `retry_id`: if not empty, every failed URL is retried, once for each such id.
+        - `retry_id`: if not empty, every failed URL is retried. A repeated `retry_id` has no effect.
         - `unblock`: at the start, lift the blocks of hosts and make URLs that wait for a retry due.
-        - `refresh_ms`: if not 0, a crawl that fetches its pages again ends when nothing is left that was due at this
-          time (Unix ms). With 0 such a crawl continues to fetch its pages again.
+        - `refresh_ms`: for a crawl that fetches its pages again. If not 0, the crawl ends when nothing is left that was
+          due at this time (Unix ms). With 0 it continues to fetch its pages again.
         """
         self._refresh_ms = refresh_ms
         self._spec = spec
