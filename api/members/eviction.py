@@ -1,11 +1,11 @@
 """End a stopped master that keeps the write lock of SQLite.
 
 Such a master is stopped inside a transaction, so no other master can take over. The leader ends it with SIGKILL if all
-of this holds:
+of this is true:
 
 - A write of this master waits for the lock.
-- The holder is a process of this machine, and a note beside the file names it as a master, with the kernel's start
-  time.
+- The holder of the lock is a process of this machine. A note file beside the database names it as a master, with the
+  start time of the process.
 - The holder is stopped (SIGSTOP or a debugger).
 - The coordinator no longer lists that master.
 

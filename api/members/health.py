@@ -136,8 +136,8 @@ class HealthMonitor:
 
         - `probes`: by engine, a function that sends the engine a request and raises an error if no answer comes.
         - `every_s`: the seconds between two probes.
-        - `silent_s`: by engine, a function that returns the seconds since the engine last answered any request. With
-          it, a probe that only waits behind other work of this master does not make the engine count as silent.
+        - `silent_s`: by engine, a function that returns the seconds since the engine last answered any request. If it
+          has answered one since a probe began, the probe does not count as missed.
         """
         self._probes = probes
         self._silent_s = silent_s
