@@ -124,11 +124,10 @@ class ActiveCrawlSync:
             log.info("crawl.unloaded", crawl=crawl_id, name=crawl.name)
 
     async def _read_spending_of_new(self) -> None:
-        """Read what was spent of the budgets of new crawls, so that they can be dispatched.
+        """Read what was spent of the budgets of newly loaded crawls, so that they can be dispatched.
 
-        An owner that loads its partition during the call, or after it, reads the spending itself. An owner with leases
-        of a new crawl may apply outcomes at any moment. So the spending in its partition is read while the owner is
-        paused.
+        Skip partitions whose owner loads during the call, because a loading owner reads the spending itself. Pause an
+        owner that has leases of a new crawl while its partition is read, because outcomes change the spending.
         """
         if not self._unread:
             return
@@ -212,7 +211,10 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
 
 
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
-    """Return and log why the crawl must not be dispatched: workers refuse a pattern of its spec. None: it may be."""
+    """Return the reason why workers would refuse a pattern of the spec, and log it. Return None if they accept all.
+
+    A crawl with such a reason must not be dispatched.
+    """
     reason = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     if reason is not None:
         log.error("crawl_pattern.refused", crawl=row.crawl_id, name=row.name, revision=row.revision, reason=reason)

@@ -31,9 +31,9 @@ async def publish_command(
     """Record the requested command in the catalog, then publish it to `partitions`. On return it is stored durably.
 
     - `command_id`: an owner applies an id once. So after an interruption the call may be repeated with the same id.
-    - `args`: the arguments of the command in each partition.
-    - `apart`: the arguments for each partition, if they differ. Then only these partitions receive the command, and
-      `args` is only recorded.
+    - `args`: the arguments of the command, the same in each partition.
+    - `apart`: maps each partition to its arguments, if they differ. Then only the partitions in `apart` receive the
+      command: `partitions` is ignored, and `args` is only recorded in the catalog.
     """
     args_by_partition = dict.fromkeys(partitions, args) if apart is None else apart
     for each in args_by_partition.values():

@@ -67,12 +67,12 @@ log = structlog.get_logger("orb.control")
 _TICK_S: Final = 0.5
 _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
-"""Maximum time that one count adds to crawls: over a longer one, the machine slept or the database was away."""
+"""Maximum time that one count adds to a clock. In a longer interval the machine slept or the database was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Crawls with queued URLs that one look back of a new leader examines, until it has seen all."""
+"""Maximum crawls that one `_look_back` of a new leader examines, until it has examined all once."""
 _EXAMINED_AGAIN: Final = 10
-"""The same afterwards: crawls whose counters changed are examined beside them."""
+"""The maximum after that. Crawls whose counters changed are examined in addition."""
 
 
 def _none() -> None:
@@ -91,7 +91,7 @@ class PublishedSpecs:
 class CrawlController:
     """Runs all crawls: every master loads them for dispatch; the leader also seeds, times and ends them.
 
-    - `crawls` and `fleet` are the crawls that this master dispatches, and its owners.
+    - `crawls`: the crawls that this master dispatches. `fleet`: the owners of this master's partitions.
     - `retaining` deletes rows past their retention; None deletes none.
     - `on_changes` are functions, called with the changes that each pass read. They must neither wait nor raise.
     - `still` returns True while resource pressure stops all work of the named pool. The pool's clock then stops.
@@ -144,7 +144,7 @@ class CrawlController:
         return f"<CrawlController {self._known!r} leading={self._leading}>"
 
     def wake(self, *, look_back: bool = False) -> None:
-        """Start the next pass now. With `look_back`, the leader then also looks at finished and deleted crawls."""
+        """Start the next pass now. With `look_back`, the leader then also runs `_look_back`."""
         if look_back:
             self._look_back_at = float("-inf")
         self._poked.set()
@@ -233,7 +233,7 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Record the published specs (None: unreadable), and return the record. The next pass looks at all crawls."""
+        """Record the published specs (None: unreadable). Return the record. The next pass decides on all crawls again."""
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
@@ -372,7 +372,7 @@ class CrawlController:
             self._known.check_again(unfinished)
 
     async def _refreshed(self, rows: Iterable[CrawlRow]) -> Mapping[CrawlId, int]:
-        """Return the crawls of `rows` whose refresh is complete, with the checked version of their counters."""
+        """Return the crawls of `rows` whose refresh is complete, each with the version of its counters at the check."""
         loaded = ((row, self._crawls.get(row.crawl_id)) for row in rows if row.refresh_ms)
         crawls = [
             crawl
@@ -416,9 +416,9 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl to `state`, unless it changed since `row` was read.
+        """Move a crawl to `state`, unless its row or the version of its counters (`counted`) has changed.
 
-        `counted`: the checked version of its counters. None: only an operator's change of the row prevents the move.
+        With `counted=None`, only a changed state or revision, or an operator's change, prevents the move.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(

@@ -27,12 +27,12 @@ from shared.ports.broker import Broker, StreamState
 from shared.ports.store import Store
 
 MAX_ROUNDS: Final = 128
-"""Maximum rounds that wait at once. A crawl that is ready beyond them waits until a round is over."""
+"""Maximum number of rounds in progress. Further crawls with nothing left to do wait until a round ends."""
 
 _NOTHING: Final = Counters()
 
 Active = tuple[CrawlId, Revision]
-"""A crawl at a revision: another revision brings seeds that no earlier check has covered."""
+"""A crawl at a revision. A later revision may have seeds that earlier checks did not cover."""
 
 Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
 """Returns the applied position of each partition. Partitions without an owner may be missing."""
@@ -61,10 +61,11 @@ class Finished:
 def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> str | None:
     """Return the name of the budget that ends the crawl; None if no budget does.
 
-    - `crawl`: its `allowance` has the spending that this master knows.
-    - `counters`: with queued requisites, `max_pages` does not end the crawl.
-    - `out_of_time`: True if the crawl has used up its `max_seconds`. No other budget ends a crawl that fetches stored
-      pages again.
+    - `crawl`: the crawl with its budgets and what was spent of them.
+    - `counters`: the crawl's counters. While requisites are queued, `max_pages` does not end the crawl.
+    - `out_of_time`: True if the crawl has used up its `max_seconds`.
+
+    Only `max_seconds` can end a crawl that fetches stored pages again.
     """
     spent = None if crawl.spec.recrawl.used else crawl.allowance.exhausted()
     if spent == "max_pages" and counters.requisites:
@@ -73,10 +74,10 @@ def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> 
 
 
 def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
-    """Return the budget that the counters in SQL have reached (`max_pages` or `max_bytes`).
+    """Return the budget that ends the crawl by its counters in SQL: `max_pages`, `max_bytes` or None.
 
-    Return None if there is none. Return None as well if the crawl fetches stored pages again, because such a crawl does
-    not end by these budgets. A crawl with queued requisites does not end by `max_pages`.
+    Neither budget ends a crawl that fetches stored pages again. `max_pages` does not end a crawl with queued
+    requisites.
     """
     budget = spec.budget
     if spec.recrawl.used:
@@ -109,7 +110,7 @@ class _Round:
     def applied(self, positions: Mapping[Partition, Position]) -> bool:
         """Return True if every partition has applied the reports that the round waits for.
 
-        `positions` may lack partitions.
+        `positions`: the applied position of each partition. Return False if a partition is missing in it.
         """
         return all(
             (position := positions.get(partition)) is not None
@@ -128,10 +129,10 @@ class _Round:
 
 
 class FinishedCheck:
-    """Finds the crawls that are provably finished. If reports are not applied yet, a check continues in the next calls.
+    """Finds the crawls that are provably finished. A check may take several calls of `once`, until reports are applied.
 
-    `resting`: the crawls that had nothing left to do at the last call of `once`. The next call must include each of
-    them that still runs, and each crawl whose counters or state changed since. It may include other crawls.
+    `resting`: the crawls that had nothing left to do at the last call of `once`. Pass to the next call all of them that
+    still run, and all crawls whose counters or state have changed. Other crawls may be passed, too.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -148,7 +149,7 @@ class FinishedCheck:
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check. Each has a function that returns the budget that ends it, or None.
+        - `ended`: the crawls to check. Each has a function that returns the budget that ends the crawl, or None.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -194,11 +195,10 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Return the crawls in `ended` with nothing left to do: the reason, and the version of their counters.
+        """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
 
-        A crawl in `proving` is left out while one of its commands is in progress. All messages published before the
-        check are applied for these crawls, so each command is either stored as a row or has changed the counters. Add
-        every crawl with nothing left to do to `self.resting`.
+        Add each such crawl to `self.resting`. A crawl in `proving` that has a command in progress is added, too, but
+        not returned. `proving`: crawls for which all reports published before this check are applied.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

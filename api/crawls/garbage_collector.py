@@ -23,12 +23,12 @@ from shared.wire.messages import Command, encode
 log = structlog.get_logger("orb.control")
 
 AGAIN_S: Final = 600.0
-"""Interval after which an acknowledged command is published again: by then it was applied, or its stream was lost."""
+"""Interval after which a command is published again. By then the first one was applied, or its stream was lost."""
 
 _ITEMS: Final = 5_000
 _CHUNKS: Final = 10
-"""Rows of items that one transaction removes, and transactions that one pass does for one crawl, for items and for seed
-sets."""
+"""Maximum transactions of one pass for the items of one crawl, and as many for its seed sets. A transaction removes at
+most `_ITEMS` rows of items, or one seed set."""
 
 
 class GarbageCollector:
@@ -76,7 +76,7 @@ class GarbageCollector:
     async def _sets_removed(self, crawl_id: CrawlId) -> bool:
         """Remove a bounded number of the crawl's seed sets.
 
-        Return True if none remains, and the crawl is marked as collected.
+        If none remains, record that the crawl is completely removed, and return True.
         """
         for _ in range(_CHUNKS):
             if await self._store.collected(crawl_id, self._clock.unix_ms()):

@@ -82,14 +82,14 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if all items of the crawl are in the table, as `complete` defines it."""
+        """Return True if `complete` returns the crawl."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return the crawls in `crawl_ids` whose items are all in the table.
+        """Return the crawls in `crawl_ids` whose items were read from the stream and stored or dropped.
 
-        That concerns the items that were in the stream when this was first called for the crawl. Items that wait for
-        the outcome of their page are not in the table yet.
+        The first call for a crawl notes the end of the stream, and later items are not awaited. A crawl with items that
+        wait for the outcome of their page is not returned.
         """
         if not crawl_ids:
             return ()
@@ -105,7 +105,7 @@ class ItemWriter:
         return complete
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
-        """Claim the table under the term `serving`. Then write items from the stream until `term` returns another."""
+        """Claim the table under the term `serving`. Then write items until `term` returns another term or None."""
         self._fence, self._position = await until_resource_available(lambda: self._table.claim(serving))
         await self._broker.declare(())  # Recreate the stream if it was deleted.
         await self._check_stream()
@@ -229,10 +229,12 @@ class ItemWriter:
 
 
 def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
-    """Return True if the table has all items up to `awaited`. Return True as well if there is nothing to wait for.
+    """Return True if the items up to `awaited` were read from the stream, or can no longer be read.
 
-    That is so if the stream was empty (sequence 0), or if `awaited` belongs to a stream that was replaced. `position`:
-    up to where the table is written. `created_ns`: when the present stream was created.
+    - `awaited`: the position to reach. Return True if its sequence is 0, because the stream was empty.
+    - `position`: the position up to which the stream was read.
+    - `created_ns`: when the present stream was created. If `awaited` is in an earlier stream and `position` is not,
+      return True, because the items are lost.
     """
     if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
         return position.sequence >= awaited.sequence

@@ -19,7 +19,7 @@ COMPARED: Final = 10
 """Known crawls that one pass compares with SQL."""
 
 _ROUNDS_OFF: Final = 2
-"""Passes by which a round of all crawls may be longer than their number says: it begins and ends within a pass."""
+"""Additional passes until all crawls were surely compared, because a round need not begin with the first pass."""
 
 
 class KnownCrawls:
@@ -56,7 +56,7 @@ class KnownCrawls:
     def version(self, crawl_id: CrawlId) -> CrawlVersion | None:
         """Return the crawl's version when it was last read.
 
-        Return None if it is not worked on and has not changed lately.
+        Return None if the crawl is neither seeding, running nor paused, unless it is among the last that changed.
         """
         row = self._rows.get(crawl_id)
         return self._recent.get(crawl_id) if row is None else row.version
@@ -165,7 +165,10 @@ class KnownCrawls:
             heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
 
     def _come_due(self) -> Iterator[CrawlId]:
-        """Yield each crawl that may have used up its `max_seconds`, once, by the clock of its pool."""
+        """Yield, once, each crawl that has used up its `max_seconds` by its pool's clock.
+
+        The limit is the one that `keep_pending` received last. A later revision may have another.
+        """
         for pool, waiting in self._due.items():
             while waiting and waiting[0][0] <= self.clocks.get(pool, 0):
                 at, crawl_id = heapq.heappop(waiting)

@@ -47,7 +47,7 @@ class LeaderView:
     - `published`: the state of the published spec of each crawl, None for a record that cannot be read. The whole
       mapping is None until the records were read.
     - `ending`: crawls that have ended, whose published spec is deleted after some time.
-    - `seeding`: the runs of crawls whose seeds are being published now.
+    - `seeding`: the crawls whose seeds are being published now, each at a revision and operator's change (SeededRun).
     """
 
     published: Mapping[CrawlId, SpecState | None] | None = None

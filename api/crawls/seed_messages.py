@@ -72,7 +72,7 @@ async def schedule_recrawl(
 
 
 async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Command all owners to apply the changed scope to the URLs that the crawl has found. It changed at `revision`.
+    """Command all owners to apply the scope of `revision`, which has changed, to the URLs that the crawl has found.
 
     Return when the broker has acknowledged the command for every partition.
     """

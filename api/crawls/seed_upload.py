@@ -29,7 +29,7 @@ from shared.wire.messages import Link, encode
 WINDOW: Final = 20_000
 _TURN: Final = 250
 BUSY: Final = 0.5
-"""The share of a partition's bound at which uploads are refused. Workers may use the whole bound."""
+"""The share of the bound of a partition's discoveries at which uploads are refused. Workers may use the whole bound."""
 
 PATIENCE_S: Final = 10.0
 """How long publishing a message to an unavailable broker is retried before the upload is aborted."""
@@ -90,7 +90,7 @@ class SeedUpload:
 
         - `name`: the name of the upload, under which it may be repeated. With None it gets a random name.
         - `window`: the number of different URLs that are published together.
-        - `refused_at`: how full the fullest partition may be with discoveries, from 0 to 1.
+        - `refused_at`: refuse a window if the discoveries of any partition fill this share of their bound, from 0 to 1.
         - `held` is called before each window. It returns the reason if no seeds may be accepted now, otherwise None.
         """
         self.counts = UploadCounts()
