@@ -65,7 +65,7 @@ _UP_TO_RUNNING: Final[Mapping[CrawlState, Sequence[str]]] = {
     CrawlState.FINISHED: ("started",),
     CrawlState.DELETED: (),
 }
-"""The actions that a crawl in a state passes until it runs."""
+"""The actions that lead from each state of a crawl to `running`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class EventPublisher:
         self._empty.clear()
 
     def alarm(self, partition: Partition, text: str) -> None:
-        """Queue an event that reports an alarm about a partition (an `api.frontier.owner.Alarm`)."""
+        """Queue an event that reports an alarm about a partition. `text`: what happened."""
         self.publish(EventKind.ALARM, partition, "raised", data={"text": text})
 
     def fired(self, schedule: str, firing: Firing) -> None:
@@ -91,15 +91,12 @@ class EventPublisher:
         self.publish(EventKind.SCHEDULE, firing.schedule_id, firing.outcome, data=data)
 
     def pressure(self, member: str, resource: str, reason: str | None) -> None:
-        """Queue an event: pressure on a member's resource started, or ended if `reason` is None.
-
-        This is an `api.members.pressure.PressureCallback`.
-        """
+        """Queue an event: pressure on a member's resource started, or ended if `reason` is None."""
         data = {"resource": resource, "member": member} | ({} if reason is None else {"reason": reason})
         self.publish(EventKind.RESOURCE_PRESSURE, member, "ended" if reason is None else "started", data=data)
 
     async def run(self) -> None:
-        """Publish queued events until cancelled. An event that the broker does not store for now is retried first."""
+        """Publish queued events in order until cancelled. If one cannot be stored now, retry it before the others."""
         while True:
             while not self._waiting:
                 self._full = False

@@ -68,7 +68,7 @@ class EventCursor:
 
     @property
     def is_past_kept(self) -> bool:
-        """True once all events that were stored at `open` were returned; False if the cursor began at the present."""
+        """True once all events that were stored at `open` were returned. Always False with `after=None`."""
         return self._kept_to is not None and self._position >= self._kept_to
 
     async def open(self) -> EventGap | None:

@@ -2,7 +2,7 @@
 
 Only the leader records. It compares the current state with the last recorded one. A new leader reads the recorded state
 from the stream of events. So a change is recorded whatever caused it, even if there was no leader at the time. A state
-that began and ended between two passes is not recorded. No guarantee depends on these events.
+that began and ended between two passes is not recorded.
 
 The crawl controller reports which crawls changed (`take`). So the cost of a pass does not depend on the number of
 crawls without changes.
@@ -66,8 +66,8 @@ class CrawlRates:
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
         """Add a sample: `pages` and `size` are the number of pages and bytes that are stored at the time `at_s`.
 
-        `since_s`: if the newest sample is older, its numbers did not change until then. Samples with these numbers are
-        then added for the seconds up to `since_s`.
+        `since_s`: the numbers did not change between the previous sample and this time. If there are seconds between the
+        two, samples with the same numbers are added for them.
         """
         if self._samples and (last := self._samples[-1]).at_s < since_s:
             for back_s in range(max(WINDOWS_S), -1, -1):
@@ -104,17 +104,17 @@ LOOK_S: Final = 0.5
 PROGRESS_S: Final = 1.0
 DECLARE_S: Final = 10.0
 _WHOLE_S: Final = 300.0
-"""How often all crawls are compared, to find a change that was missed."""
+"""Interval between comparisons of all crawls, which find changes that were missed."""
 
 _SHOWN: Final = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "bytes", "fetches")
 _FRESH_MS: Final = 3_600_000
-"""A crawl that is older than this and has no event is not recorded as created: its events have expired."""
+"""A crawl without events that is older than this is not recorded as created, because its events have expired."""
 
 _LETTERS: Final = 100
-"""Maximum dead letters recorded one by one in a pass. One event covers the rest of a flood."""
+"""Maximum dead letters that a pass records with one event each. One event covers all further ones."""
 
 _LATE: Final = 64
-"""A dead letter may appear this far below the newest number, because numbers are given before commit."""
+"""How far below the newest number a new dead letter may appear, because numbers are assigned before the commit."""
 
 
 class EventRecorder:
@@ -305,7 +305,7 @@ class EventRecorder:
             self._letters = {letter for letter in self._letters if letter > self._letter - _LATE}
 
     async def _skip_letters(self) -> None:
-        """Publish one event for all dead letters that are not recorded yet, and continue after the newest of them."""
+        """Publish one event for all dead letters that are not recorded yet. The next pass continues after them."""
         newest = await self._overview.newest_letter()
         if newest > self._letter:
             data = {"letter": newest, "after": self._letter}
