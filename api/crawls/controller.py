@@ -233,7 +233,7 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Record the published specs (None: unreadable). Return the record. The next pass decides on all crawls again."""
+        """Record the published specs (None: unreadable). Return the record. The next pass decides on all crawls."""
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
