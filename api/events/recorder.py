@@ -66,8 +66,8 @@ class CrawlRates:
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
         """Add a sample: `pages` and `size` are the number of pages and bytes that are stored at the time `at_s`.
 
-        `since_s`: the numbers did not change between the previous sample and this time. If there are seconds between the
-        two, samples with the same numbers are added for them.
+        `since_s`: the numbers of the previous sample did not change until this time. If there are seconds between them,
+        samples with the same numbers are added for these seconds.
         """
         if self._samples and (last := self._samples[-1]).at_s < since_s:
             for back_s in range(max(WINDOWS_S), -1, -1):
