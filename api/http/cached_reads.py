@@ -15,7 +15,7 @@ KEPT: Final = 256
 """Maximum crawls whose responses are cached."""
 
 LARGEST: Final = 1 << 16
-"""Maximum bytes of a cached response: that of a crawl with a hundred thousand seeds is built each time."""
+"""Maximum bytes of a response that is cached. A longer one, of a crawl with many seeds, is made at each read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class _CachedAnswer:
 class CachedCrawlReads:
     """Caches the responses to reads of single crawls.
 
-    Every read compares the crawl's stamp in the database with that of the cached response. So no response is older than
-    the database. The cache saves the time of reading the whole crawl and encoding it as JSON.
+    A cached response is sent only if nothing that it shows has changed. Each read checks this in the database, which
+    takes less time than reading the whole crawl and encoding it as JSON.
     """
 
     def __init__(self) -> None:

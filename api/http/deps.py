@@ -58,12 +58,14 @@ class Services:
     - `catalog`, `desired` and `schedules` read and write the declared resources in SQL. `broker` publishes to NATS.
     - `plane` is this master's view of the cluster: leader, members and owners. `roster` has their statistics.
     - `member`: the master's id. `ready` returns the names of the engines that do not answer.
-    - `tuning` returns the values that the master runs with. `wanted` returns the desired state of the members.
+    - `tuning` returns the hot configuration that this master runs with. `wanted` returns the desired state of the
+      members.
     - `exclusions` returns the exclusions in force. `pressure` returns the resources of this master that are nearly
       full.
     - `registry`: the metrics of this master. `archive` reads archived pages; None if no archive is configured.
     - `streams` and `exports` limit the open event streams and exports. `shown` caches responses that show a crawl.
-    - `overview` and `backlog` read what waits in the whole cluster. `events` reads events, `telling` publishes them.
+    - `overview` reads crawls, lag and the audit log in SQL. `backlog` counts the reports that are not applied yet.
+    - `events` reads events, `telling` publishes them.
     - `keyring` verifies API keys, `uses` stores when each was last used. `permits` and `wrong_keys` limit requests.
     - `longest_grant_s`: the `grant_s` with which the master was started. `ack_wait_s`: its setting of that name.
     - `body_bytes`: the maximum size of a request body.
@@ -199,7 +201,7 @@ CONDITIONAL: Final = Depends(_known)
 """The dependency of a read whose response has an ETag."""
 
 UNCHANGED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The client has the current version."}}
-"""The additional response of such a read, for the OpenAPI document."""
+"""The additional response of a read whose response has an ETag, for the OpenAPI document."""
 
 
 async def _repeatable(

@@ -190,7 +190,7 @@ async def respond(request: Request, error: Exception) -> Response:
 async def _shown_tag(request: Request) -> dict[str, str]:
     """Return the ETag header that a GET of the request's crawl has now. Return no header if the crawl cannot be read.
 
-    The problem then keeps the ETag without the checksum after the dot, which is enough for If-Match.
+    The response then has the crawl's ETag without the dot and the checksum after it, which If-Match accepts, too.
     """
     services = request.app.state.services
     try:

@@ -56,7 +56,7 @@ _BY_TYPE: Final[Mapping[str, str]] = {
 }
 
 _OF_KEY: Final = "[key]"
-"""The framework's path part for a wrong key of a mapping. It comes after the key itself."""
+"""The last part of the path to a wrong key of a mapping, in errors of pydantic. The key itself comes before it."""
 
 _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
     "greater_than_equal": ("ge", "at least"),
@@ -79,7 +79,7 @@ def field_errors(found: Mapping[str, Any], body: Any = None, *, suggest: bool = 
 
     - `found`: the error, an entry of pydantic's `errors()`.
     - `body`: the type of the request body, to look up the known fields.
-    - `suggest`: the hint for an unknown field is a known field with a similar name.
+    - `suggest`: True to suggest a known field with a similar name for an unknown field.
     """
     place = found["loc"]
     path = ""

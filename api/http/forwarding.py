@@ -25,9 +25,9 @@ log = structlog.get_logger("orb.api")
 PASSED_ON: Final = b"x-orb-forwarded"
 ANSWER_S: Final = 10.0
 KEPT_S: Final = 2.0
-"""How long an idle connection to the leader is kept: less than half of what the leader keeps it (`serving.RESTS_S`).
+"""How long this master keeps an idle connection to the leader. The leader keeps it longer (`serving.RESTS_S`).
 
-Otherwise the leader might close the connection while a write is sent: the write would be lost, and this master could
+Otherwise the leader might close the connection while a write is sent. The write would be lost, and this master could
 not detect it.
 """
 
@@ -38,8 +38,7 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _API: Final = b"/v1/"
 """The required prefix of the undecoded path.
 
-A path that has this prefix only after decoding could change the target's host: what follows `http://leader` may turn
-that into a user name at another host.
+A path without it is never appended to the leader's address: `@host/` after `http://leader` would name another host.
 """
 
 _ANYWHERE: Final = re.compile(

@@ -84,7 +84,7 @@ class EventStream(Response):
 
     - `following` must be open. The response closes it at its end.
     - `gap`: the gap before the first event; None if there is none. It is sent first.
-    - `events` returns the state of the stream of events.
+    - `events`: the stream of events, to read its state.
     - `streams` ends the response when the master stops.
     - `allowed` returns False once the client's key is no longer valid. The stream then ends.
     - `last` returns True for an event after which no other can follow.

@@ -22,8 +22,8 @@ class BrokenOff(Exception):
 class Streamed(StreamingResponse):
     """A response that sends the bytes `begun`, then each part that `rest` yields.
 
-    When the client disconnects or does not read for `SLOW_S` seconds, `rest` is closed at once. In the second case
-    BrokenOff is raised.
+    When the client disconnects, `rest` is closed at once. When it reads nothing for `SLOW_S` seconds, `rest` is closed,
+    too, and BrokenOff is raised.
     """
 
     def __init__(self, begun: bytes, rest: AsyncGenerator[bytes, None], **more: Any) -> None:
