@@ -35,7 +35,7 @@ KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
 class StatsSample:
     """The numbers for metrics that were read at the time `at` (Clock.elapsed).
 
-    - `counters`: by the label of the crawls in metrics, in the partitions that the master owned at that time.
+    - `counters`: for each label in metrics, the summed counters of its crawls in the partitions of this master.
     - `reports`: the number of reports in the broker that are not purged, in all partitions.
     - `fullness`: by kind of report, how full the fullest partition's subject is (0: empty, 1: refuses reports).
     """
@@ -144,9 +144,9 @@ class StatsSampler:
         return await self._store.counters_in(crawl_ids, owned) if crawl_ids else {}
 
     def _assign_labels(self, now: float) -> None:
-        """Renew the labels of the crawls that are worked on. Assign the free labels to other crawls that are worked on.
+        """Assign labels in metrics to crawls that are seeding, running or paused, as long as labels are free.
 
-        A crawl that has not been worked on for some time loses its label first.
+        Such a crawl keeps the label that it has. Any other crawl loses its label after some time.
         """
         labelled = [crawl_id for crawl_id in self._counts if crawl_id in self._active]
         for crawl_id in labelled:
