@@ -54,12 +54,11 @@ async def list_changes(
     since: Since = None,
     kind: Kinds = [],  # noqa: B006  the framework copies it
 ) -> PageChangeList:
-    """List pages that were found new, changed or gone, in the order in which the crawl recorded it.
+    """List pages that were found new, changed or gone, in the order of the times at which this was recorded.
 
-    Only a crawl with `recrawl` records changes. A change of the last seconds may appear later, and before the last
-    listed change, because several masters record at the same time. So repeat the last seconds: ask again with a `since`
-    that is some seconds earlier. If retention has deleted changes since `since`, `gap` names the time up to which they
-    are deleted.
+    Only a crawl with `recrawl` records changes. Several masters record them, so a change may appear some seconds late,
+    before changes that are listed already. To miss none, ask again with a `since` that is some seconds earlier. If
+    retention has deleted changes after `since`, `gap` names the time up to which they are deleted.
     """
     crawl = await served.catalog.crawl(name)
     start = tuple(ChangePlace(_ms(since) or -1))

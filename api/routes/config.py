@@ -123,7 +123,7 @@ async def put_config_value(
 ) -> ConfigValue:
     """Set one value and keep all other values. This creates a revision, unless the value is the same as before.
 
-    The ETag belongs to this value only. So a change of another value does not change it, and is not overwritten.
+    The ETag belongs to this value only, so a change of another value does not change the ETag.
     """
     setting = _setting(value)
     try:
@@ -218,7 +218,7 @@ def _conflict(config: HotConfig, served: Services) -> FieldError | None:
     """Return an error for the first value that cannot be used in `config`. Return None if all can.
 
     `grant_s` must not exceed the value with which this master was started, because a new owner waits that long for
-    earlier grants. The low watermark must not be above the high one.
+    earlier grants. `storage.low_watermark_ratio` must not exceed `storage.high_watermark_ratio`.
     """
     default, storage = OF_STORAGE, config.storage
     high, low = storage.high_watermark_ratio or default.high, storage.low_watermark_ratio or default.low

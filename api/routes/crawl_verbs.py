@@ -124,7 +124,8 @@ async def commanded(
     """Publish a command to the owner of `partition`, or of all partitions if it is None. Return the command's id.
 
     - `by`: the client that the catalog records as the requester.
-    - `apart`: different arguments for each partition, as in `publish_command`.
+    - `apart`: maps each partition to its arguments, if they differ. Then only the partitions in `apart` receive the
+      command: `partition` is ignored, and `args` is only recorded in the catalog.
 
     Raise Transient if the broker did not store the command in time.
     """

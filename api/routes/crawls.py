@@ -158,8 +158,8 @@ async def put_crawl(
     """Create the crawl, or replace its spec, its labels and whether it should run.
 
     If nothing differs, nothing changes. If the crawl's state does not agree with `desired`, the crawl is started or
-    paused. A changed spec becomes a new revision. A wider scope needs a master that can read the archive, if links of
-    stored pages were left out by the earlier scope, or if pages are being stored now.
+    paused. A changed spec becomes a new revision. A master that cannot read the archive refuses a wider scope if the
+    earlier scope left out links of stored pages, or if the crawl is still storing pages.
     """
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
@@ -280,10 +280,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return what a PUT would change of whether the crawl runs, as a list of at most one change.
+    """Return the change of `desired` or of the state that a PUT would make, as a list of at most one change.
 
-    It is the change of `desired`, if the request has another value than the stored crawl. Otherwise, if `mended` is
-    True, it is the change of the crawl's state, because the state does not agree with `desired`.
+    `mended`: True if a PUT would change the state to agree with `desired`. This change is returned only if `desired`
+    stays the same.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
@@ -291,9 +291,10 @@ def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) ->
 
 
 async def _check_archive(served: Services, declaration: Declaration) -> None:
-    """Raise ApiProblem if the new scope needs the archive, and this master cannot read it.
+    """Raise ApiProblem if the declaration needs the archive, and this master cannot read it.
 
-    That is so if the scope gets wider and `_need_of_archive` returns a reason.
+    A declaration needs the archive if it widens the scope of a stored crawl for which `_need_of_archive` returns a
+    reason.
     """
     if served.archive is not None:
         return
@@ -309,10 +310,10 @@ async def _check_archive(served: Services, declaration: Declaration) -> None:
 
 
 def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return the reason why a wider scope needs the archive. Return None if it does not.
+    """Return the reason why a wider scope needs the archive, or may need it. Return None if it does not.
 
-    It does if stored pages have links that the present scope left out. It may if more pages may be stored under the
-    present scope. That is so if the crawl has URLs, and is seeding, running or has leased URLs.
+    It needs the archive if stored pages have links that the present scope left out. It may need the archive if the
+    crawl is still storing pages: it has URLs, and it is seeding, running or has leased URLs.
     """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
         return _NEEDS_ARCHIVE

@@ -32,10 +32,10 @@ _KEPT_HERE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Restrict these pages to requests to this master, because users type keys into them."""
+"""Headers that restrict these pages to requests to this master, because users type keys into them."""
 
 _LOGO: Final = (b"https://cdn.redoc.ly/redoc/logo-mini.svg", b"data:image/svg+xml,<svg/>")
-"""ReDoc loads its logo from a host of its vendor: an empty picture replaces it."""
+"""The address from which ReDoc loads its logo, and the empty picture that replaces it."""
 
 _ASSETS: Final = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",

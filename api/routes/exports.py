@@ -161,9 +161,10 @@ def _encoded(encoder: RowEncoder, rows: Iterator[Row]) -> tuple[bytes, int]:
 
 
 async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, archive: PageArchive | None) -> _Pieces:
-    """Yield the rows that each transaction has read, one iterator for each. Consuming an iterator converts its rows.
+    """Read the rows in short transactions. For each transaction, yield an iterator over the rows that it read.
 
-    With `archive`, the rows of pages are the links that their archived bodies contain.
+    The iterator converts each row when the row is consumed. `archive`: the archive from which the links of pages are
+    read, for an export of links; None for every other export.
     """
     catalog = served.catalog
     behind: bytes | None = b"" if what is ExportKind.ITEMS else None

@@ -67,7 +67,7 @@ async def list_hosts(
 
 @router.get("/{host}", summary="Get a host", responses=problems(404))
 async def get_host(host: HostName, served: Served) -> HostDetail:
-    """Return the state of a host, and its queues, for at most 100 crawls."""
+    """Return the state of a host and its queues, of at most 100 crawls."""
     view = await served.catalog.host(_named(host), None)
     if view is None:
         raise Missing(f"no crawl knows the host {host!r}")

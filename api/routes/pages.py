@@ -127,9 +127,10 @@ async def get_page_body(name: Name, page_id: PageId, served: Served, request: Re
 
 
 async def stored_page(served: Services, name: str, at: UrlPlace | Location | None) -> tuple[DeclaredCrawl, PageView]:
-    """Return the crawl `name` and its stored page at `at`, the place or the location of a URL.
+    """Return the crawl `name` and one of its stored pages.
 
-    Raise Missing if there is no such crawl, if no page is stored there, or if `at` is None.
+    `at`: the page's host id and fingerprint (UrlPlace), or its URL (Location). Raise Missing if there is no such crawl,
+    if no such page is stored, or if `at` is None.
     """
     crawl = await served.catalog.crawl(name)
     view = None if at is None else await served.catalog.page(crawl.crawl_id, at)
@@ -182,7 +183,7 @@ async def stored_body(
 
     - `url` and `fingerprint`: those of the page, for the name of the file.
     - `captured` is called for a record that has no body but refers to an earlier record with the same body. It gets the
-      URL of that record and returns its location. By default it raises Missing.
+      URL of the earlier record and returns its location. By default it raises Missing.
 
     Raise ApiProblem if the record cannot be read.
     """
@@ -210,9 +211,9 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Return the location of the record that has the body of an unchanged page, `view`. It is a capture of `url`.
+    """Return the location of the earlier record that has the body of the page `view`.
 
-    Raise Missing if the stored page of `url` no longer has the same content.
+    `url`: the URL of that record. Raise Missing if the stored page of `url` no longer has the same content.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)

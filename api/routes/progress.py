@@ -38,7 +38,7 @@ MAX_HOSTS: Final = 200
 """Maximum hosts of a crawl whose waits are examined."""
 
 RATES_S: Final = 1.0
-"""Timeout of the read of rates. After that the rest is shown without them."""
+"""Timeout of the read of rates. After that the other numbers are shown without rates."""
 
 
 @router.get("/stats", summary="Get a crawl's counters")

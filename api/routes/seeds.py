@@ -185,9 +185,9 @@ async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], max_coun
 
 
 def _context(seed: _Seed) -> tuple[SeedContext | None, Sequence[tuple[str, str, str]]]:
-    """Return the labels and source of a seed, and the errors in them. Use the first only if there are no errors.
+    """Return the labels and source of a seed (None if it has neither), and the errors in them.
 
-    It is None if the seed has neither labels nor a source. An error is a path below the seed, a message and a hint.
+    An error is a path below the seed, a message and a hint. If there are errors, the first value must not be used.
     """
     if not seed.labels and not seed.source:
         return None, ()
