@@ -23,7 +23,7 @@ WRITES: Final = 500
 BULK: Final = 100
 WRONG_KEYS: Final = 60
 MAX_ADDRESSES: Final = 4096
-"""Addresses whose wrong keys are counted. Of a further one the least recent is dropped."""
+"""Maximum addresses whose wrong keys are counted. A further one replaces the least recently used one."""
 
 _NETWORK_BITS: Final = 64
 
@@ -61,8 +61,8 @@ def rate_headers(permit: Permit, route_class: RouteClass) -> Mapping[str, str]:
 class WrongKeys:
     """Limits the wrong API keys that each address may send, by a token bucket of `per_minute` keys; 0 means no limit.
 
-    All addresses of an IPv6 /64 network are counted together, because one client may have all of them. At most
-    `max_count` addresses are kept.
+    All addresses of an IPv6 /64 network are counted together, because one client may have all of them. Clients whose
+    address is None are counted together, too. At most `max_count` addresses are kept.
     """
 
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:
@@ -70,7 +70,7 @@ class WrongKeys:
         self.counted = 0
         """Wrong keys that were looked up."""
         self.limited = 0
-        """Keys that were refused since too many wrong ones came from their address."""
+        """Keys that were refused because too many wrong keys came from their address."""
 
     def __len__(self) -> int:
         """Return the number of addresses in memory."""

@@ -20,7 +20,7 @@ from shared.ports.clock import Clock
 
 CLIENT: Final = b"x-orb-client"
 VALID_MS: Final = 300_000
-"""How far the clocks of two masters may differ, with the time between them, in ms."""
+"""Maximum difference, in ms, between the time of a signature and the time at which another master reads it."""
 _SECRET: Final = "forwarding"
 
 
@@ -54,7 +54,8 @@ class Vouching:
     async def read(self, scope: Scope) -> Peer | None:
         """Return the peer in the header `CLIENT`, if another master signed it for this request. Otherwise return None.
 
-        Return None as well if the signature is older than `VALID_MS`. Raise Transient if the database does not answer.
+        Return None as well if the signature's time differs by more than `VALID_MS` from now. Raise Transient if the
+        database does not answer.
         """
         given, _, said = header_of(scope, CLIENT).partition(b".")
         if not said or not hmac.compare_digest(given, (await self._mac(scope, said)).encode()):
