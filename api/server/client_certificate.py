@@ -8,9 +8,9 @@ from shared.domain.ops.identities import PeerCertificate
 
 
 def peer_certificate(transport: asyncio.BaseTransport) -> PeerCertificate | None:
-    """Return the certificate of the client of a connection. Return None without TLS, or if the client has sent none.
+    """Return the verified certificate of the client of a connection. Return None if there is none.
 
-    Return None as well unless TLS requires, and so has verified, client certificates.
+    If TLS does not require client certificates, return None, because they are not verified.
     """
     connection = transport.get_extra_info("ssl_object")
     if connection is None or connection.context.verify_mode is not ssl.CERT_REQUIRED:

@@ -34,7 +34,7 @@ with a plain 400, without a problem body, and the connection is closed.
 """
 
 HEAD_S: Final = 30.0
-"""How long a connection may take to send the head of its first request, or of a further one that has begun."""
+"""How long a client may take to send the head of a request: from the connection, or from the first byte of the head."""
 
 RESTS_S: Final = 5
 """How long a connection may be idle between two requests."""
@@ -42,15 +42,15 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""How long a connection beyond the limit may take from its request until it has read the response.
+"""How long a connection beyond the limit may stay open after the head of its request.
 
-Otherwise a client that reads slowly would keep the spare connections from probes and scrapes.
+Without this limit, slow clients could use up the connections that remain for probes and scrapes.
 """
 
 FILES_ASIDE: Final = 512
 """Open files that a master keeps for everything else: databases, engines, stored pages."""
 ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""Paths that are served even beyond the limit of connections, on up to `MAX_SPARE` more at a time."""
+"""Paths that are served even on connections beyond the limit, of which `MAX_SPARE` may be open."""
 
 _BACKLOG: Final = 1024
 _DATE_S: Final = 1.0
@@ -123,17 +123,16 @@ class _Busy:
 class _Bounded(HttpToolsProtocol):
     """The HTTP protocol of a connection. It limits the memory and time that a client without a key can use.
 
-    - Heads and trailers above `HEAD_BYTES` are refused, because the parser would collect them without limit. Up to one
-      read more may be collected.
-    - A connection is closed if the head of a request takes longer than `HEAD_S`. The same limit holds for the rest of a
-      request after its response was sent, and for a client that makes no progress in reading the end of a response.
-    - A connection beyond the limit serves one request, which `busy` answers, and is closed after `SPARE_S` at the
-      latest.
+    - A request is refused if its head or trailers exceed `HEAD_BYTES`.
+    - A connection is closed if the head of a request takes longer than `HEAD_S`. The same limit applies to the rest of
+      a request whose response was sent, and to a client that reads nothing of the end of a response.
+    - `busy` answers the only request of a connection beyond the limit of connections. This connection is closed after
+      `SPARE_S` at the latest.
 
-    It puts the client's verified certificate into the state of each request, as `certificate`.
+    The client's verified certificate is put into the state of each request, as `certificate`.
 
-    The query may be longer than the 64 KiB of a URL that the parser can split. Trailers are dropped: the parser would
-    add them to the headers, where they would bypass the checks of a proxy in front of this server.
+    A query may make the URL longer than 64 KiB, the limit of the parser. Trailers are dropped, because the parser would
+    add them to the headers, which a proxy in front of this server has checked already.
     """
 
     _collected = 0
@@ -169,10 +168,10 @@ class _Bounded(HttpToolsProtocol):
         self._patience = self.loop.call_later(HEAD_S, self._end, 0)
 
     def _end(self, unread: int) -> None:
-        """Close the connection, unless the client is still reading the end of a response.
+        """Close the connection, unless a response is not sent completely. In that case, check again after `HEAD_S`.
 
-        In that case check again later. Checks are `HEAD_S` apart. `unread`: the bytes that were not sent at the
-        previous check; 0 at the first. If the client has read nothing since, abort the connection.
+        `unread`: the number of bytes that were not sent at the previous check; 0 at the first check. If the client has
+        read nothing since then, abort the connection.
         """
         left = self.transport.get_write_buffer_size()
         if left and (not unread or left < unread):
@@ -245,7 +244,10 @@ def places_for(max_count: int) -> ConnectionLimit:
 
 
 def listening(address: str) -> socket.socket:
-    """Return a socket that listens at `address`, which is `host:port`. Raise Unusable if that fails, as in `bound`."""
+    """Return a socket that listens at `address`, which is `host:port`. Raise Unusable if that is not possible.
+
+    Port 0 means any free port. Raise Unusable as well for an address without a host.
+    """
     listener = bound(address)
     listen(listener)
     return listener
