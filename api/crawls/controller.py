@@ -7,7 +7,7 @@ A pass reads what changed since the previous pass, and compares a few other craw
 its cost does not depend on the number of crawls without changes. `reconcile` decides without I/O.
 
 The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
-and counters have not changed since the check. Only one of two leaders counts the same time.
+and counters have not changed since the check. Time is added to a pool's clock once, even if two leaders count it.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class CrawlController:
         return f"<CrawlController {self._known!r} leading={self._leading}>"
 
     def wake(self, *, look_back: bool = False) -> None:
-        """Start the next pass now. With `look_back`, the leader then also runs `_look_back`."""
+        """Start the next pass now. With `look_back`, the leader also reopens ended crawls and removes deleted ones."""
         if look_back:
             self._look_back_at = float("-inf")
         self._poked.set()

@@ -2,7 +2,7 @@
 
 A crawl is finished if these hold, checked in this order:
 
-1. No URL is leased, and none is queued or a budget is spent. The version of the counters is noted.
+1. No URL is leased. Either no URL is queued, or a budget is spent. The version of the counters is noted.
 2. The last sequence S of every subject of reports is read.
 3. Every partition is applied through S.
 4. No command of the crawl is in progress.

@@ -1,8 +1,8 @@
 """Remove the rows of deleted crawls, even if a process dies in between.
 
-A delete or reset is done once it is committed to SQL. A command then makes the owners remove the rows, but its
-publisher may die before it has reached all of them. So the leader looks for deleted crawls that some partition has not
-removed, and publishes the command again. The command has the same id and is applied once. Items and seed
+A delete or reset is first committed to SQL. Then a command is published, which makes the owners remove the rows. If the
+process dies in between, some owners may not receive the command. So the leader looks for deleted crawls that some
+partition has not removed, and publishes the command again with the same id. An owner applies it once. Items and seed
 sets belong to no partition: the leader removes them itself.
 """
 

@@ -82,7 +82,7 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if `complete` returns the crawl."""
+        """Return True if the crawl's items were read from the stream and stored or dropped. See `complete`."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

@@ -47,7 +47,7 @@ class LeaderView:
     - `published`: the state of the published spec of each crawl, None for a record that cannot be read. The whole
       mapping is None until the records were read.
     - `ending`: crawls that have ended, whose published spec is deleted after some time.
-    - `seeding`: the crawls whose seeds are being published now, each at a revision and operator's change (SeededRun).
+    - `seeding`: the crawls whose seeds are being published now, each with revision and `operator_version`.
     """
 
     published: Mapping[CrawlId, SpecState | None] | None = None
