@@ -20,8 +20,8 @@ _ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class RequestContext:
     """ASGI layer that assigns an id to each request, logs it with status and duration, and answers unexpected errors.
 
-    It adds the request id, `ALWAYS`, and the headers that an inner layer has stored in the request's state as
-    `headers`.
+    It adds headers to the response: the request id, the fixed headers `ALWAYS`, and those that an inner layer has
+    stored in the request's state as `headers`.
     """
 
     def __init__(self, app: ASGIApp) -> None:

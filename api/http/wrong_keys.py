@@ -21,8 +21,8 @@ _BELOW: Final = f"{GUARDED}/"
 class WrongKeyRefusal:
     """ASGI layer that refuses requests with a wrong API key before the layers that measure, log and read requests.
 
-    So a flood of wrong keys costs little. Each wrong key that was looked up is counted for its address, and logged in a
-    short line. Requests without a key, and requests that another master forwarded, are left to `Authentication`.
+    Each wrong key that was looked up is counted for the address that sent it, and logged in a short line. Requests
+    without a key, and requests that another master forwarded, are left to `Authentication`.
     """
 
     def __init__(self, app: ASGIApp, keyring: Keyring, wrong_keys: WrongKeys, clock: Clock) -> None:
