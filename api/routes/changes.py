@@ -54,7 +54,7 @@ async def list_changes(
     since: Since = None,
     kind: Kinds = [],  # noqa: B006  the framework copies it
 ) -> PageChangeList:
-    """List pages that were found new, changed or gone, in the order of the times at which this was recorded.
+    """List pages that were found new, changed or gone, in the order in which the changes were recorded.
 
     Only a crawl with `recrawl` records changes. Several masters record them, so a change may appear some seconds late,
     before changes that are listed already. To miss none, ask again with a `since` that is some seconds earlier. If

@@ -186,7 +186,7 @@ async def _around(
 async def _exclusion(served: Services, location: Location, host: HostView | None) -> str | None:
     """Return a sentence with the exclusion in force that covers the URL, and its reason. Return None if none covers it.
 
-    `host`: the state of the URL's host, with the address that the exclusions are compared with; None if unknown.
+    `host`: the state of the URL's host; None if unknown. An exclusion of its last address covers the URL, too.
     """
     exclusions = served.exclusions()
     target = exclusions.first(location.url, location.host)
