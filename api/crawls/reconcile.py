@@ -104,7 +104,7 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: from now on, count the time in which `pool` works as active time of the crawl."""
+    """Action of the leader: start the crawl's active time. From then on it advances with the clock of `pool`."""
 
     crawl_id: CrawlId
     pool: str
