@@ -85,7 +85,7 @@ def leaders_client(
 def needs_leader(method: str, path: str) -> bool:
     """Return True if only the leader may execute the request.
 
-    That is every write below /v1, except uploads of seeds, plans, and commands about hosts and dead letters.
+    That is every write below /v1, except plans, uploads of seeds, and commands about hosts and dead letters.
     """
     if method in _SAFE or not path.startswith("/v1/"):
         return False

@@ -80,7 +80,7 @@ class OpenEventStreams:
 
 
 class EventStream(Response):
-    """A response that streams events from the cursor `following`, until a last event or the client's disconnection.
+    """A response that streams events from the cursor `following`, until the client disconnects or no event can follow.
 
     - `following` must be open. The response closes it at its end.
     - `gap`: the gap before the first event; None if there is none. It is sent first.
