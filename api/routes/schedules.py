@@ -115,7 +115,7 @@ async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, ser
     """Return what a PUT of the schedule would change, without changing anything. The request is validated as for a PUT.
 
     If the crawl does not exist, or its `desired` decides whether it runs, the plan has a warning and not an error.
-    Either may be changed before the PUT.
+    The crawl may be created or changed before the PUT.
     """
     spec = wanted.spec()
     await _check(spec, served)
