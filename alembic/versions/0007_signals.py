@@ -1,4 +1,8 @@
-"""Adds to each queue how reliable its host's signs of change are, and when a sitemap last listed a new URL."""
+"""Adds two columns to the table `queues`.
+
+- `signals`: how often the dates that the host's sitemaps and feeds give for pages were right.
+- `found_ms`: when a sitemap or feed of the host last listed something new (Unix ms).
+"""
 
 from alembic import op
 

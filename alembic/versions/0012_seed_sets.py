@@ -1,4 +1,4 @@
-"""Adds seed sets, the commands that apply their changes, and the links from pages to URLs of seed sets."""
+"""Adds seed sets, their URLs, the commands that apply their changes, and the links from pages to these URLs."""
 
 from alembic import op
 

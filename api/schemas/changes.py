@@ -40,7 +40,7 @@ class PageChangeSummary(Model):
 
 
 class ChangesGap(Model):
-    """The requested changes that are missing from the list, because retention has deleted them."""
+    """The part of the requested time whose changes are missing from the list, because retention has deleted them."""
 
     reason: Literal["expired"] = field("Retention deleted them (`retention.changes_days`).", "expired")
     deleted_until: datetime = field(
@@ -103,8 +103,10 @@ class RecrawlPlan(Model):
 def recrawl_plan(spec: Recrawl, counts: Mapping[str, int]) -> RecrawlPlan | None:
     """Return what the section `recrawl` of a spec would cost in requests, and how fresh it would keep the pages.
 
-    `counts` is the number of the crawl's stored pages in each bucket of change rates. The keys are bucket numbers as
-    text. Return None if no page is counted, or if the section sets no policy.
+    Return None if `counts` has no page, or if the section does not let the crawl fetch pages again.
+
+    - `counts`: the crawl's stored pages, grouped by how often they change: the number of pages in each group. A key is
+      the number of the group (`change_rate.bucket_of`) as text.
     """
     pages = {int(bucket): n for bucket, n in counts.items() if n > 0}
     if not spec.used or not pages:
@@ -145,9 +147,9 @@ KINDS = {name: ChangeKind[name.name] for name in ChangeName}
 
 
 def gap_of(after_ms: int, deleted_ms: int | None) -> ChangesGap | None:
-    """Return the gap at the start of a list of changes that begins at `after_ms`. Return None if it has no gap.
+    """Return the gap at the start of a list of changes that begins at `after_ms`. Return None if the list has no gap.
 
-    `deleted_ms`: retention has deleted the changes up to this time. None if it has deleted none. Times are Unix ms.
+    `deleted_ms`: retention has deleted all changes up to this time. None: it has deleted none. Times are Unix ms.
     """
     if deleted_ms is None or deleted_ms < after_ms:
         return None

@@ -39,11 +39,11 @@ _BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le"}
 
 
 def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callable[[str, str, float], Any]:
-    """Return a function that makes the pydantic field of a setting, with the setting's bounds and default.
+    """Return a function that makes the pydantic field of a setting. Its arguments are name, description and example.
 
-    The returned function takes the name of the setting in `part`, a description and an example. It reads the bounds
-    from the JSON schema of `part`. The description names the default, which is the setting's value in `started`: the
-    values of a member that was started without flags.
+    - `part`: the section of the hot configuration that has the settings. Its JSON schema gives the bounds of a field.
+    - `started`: the value of each setting in a member that was started without flags. The
+      returned function adds this value to the description as the default.
     """
     schema = msgspec.json.schema(part)["$defs"][part.__name__]["properties"]
 

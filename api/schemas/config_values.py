@@ -53,8 +53,8 @@ Scalar = int | float | str
 class Setting:
     """One setting of the hot configuration, such as `worker.max_visits`.
 
-    - `path`: the keys that lead to it in the configuration document.
-    - `part`: the model of the section that contains it.
+    - `path`: the keys that lead to the setting in the configuration document.
+    - `part`: the pydantic model of the section that contains the setting.
     """
 
     path: tuple[str, ...]
@@ -88,9 +88,9 @@ class Setting:
         return found if isinstance(found, Scalar) else None
 
     def read(self, given: Scalar) -> Scalar:
-        """Check a value from a request and return it as it is stored.
+        """Check the value `given` of a request and return it as it is stored.
 
-        Raise ValidationError if the setting cannot have it.
+        Raise ValidationError if the setting does not allow this value.
         """
         body = self.part.model_validate({self.path[-1]: given})
         outer: Any = body.model_dump(exclude_none=True)
@@ -122,9 +122,9 @@ def setting_of(name: str) -> Setting | None:
 
 
 def names_like(name: str) -> Iterable[str]:
-    """Return the names of settings with which to compare a misspelled `name`, to suggest the closest.
+    """Return the names of all settings that a misspelled `name` may have meant.
 
-    If `name` may be a setting of a pool, the settings of that pool are included.
+    If `name` has the form of a setting of a single pool, the settings of that pool are included.
     """
     first, _, rest = name.partition(".")
     pool = rest.partition(".")[0]
@@ -133,10 +133,7 @@ def names_like(name: str) -> Iterable[str]:
 
 
 def _scalar(given: Any) -> Any:
-    """Return a number or a text unchanged. Raise ValueError for anything else.
-
-    Pydantic alone would report one error for each type of Scalar.
-    """
+    """Return a number or a text unchanged. Raise ValueError for a bool and anything else."""
     if isinstance(given, bool) or not isinstance(given, Scalar):
         raise ValueError("expected a number or a text; DELETE gives the setting its default again")
     return given
@@ -173,7 +170,7 @@ class ConfigValue(Model):
 def value_body(setting: Setting, config: HotConfig, longest_grant_s: float) -> ConfigValue:
     """Return a setting of the hot configuration as the API shows it.
 
-    `longest_grant_s` is the `grant_s` with which the masters were started. It is the maximum of `master.grant_s`.
+    `longest_grant_s` is the `grant_s` with which the masters were started: the maximum of the setting `master.grant_s`.
     """
     text, number = _described(setting.part)[setting.path[-1]]
     value, kind = setting.of(config), number.get("type")
@@ -208,10 +205,7 @@ def _described(part: type[BaseModel]) -> Mapping[str, tuple[str, Mapping[str, An
 
 
 def tag_of(shown: ConfigValue) -> str:
-    """Return the ETag of a setting as shown. It changes when the set value, the effective value or the default changes.
-
-    Changes of other settings do not change it, unless they change the effective value of this one.
-    """
+    """Return the ETag of a setting. It changes only with the set value, the effective value or the default."""
     parts = (shown.name, shown.value, shown.effective, shown.default)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 

@@ -320,9 +320,10 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl's spec requires of workers: a pool, and the private networks that it opens (`allow`).
+    """What a crawl's spec requires of workers: a pool, and the private networks that the spec opens (`allow`).
 
-    `refused`: why workers cannot use a pattern of the spec, None if they can. `recrawls`: it fetches pages again.
+    - `refused`: why workers cannot use one of the patterns in the spec. None if they can use all.
+    - `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """
 
     pool: str
@@ -333,7 +334,7 @@ class Needs:
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
         """Return what stops a crawl in `state` now, and its warnings.
 
-        Only a seeding or running crawl can be stopped.
+        For a crawl that is neither seeding nor running, only the warnings are set.
         """
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
@@ -348,9 +349,9 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stops the dispatch of a crawl now (`refused` or `pressure`), and which parts of its spec have no effect now.
+    """What stops the dispatch of a crawl now, and the warnings about its spec.
 
-    `refused`: why workers cannot use a pattern of the spec, or None. `recrawls`: the spec fetches stored pages again.
+    The dispatch stops if `refused` or `pressure` is set. `refused` and `recrawls` are as in Needs.
     """
 
     refused: str | None
@@ -423,10 +424,11 @@ def changes_body(differences: list[Difference], *, below: str = "spec.") -> list
 
 
 def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int], outlinks: Mapping[str, int]) -> ScopePlan:
-    """Return what a changed scope would do, as the API shows it. `tallies`: the crawl's excluded URLs by reason.
+    """Return what a changed scope would do, as the API shows it.
 
-    `outlinks`: the number of stored pages with links that the scope left out (`left_out`), and of pages whose links the
-    archive does not list completely (`unlisted`). It is empty if the new scope is not wider.
+    - `tallies`: the number of excluded URLs of the crawl, by reason.
+    - `outlinks`: two numbers of stored pages: those with links that the scope excluded (`left_out`), and those whose
+      links the archive does not list completely (`unlisted`). Empty if the new scope admits no further URL.
     """
     return ScopePlan(
         queued=change.queued,

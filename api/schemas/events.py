@@ -49,9 +49,9 @@ data: {"reason":"shutdown"}
 
 
 def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
-    """Return an event or a gap as a message of a Server-Sent Events stream, and the decoded event (None for a gap).
+    """Return an event or a gap as a message of a Server-Sent Events stream. Return also the decoded event.
 
-    If the event cannot be decoded, return empty bytes and None.
+    The second value is None for a gap. If an event cannot be decoded, return empty bytes and None.
     """
     if isinstance(item, EventGap):
         return frame("gap", msgspec.json.encode(item), item.resumes_at - 1), None
@@ -90,8 +90,9 @@ A client that needs only stored events may disconnect then.
 
 
 def ping(sequence: int) -> bytes:
-    """Return a keep-alive message of a stream: a comment, and the id from which a client continues after a disconnect.
+    """Return a keep-alive message of a Server-Sent Events stream: a comment, and `sequence` as its id.
 
-    `sequence` is the position of the last event that the stream has passed.
+    `sequence` is the sequence of an event. The client has received all events up to it that it asked for, and continues
+    after it when it connects again.
     """
     return b": ping\nid: %d\n\n" % sequence

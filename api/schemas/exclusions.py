@@ -14,7 +14,7 @@ Line = Annotated[str, StringConstraints(max_length=500, pattern=ONE_LINE)]
 
 
 class ExclusionChange(RequestModel):
-    """The fields of an exclusion that can be changed: all but its target."""
+    """The fields of an exclusion that can be changed: all fields except the target."""
 
     reason: Annotated[Line, StringConstraints(min_length=1)] = field(
         "Why nothing of it is crawled.", "the owner asked by mail"
@@ -32,7 +32,7 @@ class ExclusionChange(RequestModel):
     )
 
     def terms(self) -> ExclusionTerms:
-        """Return the reason, requester, end and withdrawal of the exclusion as the database stores them."""
+        """Return these fields as the database stores them, with `until` as Unix milliseconds."""
         return ExclusionTerms(
             self.reason, self.requested_by, None if self.until is None else max(0, ms_of(self.until)), self.withdraw
         )

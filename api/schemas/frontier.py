@@ -18,7 +18,7 @@ TRUNCATED: Final = (
 
 
 class Identity(Model):
-    """Two differences between counters that must agree. Both are 0 while nothing is being applied."""
+    """The conservation drift of a crawl: two differences of counters. Both are 0 while no owner applies a message."""
 
     url_drift: int = field(
         "`discovered` - (`queued` + `leased` + `done` + `failed` + `excluded`). It is 0 while nothing is "

@@ -77,7 +77,7 @@ class HostPolicyInput(RequestModel):
 
 
 class EffectiveHostPolicy(Model):
-    """What a host policy sets at the time of the response: a block that has ended does not count."""
+    """What a host policy sets at the time of the response. After the end of a block, `blocked` is false."""
 
     delay_s: float = field("The least delay in seconds, in whole milliseconds. 0: the policy sets none.", 5.0)
     blocked: bool = field("True if the policy lets no crawl send a request to the host now.", True)

@@ -77,10 +77,10 @@ class RequestModel(Model):
 
 
 def with_default(description: str, schema: Mapping[str, Any]) -> str:
-    """Return the description of a property with the default from its JSON schema appended.
+    """Return the description of a property with the default from its JSON `schema` appended.
 
-    Return it unchanged if the schema has no default, if it names a default already, or if the default is an object. The
-    fields of an object describe their own defaults.
+    Return `description` unchanged if `schema` has no default, if `description` names a default already, or if the
+    default is a JSON object.
     """
     if "default" not in schema or "Default:" in description or isinstance(schema["default"], dict):
         return description
@@ -88,10 +88,7 @@ def with_default(description: str, schema: Mapping[str, Any]) -> str:
 
 
 def _written_out(given: Any) -> Any:
-    """Return a text that has the form of a time unchanged. Raise ValueError for any other value, such as a number.
-
-    Pydantic would accept a number as seconds since 1970.
-    """
+    """Return a text that has the form of a time unchanged. Raise ValueError for any other value, such as a number."""
     if not isinstance(given, str) or _MOMENT.fullmatch(given) is None:
         raise ValueError(f"expected {MOMENT}")
     return given
@@ -140,7 +137,6 @@ _LATEST_MS: Final = 253_402_300_799_000
 def ms_of(moment: datetime) -> int:
     """Convert a datetime with a time zone to Unix milliseconds.
 
-    A time before year 1 or after year 9999 in UTC becomes the first or last time of these years, because a datetime in
-    UTC could not show it. A time zone can make such a time from a valid one.
+    The result is limited to the years 1 to 9999 in UTC, so that it can be converted back to a datetime in UTC.
     """
     return max(_EARLIEST_MS, min(int(moment.timestamp() * 1000), _LATEST_MS))

@@ -24,7 +24,7 @@ def declaration_plan(
     """Return the plan for a PUT that replaces the declaration `before` with `after`. Both are JSON values.
 
     - `before`: None if the resource does not exist, so that the PUT would create it.
-    - `warnings`: sentences on what must exist before the PUT.
+    - `warnings`: sentences for the user, such as which crawl must be created before the PUT.
     """
     if before is None:
         return DeclarationPlan(action="create", changes=[], warnings=warnings or [])

@@ -68,8 +68,8 @@ def waiting_body(waiting: Waiting) -> Queue:
 def rates_body(stored: Delivered, event: Event) -> Rates:
     """Return the rates of a crawl as the API shows them.
 
-    `event` is the decoded progress event of the crawl. `stored` is its message, which has the time at which it was
-    stored.
+    - `event`: the progress event of the crawl, decoded from the message `stored`.
+    - `stored`: the message, which has the time at which the broker stored the event.
     """
     return Rates(
         counted_at=moment_of(stored.at_ns // 1_000_000), windows=[Rate(**each) for each in event.data.get("rates", [])]

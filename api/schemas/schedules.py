@@ -46,7 +46,7 @@ EXAMPLE: Final[dict[str, Any]] = {
 
 
 class ScheduleWindow(RequestModel):
-    """The part of each day in which due times fire. A jitter or an outage may delay a firing past its end."""
+    """The hours of each day in which due times fire. A jitter or an outage can delay a firing beyond `end`."""
 
     start: _Clock = field("When it begins, as HH:MM in the schedule's zone. Included.", "22:00")
     end: _Clock = field("When it ends, excluded. If it is before `start`, the window spans midnight.", "06:00")
@@ -176,7 +176,7 @@ class FiringEffect(Model):
 
 
 class ScheduleFiring(Model):
-    """An entry in the history of a schedule: the result of one due time, or of several that were missed in a row."""
+    """An entry in the history of a schedule: the result of one due time, or of several missed due times in a row."""
 
     due_at: datetime = field("The due time.", "2030-01-01T01:30:00Z")
     at: datetime = field("When it was handled.", "2030-01-01T01:30:00Z")
@@ -207,7 +207,7 @@ def summary_body(stored: StoredSchedule) -> ScheduleSummary:
 def schedule_body(stored: StoredSchedule, warnings: list[str]) -> Schedule:
     """Return a schedule with its next firings, as the API shows it.
 
-    `warnings`: what keeps it from having an effect now.
+    `warnings`: sentences on why the schedule would have no effect now.
     """
     return Schedule(**_summary(stored), next_firings=list(_next(stored)), warnings=warnings)
 
@@ -215,7 +215,7 @@ def schedule_body(stored: StoredSchedule, warnings: list[str]) -> Schedule:
 def plan_body(stored: StoredSchedule | None, wanted: ScheduleReplacement, warnings: list[str]) -> DeclarationPlan:
     """Return what a PUT of `wanted` would change. `stored` is the present schedule, None if it does not exist.
 
-    `warnings`: sentences on what must exist before the PUT.
+    `warnings`: sentences on why the schedule would have no effect, such as a missing crawl.
     """
     before = None if stored is None else _declaration(summary_body(stored))
     return declaration_plan(before, _declaration(wanted), warnings)
