@@ -1,14 +1,15 @@
 """`orb backup`: make a consistent copy of a running cluster.
 
-The order of the steps ensures that nothing is lost. First a *hold* stops owners from purging reports. Then a *snapshot*
-of the tables is taken. Then the *reports* after the positions in the snapshot are copied, up to the newest. Then the
-hold ends, and the tables are written from the snapshot.
+The order of the steps ensures that nothing is lost:
 
-So every report acknowledged before the snapshot is either applied in the tables or copied. The same is true of the
-discoveries that belong to an outcome, because they were acknowledged before the outcome. Reports that arrive between
-snapshot and copy are copied as well. They are harmless: a restored cluster never reuses a lease or a number that the
-snapshot lacks (`shared.adapters.sql.admin.load.begin_anew`), and all other effects are idempotent. Items are copied
-after the reports, so the items of each outcome are in their table or copied.
+1. A *hold* stops owners from purging reports.
+2. A *snapshot* of the tables is taken.
+3. The *reports* after the positions in the snapshot are copied, up to the newest report. Then the hold ends.
+4. The items and events are copied, and the tables are written from the snapshot.
+
+So every report acknowledged before the snapshot is either applied in the tables or copied. Reports that arrive between
+snapshot and copy are copied as well. They are harmless: a restored cluster never reuses the id of a lease or host that
+the snapshot lacks (`shared.adapters.sql.admin.load.begin_anew`), and all other effects are idempotent.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The folder of a backup and its files. It appears only when it is complete.
+"""The folder of a backup and its files. The folder appears at its path only when it is complete.
 
 manifest.json   the source, its time, and the checksum of every other file; written last
 tables/*.gz     one file for each table, rows in the order of their keys
@@ -94,7 +94,7 @@ class PartWriter:
     def add(self, value: Any, values: int = 1) -> None:
         """Write `value` to the file as one frame: its length, then its MessagePack encoding.
 
-        `values` is added to the number of rows, messages or keys that the file has.
+        `values`: the number of rows, messages or keys in `value`. It is added to the count for the manifest.
         """
         data = msgspec.msgpack.encode(value)
         self._out.write(len(data).to_bytes(_LENGTH))
@@ -102,7 +102,7 @@ class PartWriter:
         self._values += values
 
     def close(self) -> None:
-        """Close the file. It may be incomplete, such as after an error."""
+        """Close the file, even if it is incomplete. Do nothing after `end`."""
         self._out.close()
 
     def end(self) -> Part:
@@ -123,8 +123,8 @@ class NewBackup:
     def part(self, file: str, columns: tuple[str, ...] = ()) -> Iterator[PartWriter]:
         """Open the file `file` of the backup for writing. The end of the `with` block closes it.
 
-        To complete the file, the caller calls `end` of the writer, which returns the entry for the manifest. `columns`
-        are the columns of a table's file.
+        The caller must call `end` of the writer to complete the file. `columns`: the columns, if the file is that of a
+        table.
         """
         writer = PartWriter(self._folder, file, columns)
         try:

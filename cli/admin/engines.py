@@ -110,10 +110,11 @@ def _gathered(
 
 
 def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str, SettingValue]:
-    """Return the settings that connect to the cluster in a folder of `orb up`, by name. `etcd` is empty in them.
+    """Return the settings that connect to the cluster in a folder of `orb up`, by name. The setting `etcd` is "".
 
-    `database` is the setting of the database from flags, variables or a file. It is required if the cluster uses
-    PostgreSQL, because the folder does not store the password. Raise Usage if the folder has no cluster.
+    `database`: the setting of the database from flags, variables or a file. None: it is not set. If the cluster uses
+    PostgreSQL, it is required, because the folder does not store the password. Otherwise it is ignored. Raise Usage if
+    the folder has no cluster, or if `database` is required and is not the cluster's database.
     """
     from shared.adapters.nats.server import master_login
 

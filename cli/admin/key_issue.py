@@ -76,8 +76,7 @@ async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, s
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
     """Convert the database's Transient and Unusable errors in the `with` block to Environment.
 
-    The message says what to do. `by` is the flag or variable that names the database, such as `--database`. The message
-    mentions it.
+    The message says what to do. It names `by`, the flag or variable that names the database, such as `--database`.
     """
     try:
         yield
@@ -118,7 +117,7 @@ def _shut_out(error: Exception) -> bool:
 def _place(database: str) -> str:
     """Return the host and port of a PostgreSQL URL in words.
 
-    If it has several servers, return them as written there.
+    If the URL names several servers, return that part of the URL unchanged.
     """
     place = urlsplit(database)
     try:

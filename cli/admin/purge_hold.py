@@ -42,7 +42,7 @@ class PurgeHold:
     async def beat(self) -> None:
         """Renew the hold regularly until cancelled. Retry writes that fail.
 
-        Raise Transient if it lapsed or was removed.
+        Raise Transient if the hold may have lapsed, or if its row was removed.
         """
         while True:
             await asyncio.sleep(BEAT_S)
@@ -67,7 +67,7 @@ class PurgeHold:
 async def held(executor: Executor, clock: Clock) -> AsyncIterator[PurgeHold]:
     """Keep owners from purging reports until the `with` block ends. Yield the hold.
 
-    The hold may lapse in the block. So the caller calls its `check` after it has read the reports.
+    The hold may lapse in the block. So the caller must call `check` of the hold after it has read the reports.
     """
     hold = PurgeHold(executor, clock)
     try:

@@ -95,8 +95,8 @@ async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[tuple[
 async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
     """Yield batches of the item messages that the table of items does not contain yet.
 
-    Those are the messages after `position`, the stored position of the table. If it belongs to another stream, yield
-    all messages.
+    These are the messages after `position`, the stored position of the table. If the position belongs to another
+    stream, yield all stored messages.
     """
     state = await patiently(broker.items_state)
     fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
