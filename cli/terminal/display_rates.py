@@ -22,10 +22,7 @@ _SETTLED: Final = ("done", "failed", "excluded")
 
 @dataclass(slots=True)
 class DisplayRate:
-    """The recent rate of a growing count, per second: a moving average with exponential decay.
-
-    It is a decayed number of events divided by an equally decayed time. So it is not too low at the start.
-    """
+    """The recent rate of a growing count, per second: a moving average with exponential decay."""
 
     _events: float = 0.0
     _elapsed_s: float = 0.0
@@ -58,9 +55,10 @@ class DisplayRate:
 
 @dataclass(slots=True)
 class ProgressRates:
-    """The rates of one run, and estimates of its remaining time. Pages of earlier runs of the crawl do not count.
+    """The rates of one run, and estimates of its remaining time. Pages of earlier runs of the crawl are left out.
 
-    - `started`: when the run began, in monotonic seconds, as are all times here.
+    - `started`: when the run began. All times here are monotonic seconds.
+    - `budget`: the budget of the crawl.
     - `pages`: the rate of stored pages.
     - `settled`: the rate of URLs that became done, failed or excluded.
     """
@@ -90,9 +88,8 @@ class ProgressRates:
     def left_s(self, progress: Progress) -> float | None:
         """Return an estimate of the seconds until the queue is empty or a budget is used up.
 
-        None if no estimate is possible. The queue takes at least as long as its slowest host needs, including waits and
-        delays. Rates are used only while hosts get requests and enough events are recorded. The queue may still grow,
-        so without a budget the estimate is a lower bound.
+        Return None if the crawl is not running or no estimate is possible. The queue takes at least as long as its
+        slowest host needs, including waits and delays. If the queue still grows, the estimate is too low.
         """
         if progress.state != CrawlState.RUNNING:
             return None
@@ -109,9 +106,9 @@ class ProgressRates:
         return min(ends) if ends else None
 
     def _pages_left_s(self, progress: Progress, pages: int, open_urls: int) -> list[float]:
-        """Estimate the seconds until `pages` more pages are stored. Return a list with the estimate, or an empty list.
+        """Estimate the seconds until `pages` more pages are stored. Return a list with the estimate.
 
-        `open_urls` is the number of URLs that are queued or leased.
+        Return an empty list if no estimate is possible. `open_urls` is the number of URLs that are queued or leased.
         """
         rate = None if progress.standing else self.pages.steady
         if rate is not None:

@@ -20,9 +20,9 @@ class Usage(Exception):
 
 
 class Failed(Exception):
-    """Raised if a request was refused, failed, or named something that does not exist. The message says which.
+    """Raised if a request was refused, failed, or named something that does not exist. Exit code 1.
 
-    Exit code 1.
+    The message says what happened.
     """
 
 

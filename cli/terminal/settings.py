@@ -35,8 +35,10 @@ def gathered(
 ) -> dict[str, SettingValue]:
     """Return all settings of a role that are set somewhere, by name. The role is `master` or `worker`.
 
-    A flag overrides a variable, and a variable overrides the file. `flags` is the flag of each setting. `environment`
-    has the variables. Raise Usage with every error in the file.
+    A flag overrides a variable, and a variable overrides the file. Raise Usage with every error in the file.
+
+    - `flags`: the command-line flag of each setting, by the name of the setting.
+    - `environment`: the environment variables.
     """
     kind = KINDS[role]
     named = getattr(arguments, "config", None) or environment.get(CONFIG)
@@ -52,7 +54,7 @@ def gathered(
 def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping[str, str]) -> Process:
     """Convert the texts of settings to the settings of a process, of the type `kind`.
 
-    Raise Usage with every missing or invalid setting. `flags` is the flag of each setting, for the message.
+    Raise Usage with every missing or invalid setting. `flags`: the command-line flag of each setting, for the message.
     """
     try:
         return settled(kind, values, flags)
@@ -63,8 +65,7 @@ def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping
 def in_file(role: str, path: Path) -> dict[str, SettingValue]:
     """Read the settings of a role (`master` or `worker`) from a YAML file. A list becomes a text joined by commas.
 
-    Raise Usage with every error and its line. An unknown key is an error, because a misspelt setting would otherwise
-    keep its default without notice.
+    Raise Usage with every error and its line. An unknown key is an error.
     """
     text = text_of(path, "configuration")
     data = document(text, str(path))

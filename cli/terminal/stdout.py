@@ -1,6 +1,6 @@
-"""Standard output: its write errors get a separate exception type, and it accepts every character.
+"""Standard output for commands: a write error is a StdoutUnwritable, and every character can be written.
 
-The error of a full disk does not tell which file was written. The type tells that it was standard output.
+Without that type, a command could not distinguish a full disk of its output from a full disk of another file.
 """
 
 import codecs
@@ -26,10 +26,7 @@ class _Output(io.FileIO):
 
 
 class _Unbuffered(io.BufferedWriter):
-    """A binary stream that writes its data completely with each call.
-
-    An unbuffered file may write only a part of it.
-    """
+    """A binary stream whose `write` returns only after all the data has been written to the file."""
 
     def write(self, data: Any) -> int:
         taken = super().write(data)
@@ -38,9 +35,9 @@ class _Unbuffered(io.BufferedWriter):
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that the output encoding cannot represent with JSON escapes. This is a codec error handler.
+    """Replace characters that the output encoding cannot represent with JSON escapes such as `\\u20ac`.
 
-    So no character in a page's title can end a command with an error, and JSON output stays valid.
+    This is a codec error handler: return the replacement and the position at which encoding continues.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -54,10 +51,10 @@ codecs.register_error("orb-escaped", _escaped)
 
 @contextmanager
 def marked_output() -> Iterator[None]:
-    """Replace standard output during the `with` block: its write errors become StdoutUnwritable.
+    """Replace standard output during the `with` block, so that its write errors become StdoutUnwritable.
 
-    Characters that its encoding cannot represent are escaped. Do nothing if standard output is not a real file, such as
-    in tests.
+    Characters that the encoding of the output cannot represent are escaped. Do nothing if standard output is not a real
+    file, such as in tests.
     """
     text = sys.stdout
     binary = text.buffer if isinstance(text, io.TextIOWrapper) else None

@@ -19,9 +19,9 @@ def status_classes(statuses: Mapping[str, int]) -> dict[str, int]:
 
 
 def errors(tallies: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the number of failures by kind: failed URLs, and failed visits of hosts.
+    """Return the number of failures by kind, such as `dns`. Failed URLs and failed visits of hosts are added up.
 
-    `tallies`: counts by group and kind.
+    `tallies`: the counts of a crawl, by group and kind. Only the groups `failed` and `host_failures` are used.
     """
     counts = dict(tallies.get("failed", {}))
     for kind, number in tallies.get("host_failures", {}).items():

@@ -42,7 +42,7 @@ def blocking(progress: Progress, unblock: str) -> list[str]:
 
 
 def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
-    """Return each waiting host as a JSON object with the reason and the seconds of its wait.
+    """Return the waiting hosts in `waits.hosts` as JSON objects, each with the reason and the seconds of the wait.
 
     `unblock` is the command that ends the waits of hosts, for the text.
     """
@@ -61,7 +61,7 @@ def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
 def partly(waits: Waits) -> Sequence[str]:
     """Return the number of waiting hosts in words, as a list with one text such as `3 hosts wait`.
 
-    Return an empty list if no host waits. Return it also if no host gets requests, because `sentences` says that.
+    Return an empty list if no host waits, or if all hosts with URLs wait. `sentences` describes the second case.
     """
     if waits.standing or not waits.number:
         return []

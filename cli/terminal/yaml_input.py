@@ -60,9 +60,9 @@ MAX_EXPANDED: Final = 10_000_000
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the approximate number of characters of a node if every alias were written out. Each node is visited once.
+    """Return the approximate number of characters that a node would have if every alias were written out.
 
-    `sizes` caches the result by the id of a node. Raise ConstructorError if an alias is inside its own anchor.
+    `sizes` caches the results, by `id(node)`. Raise ConstructorError if an alias is inside its own anchor.
     """
     known = sizes.get(id(node))
     if known is not None:
@@ -83,7 +83,7 @@ def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def _is_text(tag: str, value: str) -> bool:
-    """Return True if a plain value is text in YAML 1.2. `tag` is the type that YAML 1.1 gives it."""
+    """Return True if a value without quotes is text in YAML 1.2. `tag` is the type of the value in YAML 1.1."""
     match tag.rpartition(":")[2]:
         case "int" | "float":
             return ":" in value
@@ -94,10 +94,7 @@ def _is_text(tag: str, value: str) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects repeated keys and documents that are too large once their aliases are written out.
-
-    For a repeated key, YAML would silently use the last value. The size is checked before any object is built.
-    """
+    """A YAML loader that rejects repeated keys and documents that are too large once their aliases are written out."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
