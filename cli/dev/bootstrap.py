@@ -32,7 +32,7 @@ class CannotSetUp(Exception):
 
 
 class Setup:
-    """Sets up the .venv of the clone at `root`. Call `run` within `held()`, so that no other process writes there.
+    """Sets up the .venv of the clone at `root`. The caller must call `run` inside `with held()`.
 
     - `wanted`: the set of packages, a key of LOCKS: `runtime` or `dev`.
     - `locks`: an identifier of the present lock files. The stamp file stores it.
@@ -102,9 +102,9 @@ class Setup:
                 return None
 
     def _developer_before(self) -> str | None:
-        """Return "dev" if .venv has had the packages for development, else None.
+        """Return "dev" if the stamp file says that .venv has the packages for development, else None.
 
-        Then a changed lock file must not remove these packages.
+        A set-up with changed lock files must then install these packages again, even if `wanted` is "runtime".
         """
         match self._stamp_words():
             case ["dev", *_]:
@@ -147,19 +147,15 @@ class Setup:
             raise self._failed(f"could not install the packages of {lock.name}")
 
     def _build_native(self) -> None:
-        """Build the compiled tag scanner. A failure is no error, because the Python scanner is used instead.
+        """Build the compiled tag scanner. Ignore a failure, such as a missing C compiler.
 
-        It fails without a C compiler. `orb version` prints the reason.
+        The Python scanner is then used instead, and `orb version` prints the reason.
         """
         own = {"PYTHONPATH": os.fspath(self._root), "PYTHONSAFEPATH": "1"}
         self._try([self._python, "-m", "cli.dev.native"], own)
 
     def _compile(self) -> None:
-        """Compile all modules to bytecode. Skip a module that cannot be compiled.
-
-        If Python may not write bytecode itself, every process would compile the modules again. A crawl of one page then
-        took 6.4 seconds of CPU instead of 2.8.
-        """
+        """Compile all modules to bytecode, for processes that may not write it. Skip a module that cannot be compiled."""
         own = [path for path in (self._root / name for name in OWN) if path.exists()]
         self._try([self._python, "-I", "-m", "compileall", "-q", "-j", "0", self._venv / "lib", *own])
 

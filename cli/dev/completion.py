@@ -30,11 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _complete_kinds(parser: argparse.ArgumentParser) -> None:
-    """Complete KIND arguments with the kinds of resources.
-
-    Outside of completion, these arguments have no argparse choices, because the command suggests a kind in its own
-    error.
-    """
+    """Change `parser` so that KIND arguments are completed with the kinds of resources."""
     from cli.ctl.resources import RESOURCES
 
     for action in parser._actions:
@@ -46,9 +42,9 @@ def _complete_kinds(parser: argparse.ArgumentParser) -> None:
 
 
 def _complete_paths(parser: argparse.ArgumentParser, file: object, folder: object) -> None:
-    """Complete arguments that are paths: folders for DIR, files for FILE and for arguments of type Path.
+    """Change `parser` so that paths are completed: folders for DIR, files for FILE and for arguments of type Path.
 
-    `file` and `folder` are the markers by which shtab completes each.
+    `file` and `folder` are shtab's markers for the completion of files and folders.
     """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
