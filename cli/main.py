@@ -19,10 +19,7 @@ from shared.domain.suggestions import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises Usage for an invalid argument, so that `main` prints all errors in the same form.
-
-    Each subparser rejects unknown flags itself, because it needs its own flags to suggest the closest.
-    """
+    """An argument parser that raises Usage for an invalid argument, with a suggestion if a valid one is similar."""
 
     def error(self, message: str) -> NoReturn:
         raise Usage(f"{message}; see `{self.prog} --help`")
@@ -138,9 +135,9 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names, by default that of the process's arguments. Return its exit code.
+    """Run the command that `argv` names and return its exit code. None means the arguments of this process.
 
-    It never calls `sys.exit`. An error that the user can fix is printed to stderr. Any other exception propagates.
+    Print an error that the user can fix to stderr. Any other exception propagates. This never calls `sys.exit`.
     """
     with marked_output():
         try:
@@ -204,7 +201,7 @@ def _failed(arguments: Sequence[str], code: Exit, problem: object) -> Exit:
 
 
 def _say(problem: object) -> None:
-    """Print one sentence to stderr. If stderr cannot be written, such as a log on a full disk, discard the sentence."""
+    """Print one sentence to stderr. Discard the sentence if stderr cannot be written, for example on a full disk."""
     try:
         print(f"orb: {problem}", file=sys.stderr, flush=True)
     except OSError:
@@ -250,8 +247,7 @@ def _importing() -> Iterator[None]:
 def _load_undrawn(*modules: str) -> None:
     """Import `modules` while the packages rich and pygments appear to be absent. This saves each process 60 ms of CPU.
 
-    structlog and httpx import them only if they are installed. They serve coloured tracebacks and the command line of
-    httpx, and this program uses neither. The live display imports rich later by itself.
+    structlog and httpx would import rich and pygments for features that this program does not use.
     """
     hidden = [name for name in ("rich", "pygments") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden, cast(ModuleType, None)))  # Python treats None as an absent module
