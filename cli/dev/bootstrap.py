@@ -155,7 +155,7 @@ class Setup:
         self._try([self._python, "-m", "cli.dev.native"], own)
 
     def _compile(self) -> None:
-        """Compile all modules to bytecode, for processes that may not write it. Skip a module that cannot be compiled."""
+        """Compile all modules to bytecode. Skip a module that cannot be compiled."""
         own = [path for path in (self._root / name for name in OWN) if path.exists()]
         self._try([self._python, "-I", "-m", "compileall", "-q", "-j", "0", self._venv / "lib", *own])
 
