@@ -166,9 +166,9 @@ def _outlinks(fetch: FetchView) -> str:
 
 
 def _hops(view: UrlView) -> str:
-    """Return text on how many redirects led to a URL, and how many hops it is beyond the scope. "" if both are 0.
+    """Return text on how many redirects in a row led to a URL, and how many extra hops. "" if both are 0.
 
-    Redirects are omitted for a sitemap or requisite, because its counter of hops also counts the files that name it.
+    Omit the redirects of a sitemap or requisite, because `view.hops` then also counts sitemaps or stylesheets.
     """
     redirects = f", after {counted(view.hops, 'redirect')}" if view.hops and view.kind not in KINDS else ""
     return redirects + (f", {counted(view.extra_hops, 'hop')} beyond the scope" if view.extra_hops else "")

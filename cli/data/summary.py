@@ -53,7 +53,8 @@ class Summary:
 
     - `segments`, `archive_bytes`: the number and size of all its WARC files, finished or not.
     - `hosts_given_up`: some of the hosts that failed repeatedly and were given up, each with its last failure.
-    - `redirected`: if the crawl has no page, a sentence on where its redirected seed ends. Otherwise "".
+    - `last_failures`: the number of hosts that have each last failure, by failure.
+    - `redirected`: if the crawl has no page, a sentence on where the redirects of a seed end. Otherwise "".
     - `needs_scripts`: a seed whose page has scripts but neither text nor links, or None.
     - `examples`: some of the links that were not followed, by reason.
     """
@@ -81,9 +82,9 @@ class Summary:
         return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
 
     def too_narrow(self) -> str:
-        """Return a sentence on the rules that left out all links, if a complete crawl has only one page.
+        """Return a sentence on the rules that excluded all links, if the crawl is complete with only one page.
 
-        Otherwise return "".
+        Return "" for any other crawl, and if no rule excluded links.
         """
         counters = self.counters
         whole = self.row.finished_reason == "complete" and not counters.failed and not counters.excluded
@@ -148,7 +149,7 @@ def _waits(reader: CrawlReader, row: CrawlRow) -> Waits:
 
 
 def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
-    """Return a sentence on the first seed that was redirected: where it ends, and which rule refuses that URL, if any.
+    """Return a sentence on the first seed that was redirected: the last URL, and the rule that excludes it, if any.
 
     Only the first _SEEDS seeds are examined. Return "" if none of them was redirected.
     """
@@ -173,9 +174,9 @@ def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
 
 
 def _needing_scripts(reader: CrawlReader, row: CrawlRow) -> str | None:
-    """Return the URL of a seed whose page has no links or text without running its scripts.
+    """Return the URL of a seed whose page has no text or links unless its scripts are run. Return None if none has.
 
-    Return None if there is none.
+    Only the first _SEEDS seeds are examined.
     """
     for seed in decode_spec(row.spec).seeds[:_SEEDS]:
         url = locate(seed.url)
