@@ -164,8 +164,8 @@ def database_of(folder: ClusterFolder, given: str | None) -> str:
     """Return the path or URL of the cluster's database.
 
     `given` is a PostgreSQL URL, or None for the SQLite file in the folder. Raise Usage if the cluster already uses
-    another database, because its NATS may have messages for that database. Before etcd and NATS have run once, another
-    PostgreSQL URL may still be given, for example to correct a typo.
+    another database. Before etcd and NATS have run once, another PostgreSQL URL may still be given, for example to
+    correct a typo.
     """
     if given is not None and not is_postgresql(given):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")

@@ -175,8 +175,8 @@ def _crawled(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, re
     """Run the crawl and return the exit code.
 
     - `lock`: the file descriptor of the folder's lock, which the processes inherit.
-    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms), so that this run does not end at once.
-      None if none did.
+    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). That finish does not end this run. None:
+      the crawl was not finished.
     - `renewed`: True if the previous contents of the folder have just been deleted.
     """
     from cli.local.fork_server import forking, preload
@@ -228,7 +228,7 @@ def _ended(wanted: CrawlRequest, ending: "RunOutcome", seconds: float, finished_
 
     - `ending`: how the run ended.
     - `seconds`: the length of the run.
-    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). None if none did.
+    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). None: the crawl was not finished.
     """
     from cli.data.summary import as_json, as_text, given_up_text, summarized
     from cli.local.finalize import is_finished, settle
@@ -306,10 +306,7 @@ def _watch(wanted: CrawlRequest, started: float) -> Any:
 
 @contextmanager
 def _resumable(wanted: CrawlRequest) -> Iterator[None]:
-    """Convert Ctrl-C and disk errors in the `with` block to SystemExit, after printing how to resume the crawl.
-
-    They can occur before or after the run itself, which handles them on its own.
-    """
+    """Convert Ctrl-C and disk errors in the `with` block to SystemExit, after printing how to resume the crawl."""
     try:
         yield
     except KeyboardInterrupt:
@@ -329,7 +326,7 @@ def _resumable(wanted: CrawlRequest) -> Iterator[None]:
 def _print_cut(wanted: CrawlRequest, end: str, code: Exit, message: str) -> None:
     """Print the JSON object of a run that ended without a summary of the crawl. Do nothing without `--json`.
 
-    `end` is how the run ended, and `message` why.
+    `end` is how the run ended: `interrupted` or `failed`. `message` is the reason.
     """
     if wanted.arguments.json:
         _print_json({"dir": str(wanted.folder.path)} | _run_json(end, code, 0.0, message))

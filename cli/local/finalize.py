@@ -21,7 +21,8 @@ log = structlog.get_logger("orb.crawl")
 def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = None) -> bool:
     """Return True if the crawl in the folder is finished with this spec. Return False while the database is busy.
 
-    `before_ms`: when an earlier run finished the crawl (Unix ms). That finish does not count. None: no earlier finish.
+    `before_ms`: when an earlier run finished the crawl (Unix ms). The crawl must have finished again after that time.
+    None: no earlier run finished the crawl.
     """
     if not folder.database.is_file():
         return False

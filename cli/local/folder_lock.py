@@ -141,8 +141,8 @@ def holders(lock_file: Path) -> list[int]:
 def _acquire(lock: int, lock_file: Path, command: str) -> None:
     """Take the lock. Raise Environment if another command has it.
 
-    If that command has ended and only its child processes hold the lock, wait up to _STRAGGLERS_S seconds for their
-    end.
+    If that command has ended and only its child processes hold the lock, wait up to _STRAGGLERS_S seconds until they
+    have ended.
     """
     folder = lock_file.parent
     deadline = time.monotonic() + _STRAGGLERS_S

@@ -1,11 +1,15 @@
 """The fork server: a child process of a command such as `orb crawl` that forks the masters and workers.
 
-It has imported their modules already. So a forked process starts without starting Python and without imports.
+The fork server has imported the modules of masters and workers. So a forked process needs no start of Python and no
+imports.
 
-The fork server dies with the command. A process that it forks becomes a child of the command: an intermediate process
-ends at once, and the command adopts its child. The new process asks the kernel to kill it when the command dies, and
-sends its process id to the command. It continues only after the command has read the id. So the command knows every
-process that continues. If the fork server fails, the caller starts the process by exec (`cli.local.supervisor`).
+The fork server and every process that it forks die with the command. A forked process becomes a child of the command:
+
+1. The fork server forks an intermediate process, which forks the new process and ends at once.
+2. The command adopts the new process.
+3. The new process sends its process id to the command. It continues only after the command has read the id.
+
+If the fork server fails, the caller starts the process by exec (`cli.local.supervisor`).
 """
 
 import asyncio
@@ -40,7 +44,7 @@ _ANSWER_BYTES: Final = 4096
 class ForkRequest(msgspec.Struct, frozen=True):
     """A request to the fork server: start `orb` with `arguments`, as a master or worker.
 
-    `environment` has all its variables. The file descriptors that it inherits are sent in the same message.
+    `environment` has all environment variables of the new process. Its file descriptors are sent with the request.
     """
 
     arguments: tuple[str, ...]
@@ -48,10 +52,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class ForkedProcess:
-    """A master or worker that the fork server has forked.
-
-    It is a child of this process and has methods as a Popen object.
-    """
+    """A master or worker that the fork server has forked, as a child of this process. Its methods are as in Popen."""
 
     def __init__(self, pid: int) -> None:
         self.pid: Final = pid
@@ -160,7 +161,7 @@ class ForkServer:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules, and exclude all objects so far from garbage collection. They live as long as the process."""
+    """Import modules, and exclude all objects that exist then from garbage collection."""
     gc.disable()
     try:
         for module in modules:

@@ -1,8 +1,8 @@
 """The code of forked processes: the fork server itself, and the start of a role (a master or worker) that it forks.
 
-The fork server only imports modules. At every fork it has one thread, and no file descriptors except the standard ones
-and its socket. `_check` verifies that. A role gets its own session, environment, output and command line. Random
-numbers do not repeat: Python seeds `random` anew in a forked process, and all other ids come from the system.
+The fork server only imports modules. Before each fork, `_check` verifies that the fork server has one thread and no
+unexpected file descriptors. A role gets its own session, environment, output and command line. Python seeds
+`random` anew in a forked process, so random numbers do not repeat.
 """
 
 import atexit
@@ -58,10 +58,7 @@ def serve(requests: socket.socket, parent: int, modules: Sequence[str]) -> NoRet
 
 
 def _imported(modules: Sequence[str]) -> str:
-    """Import the modules. Return the error as a text, or "" if all were imported.
-
-    After an error, roles are started by exec. They fail with the same error and print a traceback.
-    """
+    """Import the modules. Return the error as a text, or "" if all were imported."""
     try:
         preload(modules)
     except Exception as error:
@@ -70,9 +67,10 @@ def _imported(modules: Sequence[str]) -> str:
 
 
 def _check(own: int, received: Collection[int]) -> str:
-    """Return why a fork would be unsafe, or "" if it is safe. It needs one thread and no unexpected file descriptors.
+    """Return why a fork would be unsafe, or "" if it is safe.
 
-    `own` is the descriptor of the fork server's socket. `received` are the descriptors of the request.
+    A fork is safe if the process has one thread, and no file descriptors except the standard ones, `own` (the fork
+    server's socket) and `received` (those of the request).
     """
     expected = {0, 1, 2, own, *received}
     if threads() != 1:

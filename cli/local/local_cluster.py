@@ -77,7 +77,7 @@ class ClusterPlan:
     - `workers`: the addresses of the workers' metrics, by name.
     - `database`: the path or URL of the database.
     - `nats_port`: the port of NATS, -1 for any free port.
-    - `allow_net`: the private networks that workers let specs open.
+    - `allow_net`: the private networks that workers may request, if a spec also opens them.
     """
 
     masters: Mapping[str, Address]

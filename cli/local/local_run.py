@@ -43,8 +43,11 @@ class LocalRun:
 
     - `lock`: the descriptor of the folder's lock, which the caller holds and all processes inherit.
     - `watch` shows progress and messages to the user.
-    - `finished` returns True if the database has the crawl as finished. It is called in a thread.
-    - `retry_id`, `unblock`, `renewed` and `refresh_ms` are passed to the master: see MasterSettings.
+    - `finished` returns True if the crawl is finished according to the database. It is called in a thread.
+    - `retry_id`: retry every failed URL, but only once for each id. "": retry none.
+    - `unblock`: True to end the blocks of all hosts at the start.
+    - `renewed`: True if the previous contents of the folder have just been deleted.
+    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: keep fetching pages again.
     - `forks`: the fork server that starts master and workers. None: exec starts them.
     """
 
@@ -138,7 +141,7 @@ class LocalRun:
     async def _follow(self, endpoint: Endpoint) -> None:
         """Show the progress that the master publishes, and end the run when the crawl is finished.
 
-        A message may be lost, so `_look_after` also checks the database for the end.
+        A message may be lost, so `_look_after` also checks in the database if the crawl is finished.
         """
         connect = partial(
             NatsBroker.connect, [endpoint.url], login=endpoint.master, name="orb", settings=StreamSettings()

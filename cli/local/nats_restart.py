@@ -1,6 +1,6 @@
 """Restarts NATS after its disk was full.
 
-Until a restart, NATS does not write again to a file whose write has failed.
+NATS writes to a file whose write has failed only after a restart.
 """
 
 import signal
@@ -24,7 +24,10 @@ APART_S: Final = 30.0
 
 
 class NatsStorage(Protocol):
-    """A NATS server that reports if a write has failed since it started (shared.adapters.nats.EmbeddedServer)."""
+    """A NATS server (shared.adapters.nats.EmbeddedServer).
+
+    `storage_failure` returns the error if a write has failed since the server started, else None.
+    """
 
     def storage_failure(self) -> str | None: ...
 
@@ -32,7 +35,7 @@ class NatsStorage(Protocol):
 class NatsRestart:
     """Kills NATS if a write has failed and its disk has free space again. The supervisor of `broker` then restarts it.
 
-    NATS keeps acknowledged messages in its files. Publishers repeat all other messages.
+    No message is lost: acknowledged messages are in the files of NATS, and publishers repeat all others.
     """
 
     def __init__(

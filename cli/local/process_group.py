@@ -33,9 +33,10 @@ class RunEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. `message` is the reason for users if it FAILED, else "".
+    """How a run ended.
 
-    `at_once` is True if the processes were killed instead of drained.
+    - `message`: the reason, as a sentence for users, if `end` is FAILED. Otherwise "".
+    - `at_once`: True if the processes were killed instead of drained.
     """
 
     end: RunEnd
@@ -87,9 +88,10 @@ class ProcessGroup:
     async def start(self, child: Child, *, ended: Callable[[Child], Awaitable[RunOutcome]] | None = None) -> bool:
         """Start a child and keep it alive. Return True if it has started.
 
-        Return False if the run is over, or if the child cannot be started, which ends the run. `ended` is called if the
-        child exits by itself with status 0, and returns the outcome of the run. If it is None, such a child is
-        restarted.
+        Return False if the run is over, or if the child cannot be started, which ends the run.
+
+        `ended` is called if the child exits by itself with status 0. The run then ends with the outcome that `ended`
+        returns. None: restart the child in this case.
         """
         assert self._group is not None, "start() outside of run()"
         if self.over.is_set():
@@ -115,9 +117,10 @@ class ProcessGroup:
             self.end(await ended(keeper.child))
 
     def ready(self) -> None:
-        """Record that all children work. From now on a child that finds its environment unusable is restarted.
+        """Record that all children work.
 
-        Before this call, such a child ends the run.
+        From now on a child is restarted if it ends with exit code 4 (its environment is unusable). Before this call,
+        such an end of a child ends the run.
         """
         for keeper in self._keepers:
             keeper.ready()

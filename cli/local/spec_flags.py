@@ -309,7 +309,7 @@ def _brief(value: object) -> str:
 def _set(data: dict[str, Any], path: str, value: object) -> None:
     """Set the field at `path`, such as `budget.max_pages`, in the spec `data`. Create its section if it is missing.
 
-    Do nothing if the section is not a mapping. The check of the spec reports that later.
+    Do nothing if the section is not a mapping.
     """
     section, _, name = path.partition(".")
     inner = data.get(section)
@@ -318,10 +318,9 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
 
 
 def _scalar(flag: Flag, text: str) -> object:
-    """Convert the text of a flag to a number, or to seconds for a duration.
+    """Convert the text of a flag to a number, or to seconds for a duration. Return any other text unchanged.
 
-    Return None for `none` if the flag is a limit. Return any other text unchanged. If it is invalid, the check of the
-    spec reports it later.
+    Return None for the text `none` if the flag's value is a count (N) or a duration (TIME).
     """
     if text == "none" and flag.metavar in ("N", "TIME"):
         return None

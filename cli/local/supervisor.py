@@ -52,7 +52,7 @@ class RestartBudget:
     def died(self, now: float) -> float | None:
         """Record a death of the child at `now` (monotonic seconds). Return the seconds to wait before the restart.
 
-        Return None if it died too often.
+        Return None if the child has died too often.
         """
         self._at.append(now)
         while self._at and self._at[0] <= now - self.within_s:
@@ -88,15 +88,15 @@ class Child(Protocol):
 
 
 class RoleProcess:
-    """A master or worker as a child process: `orb` with `arguments`. It dies with this process.
+    """A master or worker as a child process: `orb` with `arguments`. The child dies with this process.
 
-    It has its own session, so Ctrl-C in the terminal does not reach it.
+    The child has its own session, so Ctrl-C in the terminal does not reach it.
 
-    - `log`: the file to which its output is appended.
+    - `log`: the file to which the output of the child is appended.
     - `settings`: environment variables to set. Other variables are inherited, except those in `without`.
     - `at_first`: further environment variables, for the first start only.
-    - `inherit`: file descriptors that it inherits.
-    - `forks`: the fork server that starts it. If it is None or fails, exec starts the process.
+    - `inherit`: file descriptors that the child inherits.
+    - `forks`: the fork server that starts the child. If `forks` is None or fails, exec starts the child.
     """
 
     def __init__(
@@ -221,10 +221,9 @@ class Engine(Generic[E]):
 
 
 def environment(settings: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment variables for a child.
+    """Return the environment variables for a child: `settings`, and those of this process except names in `without`.
 
-    They are those of this process, except the names in `without`, and those in `settings`. They also make `python -m
-    orb` in the child run the same code as this process.
+    `PYTHONPATH` and `PYTHONSAFEPATH` are set so that `python -m orb` in the child runs the same code as this process.
     """
     root = Path(__file__).resolve().parents[2]
     kept = {name: value for name, value in os.environ.items() if name not in without}
@@ -291,7 +290,7 @@ class Supervisor:
         """Start the child, with retries if it does not come up. Return True when it has started.
 
         Return False if `stop` or `kill` was called during a wait between retries. Raise RestartLimitReached if the
-        system cannot start it, or if it failed too often.
+        system cannot start the child, or if the child failed too often.
         """
         while True:
             try:
@@ -309,9 +308,11 @@ class Supervisor:
     async def keep(self) -> None:
         """Restart the child each time it dies. Return after it has ended because of `stop` or `kill`.
 
-        Return also if it ends with status 0 and is not `lasting`. Raise RestartLimitReached if it died too often. Raise
-        it also if the child ends with exit code 4 (its environment is unusable) before `ready`, and its log gives the
-        reason. After `ready` it is restarted, because what it lacks, such as a port, may become available.
+        Return also if the child ends with status 0, unless `lasting` is True. Raise RestartLimitReached in two cases:
+
+        - The child died too often.
+        - Before `ready` was called, the child ended with exit code 4 (its environment is unusable), and its log gives
+          the reason.
         """
         while True:
             status = await self.child.exited()

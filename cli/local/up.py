@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _begun(folder: ClusterFolder, database: str, wanted: Address | None, arguments: argparse.Namespace) -> "_Up":
     """Prepare a start: choose the ports and store them, open the database, and create the first admin key.
 
-    `wanted` is the address for the API of the first master, or None. No child process is started yet. Raise Environment
-    if a port or the database cannot be used.
+    No child process is started yet. `wanted` is the address for the API of the first master. None: choose a free port.
+    Raise Environment if a port or the database cannot be used.
     """
     before = folder.remembered()
     if before is None or before.database != shown(folder, database):
