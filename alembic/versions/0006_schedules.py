@@ -1,4 +1,4 @@
-"""Adds schedules, their firings with the effects on crawls, and the fence of the leader's transactions."""
+"""Adds schedules, their firings with the effects on crawls, and the row that fences the leader's transactions."""
 
 from alembic import op
 

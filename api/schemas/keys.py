@@ -50,7 +50,7 @@ class KeySpec(RequestModel):
     certificate: _CERTIFICATE | None = Field(None, description=_BOUND, examples=["dns:terraform.example.org"])
 
     def bounds(self) -> dict[str, Any]:
-        """Return the end, networks and certificate of the key in canonical form, as keyword arguments of ApiKey."""
+        """Return the expiry time, networks and certificate of the key as keyword arguments of ApiKey."""
         return {
             "expires_at_ms": None if self.expires_at is None else ms_of(self.expires_at),
             "networks": tuple(dict.fromkeys(network_of(network) for network in self.networks)),

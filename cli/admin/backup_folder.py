@@ -56,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     - `schema`: the newest migration that the source database had.
     - `epoch`, `partitions`: the epoch of the cluster, and its number of partitions.
     - `tables`: the file of each table, in the order in which a restore writes them.
-    - `numbers`: the greatest id that each table with generated ids has generated.
+    - `numbers`: the greatest id generated so far, for each table with generated ids.
     """
 
     format: int = FORMAT

@@ -62,10 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: bool = False) -> None:
-    """Load the backup into the database and NATS that `settings` name. Both must be empty.
+    """Load the backup into the database and NATS that `settings` name.
 
     Raise Environment if NATS has reports, if members are registered, or if the backup is damaged. Raise Unusable if the
-    database exists. If `again` is True, NATS may have the reports that an interrupted restore of this backup left.
+    database has a cluster already. `again`: True to accept reports in NATS, which an interrupted restore of this backup
+    left there.
     """
     from shared.adapters.sql.admin.load import begin_anew, filling
 
@@ -93,8 +94,8 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
     """Restore the backup into `folder`, a new folder of `orb up`. NATS runs there during the restore.
 
     `database` is a PostgreSQL URL, or None for a SQLite file in the folder. Raise Usage if the folder has a cluster
-    already. The settings file that marks the folder as a cluster is written last. A failure removes the data of NATS
-    and the database again.
+    already. After a failure, the folder has no data of NATS and no database, and is not marked as the folder of a
+    cluster.
     """
     from shared.adapters.nats import EmbeddedServer
 
@@ -138,7 +139,7 @@ async def _refuse_members(settings: ClusterMasterSettings) -> None:
 async def _tables(backup: Backup, fresh: "DatabaseLoad") -> None:
     """Write the rows of every table into the new database. Raise Environment if not all rows of a table were written.
 
-    New ids will be greater than every id that the source has generated, even if its row was deleted.
+    Set the new database to generate only ids that are greater than all ids of the source, including deleted rows.
     """
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.admin.load import SKIPPED_CRAWLS

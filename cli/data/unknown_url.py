@@ -31,9 +31,9 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    - `via`: the host from which a link to it is assumed or was found.
+    - `via`: the host from which a link to the URL was found. If none was found, the host from which one is assumed.
     - `verdicts`: what each rule of the scope decides about such a link.
-    - `page`: a page that links to it, None if none was found.
+    - `page`: a page that links to the URL, None if none was found.
     - `reason`: why the link was not followed, None if no rule excluded it.
     - `doubts`: reasons why a link that was not found may exist.
     """
@@ -61,8 +61,8 @@ class UnknownUrl:
 def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> UnknownUrl:
     """Find out why the crawl does not know the URL.
 
-    Search for a stored page that links to it, and evaluate the rules of the scope for that link. If none is found,
-    evaluate the rules for an assumed link one level deep.
+    Search for a stored page that links to the URL, and evaluate the rules of the scope for that link. If no page is
+    found, evaluate the rules for an assumed link at depth 1.
     """
     spec = decode_spec(row.spec)
     search = _linked(reader, folder, row, url)

@@ -41,7 +41,7 @@ _COMMAND: Final = "orb up"
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a cluster that one start of `orb up` stores for the next start.
 
-    - `database`: the database as `shown` returns it.
+    - `database`: the file name of the SQLite database in the folder, or the PostgreSQL URL without its password.
     - `http`, `metrics`: the ports of the masters' APIs and of the workers' metrics, in the order of the members.
     - `nats`: the port of NATS, 0 if it is not known.
     - `key_shown_at`: when the first admin key was shown, None if it never was.
@@ -189,7 +189,7 @@ def database_of(folder: ClusterFolder, given: str | None) -> str:
 def shown(folder: ClusterFolder, database: str) -> str:
     """Return the text with which a database is shown to users and stored in `Remembered`.
 
-    This is the file name of the folder's own database, or the URL of another one without its password.
+    This is the file name of the SQLite database in the folder, or the PostgreSQL URL without its password.
     """
     if database == os.fspath(folder.database):
         return folder.database.name

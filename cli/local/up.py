@@ -254,7 +254,7 @@ def _ports(places: Sequence[Address], before: Sequence[int]) -> tuple[int, ...]:
 
 
 def _near(path: Path) -> str:
-    """Return `path` relative to the current directory if it is inside it. Otherwise return it unchanged."""
+    """Return a path inside the current directory as a relative path. Return any other path unchanged."""
     relative = os.path.relpath(path)
     return os.fspath(path) if relative.startswith("..") else relative
 
