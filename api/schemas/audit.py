@@ -22,7 +22,7 @@ class AuditEntry(Model):
 
 
 def audit_body(line: AuditLine) -> AuditEntry:
-    """Return one entry of the audit log as the API shows it. Decode its values before and after the change."""
+    """Return one entry of the audit log as the API shows it."""
     return AuditEntry.of(line, before=_kept(line.before), after=_kept(line.after))
 
 

@@ -139,7 +139,7 @@ def version_body(version: PageVersion) -> PageVersionSummary:
 
 
 def diff_body(before: int, after: int, diff: TextDiff) -> PageDiff:
-    """Return the difference between two versions of a page as the API shows it. `before`, `after`: their numbers."""
+    """Return the difference between two versions of a page as the API shows it. Their numbers: `before`, `after`."""
     return PageDiff.of(diff, before=before, after=after)
 
 

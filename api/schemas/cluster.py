@@ -132,10 +132,10 @@ def master_body(
 ) -> Master:
     """Return a master as the API shows it.
 
-    - `partitions`: the number of partitions that the leader has assigned to it.
-    - `status`: its latest status report, None if there is no recent one.
-    - `leading`: True if it is the leader.
-    - `wanted`: True if an operator has asked it to drain. The master may not have begun to drain yet.
+    - `partitions`: the number of partitions that the leader has assigned to the master.
+    - `status`: the latest status report of the master, None if there is no recent one.
+    - `leading`: True if the master is the leader.
+    - `wanted`: True if an operator has asked the master to drain, even if it has not begun to drain yet.
     """
     draining = wanted or member.draining
     idle = status is not None and status.draining and not (status.leading or status.partitions or partitions or leading)
@@ -153,8 +153,8 @@ def master_body(
 def worker_body(member: MemberRecord, load: WorkerActivity | None, *, wanted: bool) -> Worker:
     """Return a worker as the API shows it.
 
-    - `load`: its latest status report, None if there is no recent one.
-    - `wanted`: True if an operator has asked it to drain. The worker may not have begun to drain yet.
+    - `load`: the latest status report of the worker, None if there is no recent one.
+    - `wanted`: True if an operator has asked the worker to drain, even if it has not begun to drain yet.
     """
     draining = wanted or member.draining
     idle = load is not None and load.status.draining and load.status.busy == 0

@@ -122,7 +122,7 @@ def setting_of(name: str) -> Setting | None:
 
 
 def names_like(name: str) -> Iterable[str]:
-    """Return the names of all settings that a misspelled `name` may have meant.
+    """Return the names of all settings, as candidates for a misspelled `name`.
 
     If `name` has the form of a setting of a single pool, the settings of that pool are included.
     """

@@ -351,7 +351,8 @@ class Needs:
 class Seen:
     """What stops the dispatch of a crawl now, and the warnings about its spec.
 
-    The dispatch stops if `refused` or `pressure` is set. `refused` and `recrawls` are as in Needs.
+    The dispatch stops if `refused` or `pressure` is not None. `refused`: why workers cannot use one of the patterns in
+    the spec. `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """
 
     refused: str | None

@@ -97,7 +97,7 @@ class KeyView(Model):
 
 
 def key_body(key: ApiKey, secret: str | None = None) -> KeyView:
-    """Return an API key as the API shows it. `secret` is the key itself, which is shown only when it is created."""
+    """Return an API key as the API shows it. `secret`: the key itself if it has just been created, else None."""
     bounds = _effective(key.role, key.kind, key.expires_at_ms, key.networks, key.certificate)
     spec = bounds.model_dump(mode="json") if key.spec is None else json.loads(key.spec)
     return KeyView.of(key, id=key.key_id, spec=spec, effective=bounds, key=secret)

@@ -191,7 +191,7 @@ class ScheduleFiring(Model):
 def schedule_problems(spec: ScheduleSpec, now_ms: int) -> list[ScheduleProblem]:
     """Return what is wrong with a declaration, each problem with its field. Return an empty list if it is valid.
 
-    It is also a problem if the schedule is never due after `now_ms` (Unix ms).
+    A schedule that is never due after `now_ms` (Unix ms) is not valid.
     """
     found = list(problems_of(spec))
     if found:
