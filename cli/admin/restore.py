@@ -94,7 +94,7 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
     """Restore the backup into `folder`, a new folder of `orb up`. NATS runs there during the restore.
 
     `database` is a PostgreSQL URL, or None for a SQLite file in the folder. Raise Usage if the folder has a cluster
-    already. After a failure, the folder has no data of NATS and no database, and is not marked as the folder of a
+    already. If `restore` fails, the folder has no data of NATS and no database, and is not marked as the folder of a
     cluster.
     """
     from shared.adapters.nats import EmbeddedServer

@@ -209,7 +209,7 @@ async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call` and return its result. Repeat it after each Transient, for PATIENCE_S seconds after the first.
 
-    If it still fails after that time, raise its Transient. The call must be harmless to repeat, such as a publish with
+    If `call` still fails after that time, raise the Transient. A repeated call must be harmless, such as a publish with
     the same message id.
     """
     loop = asyncio.get_running_loop()

@@ -111,8 +111,9 @@ def _forked(request: ForkRequest, requests: socket.socket, parent: int, received
 def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[int]) -> NoReturn:
     """Run a role until it ends, and end this process with its exit code.
 
-    `adopted` is a pipe that reaches end of file when the command has become the parent of this process. `parent` is the
-    process id of the command. `received` is as in `_forked`.
+    - `parent`: the process id of the command.
+    - `adopted`: a pipe that reaches end of file when the command has become the parent of this process.
+    - `received`: the file descriptors of the request: a channel to the command, the output, and those to inherit.
     """
     code = 1
     try:

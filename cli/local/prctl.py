@@ -29,8 +29,7 @@ def threads() -> int:
 def die_with(parent: int) -> None:
     """Make the kernel kill this process (SIGKILL) when its parent ends.
 
-    `parent` is the expected process id of the parent. If the parent has another id, it has ended already, so exit at
-    once.
+    `parent` is the process id of the parent. If the parent has ended already, this process exits at once.
     """
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -119,8 +119,8 @@ class ProcessGroup:
     def ready(self) -> None:
         """Record that all children work.
 
-        From now on a child is restarted if it ends with exit code 4 (its environment is unusable). Before this call,
-        such an end of a child ends the run.
+        From now on a child that ends with exit code 4 (its environment is unusable) is restarted. Before this call,
+        such a child ends the run.
         """
         for keeper in self._keepers:
             keeper.ready()

@@ -173,7 +173,7 @@ def _seed_context(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
-    """Parse labels written as NAME=VALUE. Raise Usage if one is not. `flag` is the flag that they are values of."""
+    """Parse labels written as NAME=VALUE. Raise Usage if one of them is not. The message names `flag`."""
     for pair in pairs:
         if "=" not in pair:
             raise Usage(f"{flag} {pair} is not written as NAME=VALUE.")
