@@ -18,12 +18,12 @@ _RESYNC_S: Final = 5.0
 
 
 class ConfigFollower(Generic[T]):
-    """Applies the hot configuration and drain requests to one member. It reads both from `view`.
+    """Applies the hot configuration and drain requests that are published in `view` to one member.
 
     - `started`: the values with which the member was started.
-    - `tuned` returns the member's values for a hot configuration and `started`.
-    - `apply` is called with the values each time they change.
-    - `drain` is called with True when a drain begins, and with False when it ends.
+    - `tuned`: returns the values to use, from a hot configuration and `started`.
+    - `apply`: called with the values to use each time the hot configuration changes.
+    - `drain`: called with True when a drain begins, and with False when it ends.
     """
 
     def __init__(

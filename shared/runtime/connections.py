@@ -1,8 +1,8 @@
 """Accepts and counts the connections of a listening port, and limits their number.
 
-Up to `max_count` connections may stay open. Beyond them `spare` more are accepted for one request each, so that a flood
-does not block health checks. If all spare places are taken, a new connection replaces the oldest one there that has
-sent no request yet. So a client that sends its request at once is served. Connections in a TLS handshake count as well.
+Up to `max_count` connections may stay open. `spare` more are accepted for one request each, so that a flood does not
+block health checks. If all spare places are taken, a new connection replaces the oldest spare one that has sent no
+request yet. Connections in a TLS handshake count as well.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ class AcceptedConnection:
     def requested(self) -> None:
         """Record that the client has sent its request.
 
-        From now on the connection is not closed to make room for another one.
+        From now on the connection is not closed in favor of a new one.
         """
         self._all.silent.pop(self, None)
 
     def left(self) -> None:
-        """Record that the connection is closed, so that it no longer counts. Calling this twice is harmless."""
+        """Record that the connection is closed, so that it no longer counts. A repeated call is harmless."""
         self._all.silent.pop(self, None)
         (self._all.beyond if self.beyond else self._all.within).discard(self)
 
@@ -80,10 +80,14 @@ class ConnectionLimit:
         return len(self.within) + len(self.beyond)
 
     def enter(self, shut: Shut) -> AcceptedConnection | None:
-        """Count a new connection. Return None if there is no room for it. `shut` is a function that closes it at once.
+        """Count a new connection and return it.
 
-        Beyond `limit` connections it takes one of the `spare` places. If none is free, close the oldest connection
-        there that has sent no request yet, and use its place. If each has sent a request, there is no room.
+        Return None if there is no place for it, so that the caller must close it. `shut` is a function that closes the
+        new connection at once.
+
+        If `max_count` connections are open, the new one gets one of the `spare` places. If all spare places are taken,
+        close the oldest spare connection that has sent no request yet, and use its place. If each has sent a request,
+        there is no place.
         """
         if len(self.within) < self.limit:
             connection = AcceptedConnection(self, beyond=False, shut=shut)
@@ -113,9 +117,10 @@ class ConnectionLimit:
 
 
 def within_files(max_count: int, aside: int) -> int:
-    """Return how many of `max_count` connections fit the process's limit of open files, besides `aside` other files.
+    """Return how many connections the process may open: `max_count`, or fewer if its limit of open files is too low.
 
-    First raise the limit as far as needed, and as the system allows. If no connection fits, return 1 all the same.
+    First raise the limit as far as needed, and as the system allows. `aside`: how many files the process needs besides
+    the connections. If no connection fits, return 1.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)
@@ -134,11 +139,14 @@ async def accepting(
     protocol: Callable[[AcceptedConnection], asyncio.Protocol],
     tls: ssl.SSLContext | None = None,
 ) -> NoReturn:
-    """Accept the connections of `listener` until cancelled. Established connections then stay open.
+    """Accept the connections of `listener` until cancelled.
 
-    A connection whose TLS handshake has not ended is closed. `connections` limits the connections. `protocol` creates
-    the protocol of a connection. The protocol must call `requested` when a request arrives, and `left` when the
-    connection is closed.
+    - `connections`: counts the connections and limits their number.
+    - `protocol`: returns the protocol of an accepted connection. The protocol must call `requested` when a request
+      arrives, and `left` when the connection is closed.
+    - `tls`: None for connections without TLS.
+
+    A cancellation closes each connection whose TLS handshake has not ended. Other connections stay open.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
@@ -187,7 +195,7 @@ async def _begin(
 ) -> None:
     """Do the TLS handshake, if `tls` is given, and then connect the socket to its protocol.
 
-    After a failed handshake the connection is closed, no longer counts, and is logged at debug level.
+    If the handshake fails, close the connection, stop counting it, and log the failure at debug level.
     """
     loop = asyncio.get_running_loop()
     patience = None if tls is None else HANDSHAKE_S

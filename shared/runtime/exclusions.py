@@ -16,10 +16,10 @@ _RESYNC_S = 5.0
 
 
 class ExclusionsFollower:
-    """Keeps in `current` the exclusions that were last published in `view`.
+    """Keeps the exclusions that were last published in `view` in `current`.
 
-    `changed` is called with them after each change. If the record is missing or unreadable, the earlier exclusions
-    stay. So a coordinator that lost all data does not lift any exclusion.
+    `changed` is called with the new exclusions after each change. If the record is missing or unreadable, the earlier
+    exclusions stay. So a coordinator that lost all data does not lift any exclusion.
     """
 
     def __init__(self, view: View, keys: Keys, *, changed: Callable[[Exclusions], None] = lambda current: None) -> None:

@@ -42,8 +42,8 @@ def is_due(aged: int, since_s: float, share: float) -> bool:
 def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
     """Within the `with` block, run full garbage collections only when `is_due` allows it.
 
-    Check every `every_s` seconds. Enter it in the thread of the running event loop. Objects that exist at the beginning
-    are never examined, because most of them live as long as the process.
+    The check runs every `every_s` seconds. Enter the block in the thread of the running event loop. Objects that
+    existed before the block are never examined within it.
     """
     loop = asyncio.get_running_loop()
     thresholds = gc.get_threshold()

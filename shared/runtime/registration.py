@@ -11,10 +11,10 @@ _AGAIN_S = 0.2
 
 
 class Registration:
-    """Keeps a member's key in the coordinator, under a session with a time to live of `ttl_s` seconds.
+    """Keeps a member's key in the coordinator while `run` runs, under a session with a time to live of `ttl_s` seconds.
 
-    It does so while `run` runs. `on_error` is called with a sentence each time a session is lost or cannot be opened.
-    `lost` counts the lost sessions.
+    `on_error` is called with a sentence each time a session is lost or cannot be opened. `lost` counts the lost
+    sessions.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Registration:
         self._changed.set()
 
     def left_s(self, now: float) -> float:
-        """Return how many seconds other members still regard this one as alive if its session is not renewed.
+        """Return for how many more seconds other members regard this one as alive, even if its session is not renewed.
 
-        Return 0 if it has no live session. `now` is a time of `Clock.elapsed`.
+        Return 0 if it has no live session. `now` is the present time of `Clock.elapsed`.
         """
         session = self._session
         return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0
@@ -45,8 +45,8 @@ class Registration:
     async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
         """Keep a session open and the key registered, until cancelled.
 
-        Raise Unusable if the coordinator's session does. `attached` runs once for each session, after the key is
-        registered. When the session is lost, `attached` is cancelled. The next session is opened only after it has
+        Raise Unusable if the coordinator refuses this client. `attached` runs once in each session, after the key is
+        registered. When the session is lost, `attached` is cancelled. The next session is opened after `attached` has
         ended.
         """
         while True:

@@ -46,9 +46,9 @@ def _kill() -> None:
 
 
 def _aside(say: Callable[[], None]) -> None:
-    """Call `say`, which logs, in a new thread. Wait for it at most `_SAYING_S` seconds.
+    """Call `say`, which writes to the log, in a new thread. Wait at most `_SAYING_S` seconds for the end of the call.
 
-    The log may block, because its reader may have stopped reading. That may also be what blocks the loop.
+    The call blocks if the reader of the log has stopped reading.
     """
     saying = threading.Thread(target=say, name="stall-log", daemon=True)
     with suppress(RuntimeError):  # no thread can be started: continuing the watch matters more than the log line
@@ -79,15 +79,14 @@ _THREAD_ID: Final = 4
 
 
 class Watchdog:
-    """Ends its own process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
+    """Ends this process if the thread that armed it stops re-arming it, even if the interpreter's lock is held.
 
-    No Python code runs to end the process. If the watchdog is not re-armed for `first_s` seconds, a kernel timer
-    signals the thread. The handler of the signal is alarm() of the C library. `_LAST` seconds later SIGALRM arrives,
-    whose handler is _exit(), so the process ends with status 14. Before that, faulthandler writes the stack of each
-    thread to stderr. This also works for the first process of a container, which ignores signals without a handler.
+    If the watchdog is not re-armed for `first_s` seconds, a kernel timer starts a second timer of `_LAST` seconds. When
+    the second timer expires, faulthandler writes the stack of each thread to stderr, and the process exits with status
+    14. The signal handlers are alarm() and _exit() of the C library, so no Python code runs.
 
-    The first timer also expires when the process continues after a stop (SIGSTOP, a frozen container). The thread then
-    has `_LAST` seconds to re-arm both timers, so a process that was only stopped is not ended.
+    The first timer also expires when the process continues after a stop (SIGSTOP, a frozen container). The second timer
+    then leaves the thread time to re-arm both, so the process is not ended.
     """
 
     def __init__(self, first_s: float) -> None:
@@ -99,8 +98,7 @@ class Watchdog:
     def armed(self) -> Iterator[Callable[[], None]]:
         """Arm the watchdog for the `with` block. Yield the function that re-arms it, to be called regularly.
 
-        The thread that enters the block is the one that is watched. If no timer can be created, log that and do
-        nothing.
+        The watchdog watches the thread that enters the block. If no timer can be created, log that and watch nothing.
         """
         libc = self._libc
         event = _Event(None, _LAST, _THREAD_ID, threading.get_native_id())
@@ -132,10 +130,10 @@ class Watchdog:
 
 @contextmanager
 def _dumping_at(number: int) -> Iterator[None]:
-    """Within the `with` block, let the signal `number` first write the stacks of all threads to stderr.
+    """Within the `with` block, write the stacks of all threads to stderr when the signal `number` arrives.
 
-    Its handler runs after that. Stderr is opened a second time in non-blocking mode, so that a full pipe does not delay
-    the handler. If it cannot be opened, as for a socket, nothing is written.
+    The handler of the signal runs after that. Stderr is opened a second time in non-blocking mode, so that a full pipe
+    does not delay the handler. If stderr cannot be opened, as for a socket, nothing is written.
     """
     try:
         file = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -227,9 +225,10 @@ class StallWatch:
                 loop.call_soon_threadsafe(self._on_stall, stood_s)
 
     def _await(self, sign: threading.Event, rearm: Callable[[], None]) -> None:
-        """Wait until the loop has set `sign`, which ends the stall. Call `dead` if that takes `dead_s` seconds.
+        """Wait until the loop has set `sign`, which ends the stall. Meanwhile call `rearm`, which re-arms the watchdog.
 
-        The time is counted in checks, not by a clock. So the time in which the process was stopped does not count.
+        Call `dead` if the wait takes `dead_s` seconds. The seconds are counted in checks, not by a clock. So the time
+        in which the process was stopped does not count.
         """
         if self._dead_s is not None:
             for _ in range(_LOOKS):

@@ -124,10 +124,9 @@ def _cancels() -> int:
 
 
 async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up: asyncio.Event) -> None:
-    """Run `work`, and return when it has ended. If `stop` is set before `up`, cancel `work`.
+    """Run `work`, and return when it has ended. `work` must set `up` when it has started.
 
-    `work` must set `up` when it has started, and must then end by itself when `stop` is set. Before that it may wait
-    for a server that never answers, so it is cancelled.
+    If `stop` is set before `up`, cancel `work`. If `stop` is set later, `work` must end by itself.
     """
     async with Tasks() as tasks:
         working, stopping = tasks.start("work", work), tasks.start("stop", stop.wait())
@@ -138,10 +137,10 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up
 
 
 def dying_with(parent: int) -> list[str]:
-    """Return a command prefix. A command that begins with it is killed by the kernel when the process `parent` dies.
+    """Return words to put before a command, so that the kernel kills the command when the process `parent` dies.
 
     The kernel watches the *thread* that starts the command, so start it from a thread that lives as long as the
-    process. The prefix is empty on systems other than Linux.
+    process. The result is empty on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return []
@@ -199,9 +198,9 @@ async def process_end(process: Process) -> int:
 class BundledServer:
     """A bundled server (NATS or etcd) that runs as a child process with its own folder. It dies with this process.
 
-    Start it from the main thread, because the kernel kills it when the *thread* that started it ends. It is not bound
-    to an event loop. It has its own session, so Ctrl-C at the terminal does not reach it. A subclass implements the
-    start.
+    A subclass adds the method that starts the server. Call that method in the main thread, because the kernel kills the
+    server when the *thread* that started it ends. The object is not bound to an event loop. The server has its own
+    session, so Ctrl-C at the terminal does not reach it.
     """
 
     def __init__(self, name: str, folder: Path, *, stop_s: float, inherit: tuple[int, ...]) -> None:
@@ -227,10 +226,9 @@ class BundledServer:
 
     @property
     def output(self) -> Path:
-        """The file with the server's standard output and error.
+        """The file with the server's standard output and error. The server's own log is another file.
 
-        It may be truncated while the server runs, which appends to it. The server's own log is another file, whose size
-        the server limits.
+        The file may be truncated while the server runs, because the server appends to it.
         """
         return self._folder / f"{self.name}.out"
 
@@ -276,7 +274,7 @@ class BundledServer:
         """Create the folder before the `with` block, in which the caller starts the server.
 
         If the block raises an error, kill the process. Raise Unusable for an OSError, or if the server runs already.
-        `executable` is named in the message.
+        `executable`: the server's program, for the message.
         """
         if self.pid is not None:
             raise Unusable(f"the {self.name} in {self._folder} is already running as process {self.pid}")
@@ -316,9 +314,9 @@ class BundledServer:
 
 
 def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
-    """Return the last `lines` lines of a log file. Read only its last `within` bytes.
+    """Return the last `lines` lines of a log file, of which only the last `within` bytes are read.
 
-    Return no lines if it does not exist.
+    Return no lines if the file does not exist.
     """
     try:
         with path.open("rb") as file:
