@@ -1,7 +1,7 @@
 """Events that happened in the cluster, published as JSON on `events.<kind>.<id>`. Users may read the stream as well.
 
-Unknown fields are ignored, and kinds that are unknown may arrive. An event is published at most once and may be
-missing. The facts are in the database or in the coordinator.
+Unknown fields are ignored, and events of unknown kinds may arrive. An event is published at most once, so it may be
+lost. The database and the coordinator store the facts.
 """
 
 import re
@@ -22,9 +22,13 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 class EventKind(StrEnum):
     """The kind of an event. Each kind has its own subjects.
 
-    The kind decides what an event's `about` is. CRAWL, PROGRESS, DEAD_LETTER: the id of a crawl. ALARM: a partition.
-    MASTER, WORKER, LEADER, RESOURCE_PRESSURE: the id of a member. CONFIG: what was changed, such as `settings` or
-    `exclusions`. SCHEDULE: the id of a schedule.
+    The kind decides what the field `about` of an event contains:
+
+    - CRAWL, PROGRESS, DEAD_LETTER: the id of a crawl.
+    - ALARM: a partition.
+    - MASTER, WORKER, LEADER, RESOURCE_PRESSURE: the id of a member.
+    - CONFIG: what was changed, such as `settings` or `exclusions`.
+    - SCHEDULE: the id of a schedule.
     """
 
     CRAWL = "crawl"
@@ -60,7 +64,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_d
 
 
 def event_subject(kind: str, about: str) -> str:
-    """Return the subject on which an event of this kind about this id is published.
+    """Return the subject on which an event is published. `kind` and `about` are fields of the event.
 
     In `about`, each character other than a letter, digit, `_` or `-` is written as `=` and its code point in hex.
     """

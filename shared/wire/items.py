@@ -1,9 +1,11 @@
 """Messages with items on `items.<crawl id>`: a live feed for users' programs, and the source of the table of items.
 
-They are JSON, since users read them too. Unknown fields are ignored. A field may only be added with a default. The
-items of one page are never divided between two messages. A message may arrive twice, and a page that is fetched again
-is sent again. If a page has several entries, the one with the greatest `fetch` is valid, and an item that is not in it
-is deleted. An item keeps its id.
+The messages are JSON, because users' programs read them. Unknown fields are ignored. A field may only be added with a
+default. A message may arrive twice.
+
+All items of one fetch of a page are in one message. A page that is fetched again is sent again, with a greater `fetch`.
+Only the entry with the greatest `fetch` is valid: an item that is not in this entry no longer exists. The id of an item
+stays the same in each fetch.
 """
 
 import re
@@ -83,7 +85,7 @@ def items_subject(crawl_id: CrawlId) -> str:
 def encode_items(crawl_id: CrawlId, name: str, pages: Iterable[PageItems]) -> Iterator[bytes]:
     """Yield encoded messages with the items of these pages, in order. `name` is the crawl's name.
 
-    A message with several pages has at most `MAX_BYTES` bytes. A larger page is a message by itself.
+    A message with several pages has at most `MAX_BYTES` bytes. A page that is larger gets a message of its own.
     """
     entries: list[PageEntry] = []
     size = 0

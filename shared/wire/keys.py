@@ -47,7 +47,7 @@ class Keys:
 
     @property
     def epoch(self) -> str:
-        """The key of the cluster's epoch, which rises when the coordinator was replaced (EpochRecord)."""
+        """The key of the cluster's epoch (EpochRecord)."""
         return f"{self.root}epoch"
 
     @property
@@ -124,11 +124,11 @@ class LeaderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live master or worker.
 
-    - `address`: of a master only, where its HTTP API is reached.
-    - `pool`, `capacity` and `allow_net`: of a worker only. `capacity` is how many visits it can have at once.
-      `allow_net` has the private networks that it may reach for crawls that name them.
-    - `endpoints`: each `host:port` of its own servers and of servers that it uses, such as the database. No crawl may
-      reach them.
+    - `address`: where a master's HTTP API is reached. Empty for a worker.
+    - `pool`, `capacity`, `allow_net`: set for a worker only. `capacity` is the number of visits that it can have at
+      once. `allow_net` are private networks that it may reach, if the crawl's spec allows them as well.
+    - `endpoints`: the `host:port` of each server that the member runs or uses, such as the database. No crawl may reach
+      these servers.
     """
 
     id: str
@@ -143,11 +143,10 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The owner of a partition. Its term is (epoch, the coordinator's revision of this record).
+    """The owner of a partition. Each write of the record begins a new term, so it is written only to assign an owner.
 
-    Each write begins a new term, so the record is written only to assign an owner. `started_at_ms` is when the owner's
-    process started. A process that was restarted under the same id counts as another owner, because a term can be
-    claimed only once.
+    The term is (epoch, the coordinator's revision of the record). `started_at_ms` is when the owner's process started.
+    A process that was restarted under the same id is not the owner, because a term can be claimed only once.
     """
 
     owner: str
@@ -160,13 +159,13 @@ class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The epoch of the cluster. A leader raises it if the coordinator was replaced or has no epoch."""
+    """The epoch of the cluster. The leader raises it if the coordinator was replaced or has no epoch."""
 
     epoch: int
 
 
 class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What workers need of a crawl: the active spec and its revision, and whether it is paused or deleted (`gone`).
+    """A crawl as workers need it: the active spec, its revision, and whether the crawl is paused or deleted (`gone`).
 
     `partitions` is the cluster's number of partitions, which determines the owner of a link.
     """
@@ -181,9 +180,9 @@ class CrawlRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class ConfigRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of the members' desired state. The key decides which part `value` is.
 
-    - `SETTINGS`: a shared.domain.ops.config.HotConfig. `DRAINS`: a Drains. `EXCLUSIONS`: the list of targets in force.
-    - `revision`: the database's revision of the configuration or of the exclusions, 0 for drains. It continues if the
-      coordinator is replaced.
+    - `value`: for `SETTINGS` a shared.domain.ops.config.HotConfig, for `DRAINS` a Drains, for `EXCLUSIONS` the list of
+      targets in force.
+    - `revision`: the revision of the configuration or of the exclusions in the database, 0 for drains.
     """
 
     value: msgspec.Raw
@@ -241,7 +240,10 @@ def _after(prefix: str, key: str) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in a text. Return None if it has a sign, a leading zero or anything else than digits."""
+    """Return the number that a text of digits states.
+
+    Return None for a leading zero, for any other text, and for None.
+    """
     if text is None or not (text.isascii() and text.isdigit()) or (text != "0" and text.startswith("0")):
         return None
     return int(text)

@@ -23,11 +23,13 @@ class Malformed(ValueError):
 
 
 class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One URL of a shard. `attempt` counts from 1. `hops` counts the redirects since the last page or seed.
+    """One URL of a shard, and what a worker needs to fetch it.
 
-    If a page of the URL is stored, `digest` is the sha1 of its payload, and `stored_ms` is when its fetch began (Unix
-    ms). An equal payload is not stored again. With `etag` or `last_modified` the request is conditional. `kind` is a
-    shared.domain.frontier.states.UrlKind value. `extra` is the number of hops beyond the scope.
+    - `attempt`: the number of this attempt, from 1; `hops`: the number of redirects in a row that led to the URL.
+    - `etag`, `last_modified`: the stored page's validators, with which the request is conditional.
+    - `stored_ms`: when the fetch of the stored page began (Unix ms), 0 if no page is stored.
+    - `digest`: the sha1 of the stored page's payload, empty if no page is stored. An equal payload is not stored again.
+    - `kind`: a shared.domain.frontier.states.UrlKind value; `extra`: the number of extra hops on the way to the URL.
     """
 
     url: str
@@ -45,10 +47,10 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):
     """At most 500 URLs of one host of one crawl, which are leased together and sent to a worker.
 
-    `spec` is the revision of the spec with which the shard was made. A worker that has only an older one waits.
-    `delay_ms` is the wait between the end of a response and the start of the next request. `contexts`: the distinct
-    seed contexts of its URLs. `context_of`: for each URL, its context's number from 1, 0: none. Both are empty if no
-    URL has a context.
+    - `spec`: the revision of the spec with which the shard was made. A worker that has only an older revision waits.
+    - `delay_ms`: the wait between the end of a response and the start of the next request.
+    - `contexts`: the distinct seed contexts of the URLs, empty if no URL has one.
+    - `context_of`: for each URL, the number of its context in `contexts` (from 1), or 0. Empty if `contexts` is.
     """
 
     lease: int
@@ -67,9 +69,9 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_defaults=True):
-    """A worker's request for a grant to fetch the remaining URLs of a lease. A repeat is harmless.
+    """A worker's request for a grant to fetch the remaining URLs of a lease. A repeated request is harmless.
 
-    `delivery` is the broker's number of deliveries of the shard. `holder` identifies the visit.
+    `delivery`: how many times the broker has delivered the shard. `holder`: a name that identifies the visit.
     """
 
     lease: int
@@ -91,10 +93,10 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
     """An owner's answer: a grant to fetch the URLs at the positions `remaining` of the shard.
 
-    The first request may start `not_before_ms` after this answer arrived. No request may start later than `expires_ms`
-    after the *question was sent*, by a clock of the worker that counts suspended time. `delay_ms` is the host's present
-    delay. The longer one of this and the shard's delay applies. `stop`: start no further request, and return the
-    remaining URLs.
+    - `expires_ms`: no request may start later than this after the *question was sent*. Suspended time counts.
+    - `not_before_ms`: no request may start earlier than this after the answer arrived.
+    - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
+    - `stop`: the worker must start no further request, and return the remaining URLs.
     """
 
     grant: int
@@ -185,8 +187,9 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
-    `failure` is set if the host itself could not be visited: robots.txt unreachable, a failed name resolution or
-    connection, 429 or 503. It is a FailureKind, or a text such as `http_503`. It uses up no attempt of a URL.
+    `failure` is empty if the host could be visited. Otherwise it is a FailureKind, or a text such as `http_503`. The
+    causes are an unreachable robots.txt, a failed name resolution or connection, 429 and 503. Such a failure does not
+    count as an attempt of a URL.
     """
 
     crawl_delay_ms: int = -1
@@ -200,10 +203,11 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
 class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", omit_defaults=True):
     """A worker's report on one lease: what became of some of its URLs.
 
-    `final`: the visit is over, so the owner ends the lease. The URLs in `not_attempted` (fingerprints) return to the
-    queue. `quiet_ms` is how long before this message the last response ended (-1: no request was made), a lower bound
-    of the host's idle time. `failed`: the visit ended by an error of the worker itself. Its grant then ends now, and
-    counts as expired.
+    - `not_attempted`: fingerprints of URLs that return to the queue.
+    - `final`: the visit has ended, so the owner ends the lease.
+    - `quiet_ms`: how long before this message the last response ended (-1: no request was made). The host was idle at
+      least for this time.
+    - `failed`: an error of the worker itself ended the visit. The owner ends the grant now and counts it as expired.
     """
 
     lease: int
@@ -221,8 +225,8 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A discovered URL. `hops` is the number of redirects in a row that led to it (0: an ordinary link or a seed).
 
-    `kind` is a shared.domain.frontier.states.UrlKind value: how it was found. `extra` is the number of hops beyond the
-    scope.
+    `kind` is what the URL was found as (a shared.domain.frontier.states.UrlKind value). `extra` is the number of extra
+    hops on the way to the URL.
     """
 
     url: str
@@ -247,14 +251,14 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoveries/1", omit_defaults=True):
     """URLs found or seeded, all of one crawl and one partition, for the partition's owner.
 
-    Each `producer` numbers its messages for a crawl and partition from 1 (`n`). It publishes n + 1 only after n was
-    acknowledged. `total` is its number of URLs so far, this message included. So the owner can drop a repeat, detect a
-    gap, and compute `accepted` from the messages alone.
+    A sender (`producer`) numbers its messages for a crawl and partition from 1 (`n`). It publishes message n + 1 only
+    after message n was acknowledged. So the owner can drop repeats and detect gaps.
 
-    - `contexts`: the distinct seed contexts of its origins. `context_of`: for each origin, its context's number from 1,
-      0: none.
-    - `lastmods`: for each origin, when each link last changed by a sitemap or feed (Unix seconds, 0: unknown). A list
-      may be shorter than the links, if the other times are unknown. Empty if all are unknown.
+    - `total`: the number of URLs in the producer's messages up to this one. The owner computes `accepted` from it.
+    - `contexts`: the distinct seed contexts of the origins.
+    - `context_of`: for each origin, the number of its context in `contexts` (from 1), or 0.
+    - `lastmods`: for each origin, when each of its links last changed by a sitemap or feed (Unix seconds, 0: unknown).
+      Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.
     - `of_set`: the URLs are seeds that were added to a seed set.
     """
 
@@ -275,10 +279,10 @@ KEPT_BYTES: Final = 64 * 1024
 
 
 class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
-    """A worker's report that it could not decode a shard. It acknowledges the shard once this report is stored.
+    """A worker's report that it could not decode a shard. The worker acknowledges the shard once this report is stored.
 
-    `pool`, `host_id` and `slot` are the shard's place, `sequence` its number in the pool's stream. `reason` describes
-    the defect. `data` is the beginning of the shard's `size` bytes.
+    - `pool`, `host_id`, `slot`, `sequence`: where the shard was queued, and its sequence in the pool's stream.
+    - `size`, `data`: the shard's number of bytes, and its first bytes (at most KEPT_BYTES).
     """
 
     pool: str
@@ -306,9 +310,11 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command/1", om
 class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1", omit_defaults=True):
     """A worker's load and state, sent about every second.
 
-    `visits`: how many visits it can have; `busy`: how many it has. `pulling`: it takes further visits. `in_flight`: its
-    requests in progress. `config`: the revision of its hot configuration. `pressure`: the resources that are nearly
-    full, so that it takes no visit. `saturated`: its requests use every slot, and as many wait for one.
+    - `visits`, `busy`: how many visits the worker can have at once, and how many it has.
+    - `pulling`: the worker takes further visits; `in_flight`: the number of requests in progress.
+    - `config`: the revision of the hot configuration that the worker uses.
+    - `pressure`: the resources that are nearly full. The worker takes no further visit because of them.
+    - `saturated`: at least as many visits wait for a request slot as there are slots.
     """
 
     worker: str
@@ -329,16 +335,16 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
 
     @property
     def free(self) -> int:
-        """The number of further visits that the worker can take now. It is 0 if it takes none."""
+        """The number of further visits that the worker can take now, 0 if it takes no visits."""
         return max(0, self.visits - self.busy) if self.pulling and not self.saturated else 0
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag_field="type", tag="master/1", omit_defaults=True):
     """A master's load and state, sent about every second and when it changes.
 
-    `partitions`: how many it owns, by its own knowledge. `shards`: how many URL shards of them are leased. `config`:
-    the revision of its hot configuration. `pressure`: the resources that are nearly full, so that it dispatches
-    nothing.
+    - `partitions`, `shards`: how many partitions the master owns, and how many of their URL shards are leased.
+    - `config`: the revision of the hot configuration that the master uses.
+    - `pressure`: the resources that are nearly full. The master dispatches nothing because of them.
     """
 
     master: str
@@ -379,7 +385,8 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
     - `counters`: the fields of shared.domain.frontier.store_model.Counters.
     - `tallies`: kind -> key -> count (kinds: status, failed, excluded).
     - `state`: a CrawlState; `active_ms`: how long the crawl was worked on, over all runs.
-    - `waiting`: the first of the `hosts_waiting` hosts that wait; `standing`: no host gets requests now.
+    - `waiting`: some of the hosts that wait; `hosts_waiting`: the number of all hosts that wait.
+    - `standing`: every host with URLs waits, so the crawl makes no request now.
     - `hosts_left_ms`: the time that the slowest host needs for its URLs (-1: unknown).
     """
 

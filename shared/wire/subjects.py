@@ -34,7 +34,7 @@ def visits_filter(pool: str) -> str:
 
 
 def visit(pool: str, partition: Partition, host_id: int, slot: int) -> str:
-    """Return the subject on which a URL shard is published. The stream stores one message for it at a time.
+    """Return the subject on which a URL shard is published. The stream stores at most one message on each such subject.
 
     So each slot of a host has at most one shard in the queue.
     """
@@ -47,9 +47,9 @@ def visits_of(partition: Partition) -> str:
 
 
 def queued_visit(subject: str) -> QueuedVisit | None:
-    """Return the place in a queue (pool, host and slot) that a URL shard's subject names.
+    """Return the place in a queue (pool, host and slot) that the subject of a URL shard names.
 
-    Return None for any other subject.
+    Return None if `subject` is not the subject of a URL shard.
     """
     match subject.split("."):
         case ["visits", pool, _, host_id, slot] if host_id.isdecimal() and slot.isdecimal():
@@ -59,9 +59,9 @@ def queued_visit(subject: str) -> QueuedVisit | None:
 
 
 def visit_origin(subject: str, sequence: int) -> VisitOrigin | None:
-    """Return where a URL shard is queued, from its subject and its sequence in the pool's stream.
+    """Return where a URL shard is queued. `sequence` is its sequence in the pool's stream.
 
-    Return None if the subject is not that of a URL shard.
+    Return None if `subject` is not the subject of a URL shard.
     """
     place = queued_visit(subject)
     partition = subject.split(".")[2] if place is not None else ""
@@ -103,6 +103,6 @@ def owner(partition: Partition) -> str:
 def inbox(name: str) -> str:
     """Return the prefix of the subjects on which the process with this name receives answers.
 
-    Each name has a different prefix, even if it contains a dot. A worker's name is its id.
+    Two different names never have the same prefix. A worker's name is its id.
     """
     return f"{INBOX}.{_NOT_IN_TOKEN.sub(lambda found: f'~{ord(found[0]):02x}', name)}"
