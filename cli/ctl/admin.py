@@ -104,7 +104,8 @@ def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _end_of_key(text: str) -> str:
     """Return the time at which a key ends, in ISO 8601.
 
-    `text` is a time (UTC if it has no zone) or a duration from now. Raise Usage if it is neither.
+    `text` is a time (UTC if it has no zone), or a duration that is added to the current time. Raise Usage if it is
+    neither.
     """
     if seconds_of(text) is not None:
         end: datetime | None = _ends_at(text, "--expires", "a key has no end")
@@ -171,8 +172,8 @@ def _slots(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
     """Change the fields of a host's policy that `change` names, and keep its other fields. None removes a field.
 
-    Delete the policy if no field is left. Return the body of the answer, which is empty if there was no policy and
-    nothing to set. If another client changes the policy meanwhile, read it again and retry a few times.
+    Delete the policy if no field is left. Return the body of the master's answer. Return an empty mapping if there was
+    no policy and nothing to set. If another client changes the policy meanwhile, read it again and retry a few times.
     """
     at = path("host-policies", host)
     for left in reversed(range(_AGAIN)):
@@ -200,10 +201,8 @@ def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> 
 def _ends_at(length: str, option: str, otherwise: str) -> datetime:
     """Return the current time plus `length`, a duration such as 2h30m.
 
-    Raise Usage if it is not a duration, or is too long.
-
-    - `option`: the option with this duration, for the message.
-    - `otherwise`: what happens without the option, for the message.
+    Raise Usage if `length` is not a duration, or is too long. The message names the option that has the duration, and
+    what happens without this option (`otherwise`).
     """
     try:
         return datetime.now(UTC) + timedelta(seconds=_seconds(length))
@@ -290,9 +289,9 @@ def remarked(config: Mapping[str, Any]) -> str:
 
 
 def _defaults() -> Mapping[tuple[str, str], str]:
-    """Return a comment on the default of each setting. The key is (section, name).
+    """Return a comment on the default of each setting.
 
-    The key of a setting outside of a section is (name, name), such as `log_level`.
+    The key is (section, name), or (name, name) for a setting outside of the sections, such as `log_level`.
     """
     from shared.domain.ops.config import MasterTuning  # imported only here: it would slow down every command
     from shared.settings import ClusterWorkerSettings
@@ -346,7 +345,7 @@ def _configured(desk: VerbContext, change: Callable[[Mapping[str, Any]], Mapping
     """Replace the hot configuration by `change(current)`, and print the result.
 
     If another client changes the configuration meanwhile, compute and send the change again, a few times. With `once`,
-    raise Refusal instead.
+    raise Refusal in this case.
     """
     for left in reversed(range(1 if once else _AGAIN)):
         seen = desk.client.get(_CONFIG)

@@ -67,10 +67,10 @@ def _body(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _save(desk: VerbContext, at: str, query: Query, file: Path | None, answer_s: float) -> int:
-    """Write the answer to a GET of `at` to `file` (None: standard output). Return its size in bytes.
+    """Send a GET for the API path `at`, and write the answer to `file` (None: standard output).
 
-    The file appears only when it is complete. `answer_s` limits the silence between two parts of the answer, in
-    seconds. Raise Environment if the answer ends too early.
+    Return its size in bytes. The file appears only when it is complete. `answer_s`: how many seconds the server may be
+    silent. Raise Environment if the answer ends too early.
     """
     size = 0
     with (

@@ -56,7 +56,7 @@ def moment(text: object) -> datetime | None:
 def length(seconds: float) -> str:
     """Return a duration as `45s`, `12m`, `3h20m` or `4d7h`, rounded down.
 
-    A second unit follows only a number below 10.
+    The smaller unit is left out if the number before it is 10 or more, or if it would be 0.
     """
     left = int(seconds)
     for place, (size, unit) in enumerate(_UNITS):
@@ -97,9 +97,9 @@ def dated(text: object) -> str:
 
 
 def picked(path: str) -> Callable[[Any, Now], str]:
-    """Return a cell function `(row, now)`: it returns the text of the value at `path` (as `fetch.status`) of a row.
+    """Return a cell function `(row, now)`, which returns the text of the row's value at `path`, such as `fetch.status`.
 
-    A missing value is a dash.
+    The text is a dash if the row has no such value.
     """
     names = path.split(".")
 

@@ -1,8 +1,8 @@
 """A client of the REST API. It sends one request at a time, to the first master of the cluster that answers.
 
-If no connection to a master can be made, the request goes to the next master. `waits` decides about other retries. A
-request that was refused for now (429) is sent again at the time that the server set. A request that may have been
-applied (no answer, 502, 503, 504) is sent again only if applying it twice is harmless.
+If no connection to a master can be made, the request goes to the next master. A request that was refused for now (429)
+is sent again at the time that the server set. A request that may have been applied (no answer, 502, 503, 504) is sent
+again only if applying it twice is harmless.
 """
 
 import time
@@ -39,10 +39,7 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 
 class AttemptFailure(Enum):
-    """How an attempt to send a request failed: whether a master may have applied it.
-
-    `waits` decides by it about a retry.
-    """
+    """How an attempt to send a request failed. `waits` decides by it if the request is sent again."""
 
     REFUSED = auto()
     """It was not applied; a retry may succeed."""
@@ -59,7 +56,7 @@ def waits(
     - `repeatable`: applying the request twice is harmless.
     - `attempt`: the number of the attempt that failed, from 1.
     - `asked_s`: the wait that the server requested, None for none. It replaces the client's own wait.
-    - `left_s`: the time left for retries. A longer wait gives up.
+    - `left_s`: the time left for retries. Return None if the wait would be longer.
     """
     match trouble:
         case AttemptFailure.REFUSED:
@@ -108,7 +105,7 @@ def segment(name: str, kind: str = "") -> str:
 
 
 class Client:
-    """Sends requests to the masters of a cluster, and repeats them for up to `patience_s` seconds.
+    """Sends requests to the masters of a cluster, and repeats a failed request for up to `patience_s` seconds.
 
     Methods raise Refusal if a master refuses, and Environment if no master answers. They raise Failed if a change may
     have been applied but its answer was lost.
@@ -174,13 +171,13 @@ class Client:
         given_back: Collection[int] = (),
         answer_s: float = ANSWER_S,
     ) -> ClientResponse:
-        """Send a request, and repeat it until it is answered. Return the answer.
+        """Send a request, with retries for up to `patience_s` seconds. Return the answer.
 
         - `at`: the API path.
         - `body`: a value to send as JSON. `content`: bytes to send as they are.
         - `repeatable`: applying the request twice is harmless, so it may be repeated after a lost answer.
         - `given_back`: statuses that raise Refusal at once, because the caller retries by itself.
-        - `answer_s`: the seconds to wait for a silent master.
+        - `answer_s`: how many seconds the master may be silent before the attempt fails.
         """
         sent = dict(headers or {})
         if body is not None:
@@ -234,9 +231,10 @@ class Client:
         headers: Mapping[str, str] | None = None,
         answer_s: float = ANSWER_S,
     ) -> Iterator[httpx.Response]:
-        """Send a GET, and yield the response, whose body the caller reads piece by piece.
+        """Send a GET, with retries until a response begins.
 
-        An attempt without an answer is repeated. A connection error while the body is read raises httpx.RequestError.
+        Yield the response, whose body the caller reads piece by piece. A connection error while the body is read raises
+        httpx.RequestError. `answer_s`: how many seconds the master may be silent.
         """
         request = _Request("GET", at, query, None, headers or {}, True, frozenset(), answer_s, whole=False)
         with self._answered(request) as (response, _):
@@ -246,8 +244,7 @@ class Client:
     def _answered(self, request: "_Request") -> Iterator[tuple[httpx.Response, bool]]:
         """Send the request, with retries. Yield a response with a status below 400, and `unsure`.
 
-        `unsure` is True if an earlier attempt may have been applied. Raise Refusal, Environment or Failed as Client
-        does.
+        `unsure` is True if an earlier attempt may have been applied. Raise the errors that the class describes.
         """
         until = self.now() + self.patience_s
         unreachable: dict[str, str] = {}
@@ -291,8 +288,8 @@ class Client:
     def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
         """Wait before the retry of a request that was answered with `problem`. Raise Refusal if a retry cannot help.
 
-        After 502, 503 or 504 the retry goes to the next master. Return True if this or an earlier attempt (`unsure`)
-        may have been applied. `until` is the end of all retries, by the client's clock.
+        After 502, 503 or 504, select the next master. Return True if this or an earlier attempt (`unsure`) may have
+        been applied. `until`: the time of the client's clock at which retries end.
         """
         match problem.status:
             case 429:
@@ -337,7 +334,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request that is not bound to a master yet.
+    """A request that can be sent to any of the masters.
 
     `whole`: read the whole body of the response before the response is returned.
     """

@@ -36,7 +36,7 @@ _FILES: Final[Mapping[str, str]] = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options and verbs of `orb ctl`. An option may come before or after the verb.
 
-    If it comes twice, the one after the verb overrides.
+    If an option comes before and after the verb, the second one applies.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for each in (options, parser):

@@ -75,11 +75,13 @@ class Contexts:
 
 
 def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
-    """Return the masters, API key and TLS files that a command uses. Raise Usage if no server is given.
+    """Return the masters, API key and TLS files that a command uses.
 
-    A flag overrides its variable, and both override the context. The context is the one that a flag or variable names,
-    else the current one. If servers are given, the key and TLS files of the context apply only if it has all these
-    servers.
+    A flag overrides its variable, and a variable overrides the context. The context is the one that a flag or variable
+    names, else the current context of `stored`. If a flag or variable gives the masters, the context's key and TLS
+    files apply only if the context has all these masters.
+
+    Raise Usage if no master is given, or if a flag or variable names an unknown context.
     """
     server = flags.get("server") or environ.get(SERVER)
     key = flags.get("key") or environ.get(KEY)
@@ -101,7 +103,10 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
 
 
 def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSettings | None:
-    """Return the TLS files that flags name, or else variables. Return None if no file is named."""
+    """Return the TLS files that the flags name. For a file without a flag, use its variable in `environ`.
+
+    Return None if no file is named.
+    """
     ca, cert, key = (
         Path(name).absolute() if (name := flags.get(flag) or environ.get(variable)) else None
         for flag, variable in TLS.items()

@@ -108,7 +108,10 @@ def _delete_named(desk: VerbContext, kind: str, names: Iterable[str], *, ignore:
 
 
 def _place(kind: str, plural: str, name: str) -> str:
-    """Return the API path of the resource `name`. `kind` and `plural` are the kind's word and the path of its list.
+    """Return the API path of the resource `name`.
+
+    - `kind`: the word for the kind of resource, such as `crawl`.
+    - `plural`: the name of its list in an API path, such as `crawls`.
 
     The name of a seed set is CRAWL/SET. Raise Usage if it has no slash.
     """
@@ -138,8 +141,8 @@ def _delete_declared(desk: VerbContext, declared: Declared, *, ignore: bool) -> 
 def _removed(client: Client, at: str, *, ignore: bool) -> ClientResponse | None:
     """Delete the resource at the API path `at`, and return the answer. Raise Refusal if a master refuses.
 
-    With `ignore`, return None if the resource does not exist. If an earlier attempt may have deleted it, a 404 counts
-    as success.
+    A 404 counts as success if an earlier attempt may have deleted the resource. With `ignore`, return None for any
+    other 404.
     """
     try:
         return client.ask("DELETE", at)

@@ -41,8 +41,8 @@ class SseEvent:
 class EventParser:
     """Parses an event stream from the bytes that `feed` gets, in pieces of any size.
 
-    `last_id` is the id to resume from: that of the last complete event. A heartbeat, which is an event without data,
-    also sets it. `retry_s` is the wait before a new connection that the server requested, None for none.
+    `last_id` is the id of the last complete event, from which the stream can be resumed. A heartbeat also sets
+    `last_id`. `retry_s` is the wait before a new connection that the server requested, None for none.
     """
 
     def __init__(self, last_id: str = "") -> None:
@@ -103,8 +103,8 @@ class EventParser:
 def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent | str]:
     """Yield the events of the stream at the API path `at`, and reconnect after each lost connection.
 
-    A text in place of an event is a message that the connection was lost and will be made again. `last_id`: yield only
-    events after this one, None for new events. End when the server reports that the crawl was deleted.
+    Before each new connection, yield a text for the user on why the earlier one was lost. `last_id`: yield only events
+    after this one, None for new events. End when the server reports that the crawl was deleted.
 
     Raise Refusal or Environment if the first attempt fails. Later raise Refusal only for a status that no retry
     changes, such as 403 or 404.

@@ -107,7 +107,7 @@ class CtlOutput:
         self._out.flush()
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Print a line of text in a rich style, such as `red`, and flush it. It is for formats for people."""
+        """Print a line of text in a rich style, such as `red`, and flush it. Only for formats for people."""
         self._line([(text, style)])
         self._out.flush()
 

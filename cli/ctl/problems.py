@@ -47,8 +47,8 @@ class ProblemAnswer:
 
     - `kind`: the last part of the problem type's URN, empty if the sender is not a master.
     - `errors`: the fields of the request that are wrong.
-    - `durable_lines`, `accepted`: for an upload that was cut short, the lines that are stored durably, and how many
-      seeds of them were accepted.
+    - `durable_lines`, `accepted`: for an upload of which only the first lines were stored, the number of these lines
+      and of the accepted seeds in them.
     - `retry_after_s`: the seconds of the header Retry-After, None without one.
     """
 

@@ -44,12 +44,13 @@ class ResourceKind:
     """A kind of resource that `orb ctl get` and `describe` show, such as crawls or hosts.
 
     - `name`, `one`: the word for several resources and for one.
-    - `path`: the API path of the list. `columns`: those of the table.
+    - `path`: the API path of the list.
+    - `columns`: the columns of a table of such resources.
     - `key`: the field that names a resource, empty if there is only one resource.
     - `filters`: the options of `get` that filter the list.
-    - `single`: the API path of one resource, which ends in a query parameter for its name. None: the path is that of
-      the list, with the name appended. Empty: the API has only the list.
-    - `within`: in the answer for one resource, the field with what the list shows of it. Empty: the whole answer.
+    - `single`: the API path of one resource. It ends in a query parameter, to which the name is appended. None: the
+      path is that of the list, with the name appended. Empty: the API has only the list.
+    - `within`: the field of the answer for one resource that contains what the list shows. Empty: the whole answer.
     """
 
     name: str

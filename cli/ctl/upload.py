@@ -2,7 +2,7 @@
 
 Each piece has its own idempotency key, so it can be sent again if its answer is lost. If the owners have a backlog, the
 upload waits as long as the server asks, and continues after the last durable line. A file is always divided into the
-same pieces, so the same file can be uploaded twice under the same id without effect.
+same pieces. So a second upload of the same file under the same id has no effect.
 """
 
 import gzip

@@ -60,8 +60,9 @@ class Verbs:
     def add(self, name: str, summary: str, verb: Verb, **more: object) -> argparse.ArgumentParser:
         """Declare a verb that sends requests to the cluster, and return its parser.
 
-        `verb` is called with the parsed arguments, and `more` are arguments with fixed values. `summary` is the help
-        text.
+        - `summary`: the help text.
+        - `verb`: the function that runs the verb.
+        - `more`: arguments with fixed values, which are added to the parsed arguments.
         """
         return self._parser(name, summary, [self._options], carry_out=verb, **more)
 

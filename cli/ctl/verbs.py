@@ -73,9 +73,9 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _left_for(name: str, reason: str | None) -> str | None:
-    """Return a message for the user if the crawl `name`, which is started again, may finish at once, else None.
+    """Return a message for the user if the crawl `name`, which was started again, may finish at once.
 
-    `reason` is why it finished before.
+    Otherwise return None. `reason`: why the crawl finished before.
     """
     match reason:
         case "complete":
@@ -114,9 +114,9 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 
 
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the crawl changed from `before` to `now` as the verb changes a crawl.
+    """Return True if the change of the crawl from `before` to `now` is the one that the verb makes.
 
-    The test is whether its state is a new one that the verb leads to; for `reset`, whether its id is new.
+    For `reset`, the crawl's id must be new. For any other verb, the state must be new, and one to which the verb leads.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])

@@ -124,8 +124,8 @@ def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyT
 def show_done(desk: VerbContext, declared: Declared, done: str, body: Any) -> None:
     """Print the result `done` of a change to a resource, such as `created`.
 
-    Also print the secret of a new API key, and how to wait until the change of a seed set is applied. `body`: the
-    resource as the API answered it, None if there is no answer.
+    Also print the secret of a new API key, and how to wait until the change of a seed set is applied. `body` is the
+    resource in the API's answer, None if there is no answer.
     """
     desk.output.done(declared.title, done, body)
     if body is None or done == "unchanged":
@@ -180,9 +180,9 @@ def _unseen(key: Declared) -> str:
 
 
 def _sent(client: Client, plan: Planned) -> Any:
-    """Send the change of a plan: create the resource, or replace it if its ETag is still that of the plan.
+    """Create the resource of the plan, or replace the resource if it still has the ETag in the plan.
 
-    Return the answer's body. Raise Refusal (412) if another client changed it.
+    Return the answer's body. Raise Refusal (412) if another client changed the resource.
     """
     if plan.present is None:
         return create(client, plan.declared)

@@ -159,10 +159,11 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
 
 
 def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
-    """Return the fields of a crawl's body. Raise Usage if it has neither `spec` nor `seeds`.
+    """Return the fields of a crawl's body. Raise Usage if a document has neither `spec` nor `seeds`.
 
-    If `spec` is missing, the fields are those of a spec, beside `labels`, `desired` and `start`, and are moved below
-    `spec`. `explicit`: the document names its kind, which changes the error message.
+    `rest` has the fields of the document except its kind and name. If it has no `spec`, all its fields except `labels`,
+    `desired` and `start` are moved into a new `spec`. `explicit`: the document names its kind, which changes the error
+    message.
     """
     if isinstance(rest.get("spec"), dict):
         return rest
@@ -176,8 +177,8 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 def _key(rest: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an API key as a PUT expects them.
 
-    Fields below `spec`, as a master shows a key, move to the top. The field `identity` of a file becomes the API's
-    `kind`.
+    `rest` has the fields of the document except its kind and name. If it has a field `spec`, as in a master's answer,
+    the fields below it move to the top. Otherwise the field `identity` is renamed to `kind`.
     """
     if isinstance(rest.get("spec"), dict):
         spec = rest.pop("spec")

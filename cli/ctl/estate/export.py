@@ -19,11 +19,11 @@ _FILES: Final = {kind.name: f"{kind.at.rsplit('/', 1)[1]}.yaml" for kind in KIND
 
 
 def export_estate(desk: VerbContext, folder: Path | None) -> None:
-    """Write all declared resources as YAML: one file in `folder` for each kind, or all to standard output.
+    """Write all declared resources as YAML: one file in `folder` for each kind, or all to standard output (None).
 
-    Standard output is used if `folder` is None. Kinds without resources get an empty file, which replaces the file of
-    an earlier export. All files appear together at the end, or none if anything fails. Without the right to list API
-    keys, leave them out and do not touch their file.
+    Kinds without resources get an empty file, which replaces the file of an earlier export. All files appear together
+    at the end, or none if anything fails. Without the right to list API keys, the export does not contain them, and
+    their file stays as it is.
     """
     kinds = [kind for kind in KINDS if kind is not API_KEY or _may_list(desk, kind)]
     if folder is None:
@@ -49,7 +49,7 @@ def export_estate(desk: VerbContext, folder: Path | None) -> None:
 def _documents(client: Client, kind: DeclaredKind, note: Callable[[str], None]) -> Iterator[bytes]:
     """Yield each resource of a kind as a YAML document.
 
-    Leave out what has ended, and call `note` with a message about it.
+    Leave out exclusions and blocks that have ended, and call `note` with a message about each.
     """
     now_s = time()
     for body in _whole(client, kind):

@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The labels that the user selects by, and the names of the crawls that have all of them."""
+    """Labels by which the user selects resources, and the names of the crawls that have all these labels."""
 
     labels: Labels
     crawls: frozenset[str] = frozenset()
@@ -35,20 +35,20 @@ class DeclaredKind:
     - `name`: the value of `kind` in a document, such as `host-policy`.
     - `at`: the API path of the list, or of the only resource of the kind.
     - `key`: the field that names a resource, empty if a cluster has only one.
-    - `signs`: a document without `kind` that has one of these fields is of this kind.
+    - `signs`: fields that show the kind of a document without `kind`. One of them is enough.
     - `shown_only`: fields that a master adds in answers. In a file they are ignored.
-    - `document(body, now_s)`: returns what a file declares of the resource in `body`. It leaves out what has ended by
-      the Unix time `now_s`, since that cannot be applied again. None: nothing is left to declare.
+    - `document(body, now_s)`: returns the fields that a file declares of the resource in `body`. Parts that have ended
+      by the Unix time `now_s` are left out. None: no part is left.
     - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: a resource is created by POST to the list, not by PUT to its own path.
-    - `numbered`: the path of a resource contains its `id`, which a request to the list with `key` finds.
+    - `numbered`: the path of a resource ends in its `id`. A request to the list with a value of `key` finds the `id`.
     - `query`: parameters of a request for the list.
     - `carries`: returns True if a resource has the labels. None: the kind has no labels.
     - `loses`: returns a text on what a deletion of the resource removes or ends.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
     - `of_crawl`: each crawl has its own list, and the name of a resource is CRAWL/NAME. Lists omit some fields.
-    - `lacks(body, plan, crawl)`: returns why a PUT would be refused, None if it would not. `plan` is the master's plan.
-      `crawl` is the body of the crawl that the resource refers to, None if the files do not declare it.
+    - `lacks(body, plan, crawl)`: returns why the resource cannot be used with its crawl, None if it can. `plan` is the
+      master's plan. `crawl` is the body of the crawl that the resource refers to, None if the files do not declare it.
     """
 
     name: str
@@ -185,8 +185,8 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    If the files declare its crawl (`crawl`), its seeds must fit that crawl's scope. Else the first warning of the plan
-    is the reason.
+    If the files declare the crawl of the seed set (`crawl`), the seeds must fit that crawl's scope. Otherwise the first
+    warning of the master's plan is the reason.
     """
     if crawl is None:
         return _missing(plan)
@@ -199,10 +199,10 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 
 
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why no firing of the schedule could apply its verb, None if one could.
+    """Return why the schedule could never apply its verb, None if it could.
 
-    If the files declare its crawl (`crawl`), a `desired` of that crawl forbids some verbs. Else the first warning of
-    the plan is the reason.
+    If the files declare the crawl of the schedule (`crawl`), the reason is a `desired` of this crawl that forbids the
+    verb. Otherwise the first warning of the master's plan is the reason.
     """
     if crawl is None:
         return _missing(plan)
@@ -235,8 +235,8 @@ def _ended(until: object, now_s: float) -> bool:
 def _crawl_document(crawl: Json, now_s: float) -> Json:
     """Return what a file declares of the crawl: labels, `desired`, `start` and the spec.
 
-    `start: false` is written only for a crawl that neither runs nor has `desired`. So a file creates the crawl in a
-    like state.
+    `start: false` is added if the crawl does not run and has no `desired`. So a crawl that is created from the file
+    does not start.
     """
     given = {"labels": crawl["labels"] or None, "desired": crawl["desired"]}
     waits = crawl["desired"] is None and crawl["state"] not in ("seeding", "running")
@@ -258,9 +258,9 @@ def _schedule_document(schedule: Json, now_s: float) -> Json:
 
 
 def _policy_document(policy: Json, now_s: float) -> Json | None:
-    """Return what a file declares of the host policy, without a block that has ended.
+    """Return what a file declares of the host policy. Leave out a block that has ended.
 
-    Return None if nothing else is left.
+    Return None if the policy has nothing but such a block.
     """
     block = policy["block"]
     if block is None or not _ended(block["until"], now_s):

@@ -34,8 +34,8 @@ class Present:
 class Planned:
     """A declared resource, and the master's plan for it.
 
-    `present`: the resource as the cluster has it. None if it does not exist, or was not read because nothing will be
-    applied.
+    `present` is the resource as the cluster has it. None if the resource does not exist, or if it was not read because
+    nothing will be applied.
     """
 
     declared: Declared
@@ -71,7 +71,7 @@ class OnlyThere:
 class Sourced:
     """A context manager that adds the file and the resource's name to each Refusal raised in its `with` block.
 
-    It leaves a Refusal unchanged that is not about the resource: a 401, 403, 429 or 5xx.
+    A refusal with status 401, 403, 429 or 5xx stays unchanged, because it is not about the resource.
     """
 
     def __init__(self, declared: Declared) -> None:
@@ -106,7 +106,8 @@ def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
 def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield all resources of a kind, with the fields that lists show.
 
-    `crawls` matters for kinds whose lists belong to crawls. It names the crawls whose lists are read; None means all.
+    `crawls`: the crawls whose lists are read, None for all. It is used only for a kind of which each crawl has its own
+    list.
     """
     if not kind.key:
         yield client.get(kind.at).body
@@ -124,18 +125,16 @@ def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = 
 
 
 def _named(kind: DeclaredKind, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a master's answer for a resource.
-
-    Add the name of its crawl, which is only in the path, if the kind has one.
-    """
+    """Return `body`, a master's answer for a resource. If its kind belongs to a crawl, add the name of the crawl."""
     return {kind.crawl: kind.crawl_of(name, body), **body} if kind.of_crawl else body
 
 
 def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
     """Send the resource to a master for validation, and return the plan.
 
-    Raise Refusal, with the file's name, if it is invalid. With `to_apply`, first read what the cluster has. If another
-    client changes it between the read and the plan, the later update fails by the old ETag.
+    Raise Refusal, with the file's name, if the resource is invalid. With `to_apply`, also read the resource from the
+    cluster, before the request for the plan. So the later update is refused if another client changes the resource
+    meanwhile.
     """
     kind = declared.kind
     with Sourced(declared):
@@ -147,7 +146,10 @@ def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
 
 
 def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool) -> list[Planned]:
-    """Return the plans for all resources, in order. Raise Usage with the errors of all invalid ones. See `planned`."""
+    """Return the plans for all resources, in order. Raise Usage with the errors of all invalid ones.
+
+    `to_apply`: as in `planned`.
+    """
     plans: list[Planned] = []
     wrong: list[str] = []
     for declared in resources:
@@ -179,10 +181,10 @@ def only_there(client: Client, labels: Labels, resources: Sequence[Declared]) ->
 
 
 def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[Refusal]:
-    """Yield an error for each valid resource that cannot be applied because of its crawl.
+    """Yield an error for each valid resource that cannot be applied because of the crawl that it refers to.
 
-    The crawl does not exist, rejects the resource, or is deleted because it is in `gone`. A crawl in `plans` counts as
-    applied.
+    Either the crawl does not exist, or the resource does not fit the crawl, or the crawl is in `gone` and will be
+    deleted. A crawl that is declared in `plans` is treated as if it existed.
     """
     crawls = {each.declared.name: each.declared.body for each in plans if each.declared.kind is CRAWL}
     deleted = {each.name for each in gone if each.kind is CRAWL}
@@ -220,10 +222,12 @@ def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _brief(value: Any, before: Any, after: Any) -> str:
-    """Return a field's value on one line. A long list is cut.
+    """Return a field's value on one line. Of a long list, only the first entries are shown.
 
-    Seeds are shown as URLs if both sides have different URLs. `value` is one of `before` and `after`, the field's two
-    values.
+    - `value`: the value to show, which is `before` or `after`.
+    - `before`, `after`: the old and the new value of the field.
+
+    Seeds are shown as URLs if `before` and `after` have no URL in common.
     """
     if not isinstance(value, list):
         return shown(value)
