@@ -1,6 +1,6 @@
 """Adapts resources and data sources to the classes, schemas and diagnostics of the framework `tf`.
 
-An operation raises nothing of its own: an error becomes a diagnostic, on the wrong attribute where there is one.
+An operation does not raise its errors. Each error becomes a diagnostic, on the wrong attribute if there is one.
 """
 
 import json
@@ -70,7 +70,7 @@ def _description(field: Field) -> str:
 
 
 def ours(value: Any) -> Any:
-    """Return a value of the framework with each of its Unknown replaced by our UNKNOWN."""
+    """Return a value of the framework in which each Unknown of the framework is replaced by our UNKNOWN."""
     return _swapped(value, types.Unknown, UNKNOWN)
 
 
@@ -103,8 +103,8 @@ def attempted(
 ) -> _Done | _Failed:
     """Return the result of `operation()`. If it fails, add the reason to the diagnostics and return `failed`.
 
-    `shape` has the attributes that an error may be on. `whole` is the attribute for errors in fields that are no
-    attributes.
+    - `shape`: the attributes on which Terraform can show an error.
+    - `whole`: the attribute for an error in an API field that is no attribute, empty for none.
     """
     try:
         return operation()
@@ -128,7 +128,7 @@ def _has(shape: Shape, finding: Finding) -> bool:
 class OrbProvider(iface.Provider):
     """The provider as the framework calls it: its schema, its configuration, and its resources and data sources.
 
-    `client` is None until the provider is configured, and as long as its configuration is unknown or wrong.
+    `client` is None before the provider is configured, and if its configuration is unknown or wrong.
     """
 
     def __init__(self) -> None:

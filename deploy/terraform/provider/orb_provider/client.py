@@ -1,8 +1,8 @@
 """A client of the REST API that several threads can share. It sends each request to a master that answers.
 
-A request is repeated until it is answered or `retry_s` seconds have passed. After 429 and 503 it waits as long as the
-server asks. A retry goes to the next master. Every request can be repeated safely: a create has an Idempotency-Key or
-If-None-Match, and a change has If-Match.
+A request is repeated until it is answered or `retry_s` seconds have passed. A retry goes to the next master. Before the
+retry, the client waits as long as the server asks (Retry-After). Every request can be repeated safely: a create has an
+Idempotency-Key or If-None-Match, and a change has If-Match.
 """
 
 import json
@@ -104,9 +104,9 @@ class Client:
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request for the path `/v1/PART/PART`, each part quoted, and repeat it until it is answered.
+        """Send a request for the path `/v1/PART/PART`, each part quoted, and return the answer. `body` is sent as JSON.
 
-        Return the answer. `body` is sent as JSON.
+        If the request fails, it is repeated for up to `retry_s` seconds (Access).
         """
         at = "/v1/" + "/".join(quote(part, safe="") for part in parts)
         if query:
@@ -210,7 +210,8 @@ class Client:
 def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, unsure: bool) -> Answer:
     """Return the Answer for a response. Raise Refusal for an error of the API.
 
-    Raise Rejected for a redirect, a body that is too large, or an answer that is not the API's.
+    Raise Rejected for a redirect, a body that is too large, or an answer that is not the API's. `unsure`: an earlier
+    attempt may have been applied.
     """
     if 300 <= status < 400 and status != 304:
         where = headers.get("Location", "elsewhere")
@@ -226,10 +227,7 @@ def _checked(status: int, headers: Mapping[str, str], data: bytes, server: str, 
 
 
 def _problem(status: int, headers: Mapping[str, str], data: bytes, server: str) -> Exception:
-    """Return the exception for an error response: Refusal for an error of the API, Rejected for any other one.
-
-    An error of another form may come from a proxy.
-    """
+    """Return the exception for an error response: Refusal if the body has the form of an API error, else Rejected."""
     try:
         body = _json(data, headers, server)
         kind = str(body["type"]).removeprefix(TYPE)
@@ -271,7 +269,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _reason(error: HTTPError) -> str:
-    """Return the reason why there was no answer: the text of a urllib3 error without the object that it begins with."""
+    """Return why there was no answer, as the text of the urllib3 error states it."""
     if isinstance(error, ProtocolError):
         return str(error.args[-1]) or "the connection was closed"
     return str(error).rpartition(">: ")[2].removeprefix("Failed to establish a new connection: ") or "no answer"

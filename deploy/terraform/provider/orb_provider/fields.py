@@ -29,7 +29,8 @@ UNKNOWN: Final = _Unknown()
 class FieldType(Enum):
     """The type of an attribute.
 
-    A nested structure has the type JSON, a text, because the framework has no object types.
+    The framework has no object types. So the value of an attribute with a nested structure is a text with JSON (type
+    JSON).
     """
 
     TEXT = auto()
@@ -60,8 +61,8 @@ class Field:
 
     - `replaces`: a new value makes Terraform replace the resource by a new one.
     - `once`: the value is used only when the resource is created. Later changes have no effect.
-    - `local`: the API does not have the attribute; only the state does.
-    - `stable`: no update changes the value, which the API computes.
+    - `local`: the attribute is only in Terraform's state, not in the API.
+    - `stable`: the API computes the value, and no update changes it.
     - `sensitive`: Terraform hides the value in its output.
     - `api`: the name of the field in the API, empty if it is `name`.
     """

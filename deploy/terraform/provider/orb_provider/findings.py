@@ -24,9 +24,9 @@ class Finding:
 
 
 class Rejected(Exception):
-    """The provider cannot do an operation, for a reason other than a refusal by the API.
+    """The provider cannot do an operation, and the cause is not a refusal by the API.
 
-    The findings state the reason, and what the user can do.
+    The findings state the cause, and what the user can do.
     """
 
     def __init__(self, *findings: Finding) -> None:
@@ -35,9 +35,10 @@ class Rejected(Exception):
 
 
 class Refusal(Exception):
-    """The API refused a request, with the problem type `kind`. `errors` has (path, message, hint) of each wrong field.
+    """The API refused a request. `kind` is the problem type.
 
-    `unsure`: an earlier attempt of the request had no definite answer, and may have been applied.
+    - `errors`: (path, message, hint) of each wrong field.
+    - `unsure`: an earlier attempt of the request had no definite answer, and may have been applied.
     """
 
     def __init__(self, status: int, kind: str, detail: str, hint: str, errors: Iterable[tuple[str, str, str]]) -> None:
@@ -47,10 +48,7 @@ class Refusal(Exception):
         self.unsure = False
 
     def renamed(self, parts: Mapping[str, str]) -> "Refusal":
-        """Return a copy in which the paths of wrong fields are renamed.
-
-        `parts` has the new name of each path to rename.
-        """
+        """Return a copy in which the paths of wrong fields are renamed. `parts` maps old paths to new ones."""
         errors = [(parts.get(path, path), message, hint) for path, message, hint in self.errors]
         renamed = Refusal(self.status, self.kind, self.detail, self.hint, errors)
         renamed.unsure = self.unsure
@@ -60,9 +58,11 @@ class Refusal(Exception):
 def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
     """Return the path of the attribute that an error in the API's field `field` is about.
 
-    `spec.scope.mode` belongs to the attribute `spec`. `labels.team` belongs to the key `team` of `labels`. `path.name`,
-    a part of the request's path, belongs to `name`. A field of no attribute belongs to the attribute `whole`. If that
-    is empty, return the empty path, which means the whole resource.
+    - `spec.scope.mode` belongs to the attribute `spec`.
+    - `labels.team` belongs to the key `team` of the attribute `labels`.
+    - `path.name`, a part of the request's path, belongs to the attribute `name`.
+    - A field that is no attribute belongs to the attribute `whole`. If `whole` is empty, return the empty path, which
+      means the whole resource.
     """
     found = _STEP.match(field.removeprefix("path."))
     if found is None:
@@ -79,7 +79,8 @@ def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
 def refusal_findings(refusal: Refusal, shape: Shape, whole: str = "") -> list[Finding]:
     """Return an error for each wrong field of a refused request, on its attribute.
 
-    If no field is wrong, return one error about the whole resource. `whole`: see `attribute_path`.
+    If no field is wrong, return one error about the whole resource. `whole` is the attribute for a field that is no
+    attribute.
     """
     if not refusal.errors:
         return [Finding(_sentence(refusal.detail), _sentence(_remedy(refusal)))]

@@ -1,8 +1,8 @@
 """The operations of Terraform on a resource: plan, create, read, update, delete and import.
 
 A kind of resource is a subclass with its attributes (`SHAPE`) and its place in the API (`COLLECTION`). It overrides
-only what differs. An update reads the resource first, compares it with the state, and sends If-Match. So it does not
-overwrite a change that another client made since the plan.
+only what differs. An update first compares the resource with the state, and sends If-Match. So it does not overwrite a
+change that another client made since the plan.
 """
 
 import uuid
@@ -25,7 +25,7 @@ ONLY_NEW: Final = {"If-None-Match": "*"}
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The errors and warnings of the API's `/plan` for a resource.
+    """The errors and warnings (`findings`) of the API's `/plan` for a resource.
 
     `same`: the attributes whose new text means the same as the present text.
     """
@@ -47,9 +47,9 @@ class Plan:
 
 
 class Lifecycle:
-    """The operations on resources of one kind, such as crawls. A subclass is a kind.
+    """The operations on resources of one kind. A kind, such as crawls, is a subclass.
 
-    Operations raise Refusal if the API refuses a request, and Rejected for any other reason.
+    Operations raise Refusal if the API refuses a request, and Rejected if they fail for any other reason.
     """
 
     SHAPE: ClassVar[Shape]
@@ -239,9 +239,9 @@ class Lifecycle:
         return any(not self.SHAPE.by_name[name].local for name in changed)
 
     def _unsettled(self, values: Values, *, stable: bool = False) -> Values:
-        """Return the values, with UNKNOWN for each computed value that an update may change.
+        """Return a copy in which each computed value that an update may change is UNKNOWN.
 
-        With `stable`, for all computed ones.
+        With `stable`, every computed value is UNKNOWN.
         """
         unsettled = {f.name for f in self.SHAPE.fields if not f.settable and (stable or not f.stable)}
         return values | dict.fromkeys(unsettled, UNKNOWN)
@@ -260,7 +260,7 @@ class Lifecycle:
     def _get(self, key: str) -> Answer | None:
         """Return the resource with this key, None if it does not exist.
 
-        Raise Rejected if the API does not have the whole collection, since the master is then of an older release.
+        Raise Rejected if the API does not have the collection at all, because the master is of an older release.
         """
         try:
             return self.client.get(self.COLLECTION, key)
@@ -308,9 +308,9 @@ class Lifecycle:
 
 
 def seen(answer: Answer) -> Mapping[str, str]:
-    """Return the header If-Match for a PUT that must change this version of the resource.
+    """Return the header If-Match for a PUT that must fail if the resource has changed since `answer`.
 
-    It is empty without an ETag.
+    Return no header if the answer has no ETag.
     """
     return {} if answer.etag is None else {"If-Match": answer.etag}
 

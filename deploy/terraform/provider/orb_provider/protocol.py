@@ -42,7 +42,7 @@ def _extension(code: int, data: bytes) -> Any:
 def read_value(value: pb.DynamicValue) -> Any:
     """Decode a value of a Terraform message. Each unknown part becomes the framework's Unknown.
 
-    Return None if it is empty.
+    Return None for an empty message.
     """
     if value.json:
         return json.loads(value.json)
@@ -55,7 +55,10 @@ framework.read_dynamic_value = read_value  # every message is read by this funct
 
 
 class OrbServicer(framework.ProviderServicer):
-    """The gRPC service that Terraform calls. It overrides the framework's methods that the module describes."""
+    """The gRPC service that Terraform calls.
+
+    It overrides methods of the framework as described at the top of the module.
+    """
 
     def __init__(self, app: OrbProvider) -> None:
         super().__init__(app)
@@ -97,7 +100,7 @@ class OrbServicer(framework.ProviderServicer):
 def _fitting(field: Field, value: Any) -> Any:
     """Return a value of a state file if it has the attribute's type, else None.
 
-    The next read then sets the API's value.
+    The next read replaces None by the API's value.
     """
     if not isinstance(value, _PYTHON[field.type]):
         return None

@@ -79,9 +79,9 @@ class _Controller(controller_rpc.GRPCControllerServicer):
 
 
 class _Stdio(stdio_rpc.GRPCStdioServicer):
-    """A gRPC service of go-plugin for output.
+    """The gRPC service of go-plugin that could send the process's output. It sends nothing.
 
-    It sends nothing, since Terraform reads the output of the process directly.
+    Terraform reads the output directly.
     """
 
     def StreamStdio(self, request: Any, context: Any) -> Any:
@@ -89,7 +89,7 @@ class _Stdio(stdio_rpc.GRPCStdioServicer):
 
 
 def _identity() -> tuple[bytes, grpc.ServerCredentials]:
-    """Return a new certificate (DER), and the gRPC server's credentials with it.
+    """Return a new certificate (DER), and credentials with which the gRPC server presents the certificate.
 
     The handshake sends the certificate to Terraform, which accepts no other.
     """

@@ -1,4 +1,4 @@
-"""Explains why a TLS connection failed, in a sentence: the master's certificate, or the client's."""
+"""Explains in a sentence why a TLS connection failed. The cause may be the master's certificate or the client's."""
 
 import re
 from datetime import UTC, datetime
@@ -25,8 +25,10 @@ _OF_CLIENT: Final = ("certificate", "unknown ca")
 def refused_tls(server: str, error: HTTPError, certificate_ends: datetime | None, *, reached: bool) -> Finding | None:
     """Return the reason why a TLS connection to `server` failed. Return None if `error` has no known reason in TLS.
 
-    A master that refuses a certificate may close the connection without an alert. So if the client certificate has
-    expired (`certificate_ends`), a closed connection counts as refused. It does not if a master was `reached` before.
+    - `certificate_ends`: when the client certificate expires, None without one. A master may refuse an expired
+      certificate by closing the connection without an alert. So a closed connection counts as a refusal after this
+      time.
+    - `reached`: a master has answered before, so a closed connection does not count as a refusal.
     """
     why = str(error)
     if isinstance(error, SSLError) and (found := _UNVERIFIED.search(why)):

@@ -19,8 +19,8 @@ _ID: Final = "key_id"
 class ApiKey(Lifecycle):
     """An API key. Only the answer that creates it contains its secret, which is then kept in the state.
 
-    A key with the same name but another id is another key, for which the secret in the state is not valid. It is
-    treated as if the key of the state were gone.
+    If the key's name now belongs to a key with another id, the secret in the state is not valid. The key of the state
+    is then treated as deleted.
     """
 
     COLLECTION = "api-keys"
@@ -78,7 +78,7 @@ class ApiKey(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if `known` and `remote` mean the same.
+        """Return True if the API's value `remote` means the same as the state's value `known`.
 
         Networks and certificates are compared in canonical form.
         """
@@ -95,9 +95,10 @@ class ApiKey(Lifecycle):
                 return False
 
     def review(self, values: Values) -> Review:
-        """Return the errors and warnings of `/plan`, without an error about `kind` if the kind is to become `key`.
+        """Return the errors and warnings of the API's `/plan`.
 
-        The API refuses such a change, but Terraform replaces the key by a new one.
+        If the planned kind is `key`, leave out errors about `kind`. The API refuses a change to this kind, but
+        Terraform replaces the key by a new one.
         """
         review = super().review(values)
         if values["kind"] != "key":
@@ -121,13 +122,13 @@ class ApiKey(Lifecycle):
     def read(self, state: Values) -> Values | None:
         """Return the values that the API has now.
 
-        Return None if the key was revoked, or if its name has another key.
+        Return None if the key was revoked, or if its name belongs to a key with another id.
         """
         values = super().read(state)
         return values if values is None or state[_ID] in (None, values[_ID]) else None
 
     def delete(self, prior: Values) -> None:
-        """Revoke the key. Do nothing if it is revoked already, also if another key has its name."""
+        """Revoke the key. Do nothing if it is revoked already, even if another key has the same name now."""
         name = str(prior[self.KEY])
         for _ in range(_ATTEMPTS):
             present = self._get(name)

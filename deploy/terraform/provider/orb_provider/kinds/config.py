@@ -17,10 +17,9 @@ _Named = dict[tuple[str, ...], Any]
 
 
 class Config(Lifecycle):
-    """Values of the hot configuration: those that the resource names. It does not change any other value.
+    """Some values of the hot configuration: those that the resource names. It does not change any other value.
 
-    A cluster always has a hot configuration. So a create sets the values, and a delete unsets them, which restores the
-    defaults.
+    A cluster always has a hot configuration. So a create sets the values, and a delete unsets them.
     """
 
     COLLECTION = "config"
@@ -43,7 +42,7 @@ class Config(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if `known` and `remote` mean the same.
+        """Return True if the API's value `remote` means the same as the state's value `known`.
 
         Only the settings that `known` names are compared. Null and empty settings are ignored.
         """
@@ -52,10 +51,7 @@ class Config(Lifecycle):
         )
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the present values of the settings that `known` names.
-
-        After an import (`known` is None), return `remote`.
-        """
+        """Return the settings that `known` names, with their values in `remote`. Return `remote` if `known` is None."""
         if field.name != "config" or known is None:
             return super().drifted(field, known, remote, values)
         return _text(_owned(remote, known))
@@ -63,7 +59,7 @@ class Config(Lifecycle):
     def plan(self, config: Values, prior: Values | None) -> Plan:
         """Return the plan for a configuration.
 
-        If its JSON sets the same values as the state, keep the text of the state.
+        If its JSON sets the same values as the JSON in the state (`prior`), the plan keeps the text of the state.
         """
         text = config.get("config")
         if prior is not None and is_known(text) and prior["config"] and _named(str(text)) == _named(prior["config"]):
@@ -94,12 +90,15 @@ class Config(Lifecycle):
         return Answer(answer.status, answer.body | {"config": some}, answer.etag, answer.unsure)
 
     def create(self, planned: Values) -> Values:
-        """Set the values. Raise Rejected if another client has already set one of them to another value."""
+        """Set the values, and return them.
+
+        Raise Rejected if another client has already set one of them to another value.
+        """
         remedy = "Import it with `terraform import orb_config.NAME {0}`, or run `orb ctl config unset {0}`."
         return self._applied(planned, self._set({}, _named(planned["config"]), remedy))
 
     def update(self, prior: Values, planned: Values) -> Values:
-        """Change the values from `prior` to `planned`.
+        """Change the values from `prior` to `planned`, and return the planned values.
 
         Raise Rejected if another client changed one of them since the plan.
         """
@@ -113,8 +112,8 @@ class Config(Lifecycle):
     def _set(self, before: _Named, after: _Named, remedy: str | None) -> Answer:
         """Set the values of `after`, and unset those that only `before` names, in one request. Return the answer.
 
-        Raise Rejected, with `remedy` as its advice, if a value is neither that of `before` nor that of `after`. If
-        `remedy` is None, change the value anyway.
+        Raise Rejected, with `remedy` as its advice, if a present value is neither that of `before` nor that of `after`.
+        If `remedy` is None, change such a value as well.
         """
         wanted = {name: after.get(name) for name in (*before, *after)}
         for _ in range(_ATTEMPTS):
@@ -160,9 +159,9 @@ def _foreign(name: tuple[str, ...], value: Any, remedy: str) -> Finding:
 
 
 def _named(text: str) -> Any:
-    """Return the values that are set in a configuration in JSON, each by its path, such as `("worker", "max_visits")`.
+    """Return the values that are set in a configuration in JSON, by path.
 
-    Return the text itself if it is not JSON.
+    A path is a tuple, such as `("worker", "grant_s")`. Return the text itself if it is not JSON.
     """
     try:
         return _leaves(_without_nulls(json_text.decode(text)))
@@ -171,9 +170,10 @@ def _named(text: str) -> Any:
 
 
 def _owned(remote: str, known: str) -> Any:
-    """Return the values in the configuration `remote` of the settings that the configuration `known` names.
+    """Return the values that `remote` has for the settings that `known` names, by path.
 
-    Each is stored by its path. A setting that `remote` does not set is left out. Return None if `known` is not JSON.
+    `remote` and `known` are configurations in JSON. A setting that `remote` does not set is left out. Return None if
+    `known` is not JSON.
     """
     named, present = _named(known), _named(remote)
     return {name: present[name] for name in named if name in present} if isinstance(named, dict) else None

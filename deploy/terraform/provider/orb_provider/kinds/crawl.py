@@ -78,7 +78,7 @@ class Crawl(Lifecycle):
     def _changed(self, prior: Values, values: Values) -> set[str]:
         """Return the names of the changed attributes. Include `desired` if it is set and the crawl has drifted from it.
 
-        So an apply sends `desired` again, which ends the drift.
+        An apply then sends `desired` again, which ends the drift.
         """
         drifted = bool(prior["drifted"]) and values["desired"] is not None
         return super()._changed(prior, values) | ({"desired"} if drifted else set())
@@ -92,10 +92,10 @@ class Crawl(Lifecycle):
         return super()._equal(values, answer) and (not drifted or values["drifted"] is True)
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if `known` and `remote` mean the same.
+        """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        Specs that differ only in written-out defaults mean the same. The API's `/plan` decides about specs, unless the
-        digest in the state proves that nothing changed.
+        Two specs mean the same if they differ only in default values that one of them leaves out. The API's `/plan`
+        compares specs, unless the digest in the state proves that nothing changed.
         """
         if super().same(field, known, remote, values) or field.name != "spec" or known is None:
             return super().same(field, known, remote, values)
@@ -104,10 +104,10 @@ class Crawl(Lifecycle):
         return self._differences(values) == []
 
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
-        """Return the value that the state gets. A spec is that of the state, with only the changed fields replaced.
+        """Return the value that the state gets for the API's value `remote`, which does not mean the same as `known`.
 
-        So a plan shows these fields and not all defaults. If the result does not mean the same as the remote spec,
-        return the whole remote spec.
+        For a spec, return `known` in which only the changed fields are replaced, so that Terraform shows only these. If
+        this does not mean the same as `remote`, return `remote`.
         """
         if field.name != "spec" or known is None:
             return super().drifted(field, known, remote, values)
@@ -118,9 +118,9 @@ class Crawl(Lifecycle):
         return patched if self._differences(values | {"spec": patched}) == [] else remote
 
     def review(self, values: Values) -> Review:
-        """Return the errors and warnings of `/plan` for a crawl.
+        """Return the errors and warnings of the API's `/plan` for a crawl.
 
-        Return no findings while its name or spec is unknown.
+        Return an empty Review while its name or spec is unknown.
         """
         if not (is_known(values["name"]) and is_known(values["spec"])):
             return Review()
@@ -159,15 +159,14 @@ def _spec_changes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _digest(text: str, remote: Any) -> str:
-    """Return a digest of two forms of a spec: the text of the configuration, and the spec that the API returns."""
+    """Return a digest of a spec in two forms: the text in the configuration, and the API's value (`remote`)."""
     return sha256(f"{text}\n{json_text.encode(remote)}".encode()).hexdigest()[:32]
 
 
 def _patched(known: str, changes: list[dict[str, Any]]) -> str:
     """Return the spec `known` with the API's value (`before`) for each changed field.
 
-    The path of a change may lead only through objects. A change inside a list is not applied correctly, so the caller
-    must check the result.
+    A change inside a list is not applied correctly, so the caller must check the result.
     """
     spec = json_text.decode(known)
     for change in changes:

@@ -44,9 +44,9 @@ class Exclusion(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if `known` and `remote` mean the same.
+        """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        Any text of a target does, if the API finds this exclusion by it.
+        A target `known` means the same if the API finds this exclusion by it.
         """
         if super().same(field, known, remote, values) or field.name != "target" or known is None:
             return super().same(field, known, remote, values)
@@ -55,7 +55,7 @@ class Exclusion(Lifecycle):
     def plan(self, config: Values, prior: Values | None) -> Plan:
         """Return the plan for a configuration.
 
-        If its target means the same exclusion, keep the target's text of the state.
+        If its target identifies the exclusion of the state (`prior`), the plan keeps the target as the state has it.
         """
         target = config.get("target")
         moved = prior is not None and is_known(target) and target != prior["target"]

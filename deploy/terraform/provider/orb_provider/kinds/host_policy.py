@@ -50,14 +50,17 @@ class HostPolicy(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if `known` and `remote` mean the same. Any text of the host means the same.
+        """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        The API found the policy by the text `known`, so it means this host.
+        For the host, any text means the same, because the API found the policy by it.
         """
         return super().same(field, known, remote, values) or (field.name == self.KEY and known is not None)
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Return the plan for a configuration. If its host means the same host, keep the host's text of the state."""
+        """Return the plan for a configuration.
+
+        If its host identifies the policy of the state (`prior`), the plan keeps the host as the state has it.
+        """
         host = config.get(self.KEY)
         moved = prior is not None and is_known(host) and host != prior[self.KEY]
         if prior is not None and moved and self._client is not None:
@@ -67,9 +70,9 @@ class HostPolicy(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return the errors and warnings of `/plan`.
+        """Return the errors and warnings of the API's `/plan`.
 
-        If the host cannot be part of a path, return an error about it instead.
+        If the host is empty, `.`, `..` or contains a slash, send no request and return an error about it.
         """
         host = values[self.KEY]
         if is_known(host) and (host in _NO_PART or "/" in host):

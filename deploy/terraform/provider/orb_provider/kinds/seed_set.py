@@ -54,7 +54,7 @@ class SeedSet(Lifecycle):
     )
 
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
-        """Return True if `known` and `remote` mean the same.
+        """Return True if the API's value `remote` means the same as the state's value `known`.
 
         Seeds that are JSON are compared as values, not as texts.
         """
@@ -74,7 +74,7 @@ class SeedSet(Lifecycle):
     def plan(self, config: Values, prior: Values | None) -> Plan:
         """Return the plan for a configuration.
 
-        If its seeds mean the same as those of the state, keep the texts of the state.
+        If its seeds mean the same as those of the state (`prior`), the plan keeps the texts of the state.
         """
         seeds = config.get("seeds")
         if prior is not None and isinstance(seeds, list) and is_known(seeds) and isinstance(prior["seeds"], list):
@@ -86,9 +86,10 @@ class SeedSet(Lifecycle):
         return super().plan(config, prior)
 
     def review(self, values: Values) -> Review:
-        """Return the errors and warnings of `/plan`.
+        """Return the errors and warnings of the API's `/plan`.
 
-        If a seed is not JSON, or if a name cannot be part of a path, return only errors about these.
+        If a seed is not JSON, or if a name cannot be part of a path, send no request and return only errors about
+        these.
         """
         seeds = values["seeds"]
         findings: list[Finding] = []
@@ -158,7 +159,7 @@ class SeedSet(Lifecycle):
     def _get(self, key: str) -> Answer | None:
         """Return the set with the id `key`, None if it does not exist.
 
-        Raise Rejected if the crawl exists but the API has no seed sets, since the master is then of an older release.
+        Raise Rejected if the crawl exists but the API has no seed sets, because the master is of an older release.
         """
         place = _place(key)
         try:
