@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 HANDSHAKE_S: Final = 30.0
 """The time limit of a TLS handshake."""
 _AT_ONCE: Final = 16
-"""Connections accepted before the loop's other tasks get a turn."""
+"""How many connections are accepted before other tasks of the event loop run."""
 _NO_FILES_S: Final = 0.5
 _LOG_EVERY_S: Final = 10.0
 
@@ -38,9 +38,9 @@ class AcceptedConnection:
     def __init__(self, among: "ConnectionLimit", *, beyond: bool, shut: Shut) -> None:
         self._all = among
         self.beyond = beyond
-        """True if it was accepted for one request only."""
+        """True if the connection was accepted for one request only."""
         self.shut = shut
-        """Ends it at once, in any state."""
+        """Closes the connection at once, in any state."""
 
     def requested(self) -> None:
         """Record that the client has sent its request.
@@ -71,19 +71,21 @@ class ConnectionLimit:
         self.within: set[AcceptedConnection] = set()
         self.beyond: set[AcceptedConnection] = set()
         self.silent: OrderedDict[AcceptedConnection, None] = OrderedDict()
-        """Those beyond the limit that sent no request yet, in order of arrival."""
+        """The connections in `beyond` that have sent no request yet, in order of arrival."""
         self.refused = 0
-        """The number refused, closed for another, or accepted for one request although others may stay."""
+        """How many connections were refused, closed in favor of another, or accepted for one request only.
+
+        With a limit of 0, each connection is accepted for one request only, and is not counted here for that.
+        """
 
     def __len__(self) -> int:
         """Return the number of open connections, including the spare ones."""
         return len(self.within) + len(self.beyond)
 
     def enter(self, shut: Shut) -> AcceptedConnection | None:
-        """Count a new connection and return it.
+        """Count a new connection and return it. If there is no place for it, return None.
 
-        Return None if there is no place for it, so that the caller must close it. `shut` is a function that closes the
-        new connection at once.
+        The caller must then close it. `shut` is a function that closes the new connection at once.
 
         If `max_count` connections are open, the new one gets one of the `spare` places. If all spare places are taken,
         close the oldest spare connection that has sent no request yet, and use its place. If each has sent a request,

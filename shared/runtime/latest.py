@@ -26,7 +26,7 @@ class Latest:
     async def changed(self, after: Snapshot, wait_s: float | None) -> Snapshot:
         """Wait until a snapshot is newer than `after`, at most `wait_s` seconds (None: without limit).
 
-        Return the newest one. After the time limit, this may be `after` itself.
+        Return the newest snapshot. It is not newer than `after` if the time limit has passed.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

@@ -170,9 +170,9 @@ class StallWatch:
         """Prepare the watch. `watching` starts it.
 
         - `every_s`: the seconds between two checks.
-        - `stuck`: is called in the watching thread during a stall, with the loop's stack. By default it logs.
-        - `dead_s`: if the stall lasts this many seconds more, `dead` is called. Time in which the whole process was
-          stopped does not count. None: never.
+        - `stuck`: called in the watching thread during a stall, with the loop's stack. By default it logs.
+        - `dead_s`: if the stall lasts this many seconds after `stuck` was called, `dead` is called. Time in which the
+          whole process was stopped does not count. None: never.
         - `dead`: by default kills the process.
         - `watchdog`: watches the watching thread, None for no watchdog.
         """
@@ -256,10 +256,7 @@ def _stood(seconds: float) -> None:
 
 
 def unsaid(_: str) -> None:
-    """Do nothing.
-
-    As `stuck` of a StallWatch it prevents a log line, because another watch of the loop logs the stall.
-    """
+    """Do nothing. Pass this as `stuck` to a StallWatch that must not log, because another watch of the loop logs."""
 
 
 def _where(thread: int) -> str:

@@ -45,8 +45,7 @@ class Tasks:
 
     At the end of the block, the tasks that still run are cancelled and awaited. The first task that fails cancels the
     block and the other tasks, and the block raises its exception. Several failures are raised as one exception group.
-    If the task that runs the block was cancelled, the block raises CancelledError instead of any failure. Otherwise a
-    caller that retries after a failure could not be cancelled.
+    If the task that runs the block was cancelled, the block raises CancelledError instead of any failure.
     """
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ _object: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 decode_message: Final[Callable[[bytes], Items]] = decoder(Items, msgspec.json.Decoder)
-"""Return a message of the stream of items, with ids that are not checked (see decode_items), or raise Malformed."""
+"""Decode a message of the stream of items. Raise Malformed if it is not valid. The ids are not checked."""
 
 
 def items_subject(crawl_id: CrawlId) -> str:
