@@ -123,7 +123,7 @@ def _revoke_keys(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 _POLICY: Final = ("delay_s", "block", "slots")
-"""What can be declared of a host. Other fields of a policy are the API's."""
+"""The fields of a host's policy that can be declared. The API adds others to its answers."""
 
 
 def _block(desk: VerbContext, arguments: argparse.Namespace) -> int:

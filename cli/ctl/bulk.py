@@ -22,7 +22,7 @@ DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
 """The header that names the time up to which the changes of an export are deleted."""
 
 _SILENCE_S: Final = 120.0
-"""Time limit for the next portion of an export: the server reads in portions, too."""
+"""Time limit for the next portion of an export. The server reads its data in portions as well."""
 
 
 def declare(verbs: Verbs) -> None:

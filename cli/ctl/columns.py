@@ -32,17 +32,23 @@ def state_style(text: str) -> str:
 
 
 def age(path: str) -> Cell:
-    """Return a cell function, which returns how long ago the time at `path` of a row was, as `3h20m`."""
+    """Return a cell function for a time at `path` of a row. The cell shows how long ago that was, such as `3h20m`."""
     return lambda row, now: now.since(_at(row, path))
 
 
 def left(path: str) -> Cell:
-    """Return a cell function, which returns how long it is until the time at `path` of a row, as `3h20m`."""
+    """Return a cell function for a time at `path` of a row.
+
+    The cell shows how long it is until then, such as `3h20m`.
+    """
     return lambda row, now: now.until(_at(row, path))
 
 
 def number(path: str) -> Cell:
-    """Return a cell function, which returns the number at `path` of a row with thousands separated, as `1,204`."""
+    """Return a cell function for a number at `path` of a row.
+
+    The cell shows it with thousands separated, such as `1,204`.
+    """
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -52,7 +58,10 @@ def number(path: str) -> Cell:
 
 
 def size(path: str) -> Cell:
-    """Return a cell function, which returns the number of bytes at `path` of a row, as `4.2 MB`."""
+    """Return a cell function for a number of bytes at `path` of a row.
+
+    The cell shows it in a short form, such as `4.2 MB`.
+    """
 
     def cell(row: Any, now: Now) -> str:
         value = _at(row, path)
@@ -127,9 +136,9 @@ def settings(row: Any, now: Now) -> str:
 
 
 def fields(path: str) -> Cell:
-    """Return a cell function, which returns the object at `path` of a row as `name=value ...`.
+    """Return a cell function for an object at `path` of a row. The cell shows it as `name=value ...`.
 
-    Leave out nulls and empty lists.
+    Nulls and empty lists are left out.
     """
     return lambda row, now: shown(
         " ".join(f"{name}={shown(value)}" for name, value in leaves(_at(row, path) or {}) if value not in (None, []))

@@ -21,7 +21,7 @@ from cli.ctl.tables import laid_out, offered
 
 FORMS: Final = ("table", "wide", "json", "yaml", "name")
 _BATCH: Final = 500
-"""Rows that are measured together. A longer list is printed in batches, so memory stays bounded."""
+"""How many rows are laid out together. A longer list is printed in batches, so memory stays bounded."""
 _JSON_LIST: Final = '{"items": ['
 _YAML_LIST: Final = "items:\n"
 

@@ -17,10 +17,10 @@ from cli.terminal.exits import Usage
 
 PIECE_BYTES: Final = 4 << 20
 ANSWER_S: Final = 300.0
-"""Time limit for a piece: it is durable when it is answered."""
+"""Time limit for the answer to a piece. The server answers when the piece is stored durably."""
 
 _LATER: Final = (429, 503)
-"""Statuses after which an upload continues behind the durable lines."""
+"""Statuses after which an upload waits, and continues after the last durable line."""
 
 _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
@@ -72,7 +72,7 @@ class Upload:
         """Send the lines of one piece.
 
         Return when the server has checked every line and stored the accepted seeds durably. Raise Refusal if no further
-        line becomes durable within the client's patience.
+        line becomes durable for `patience_s` seconds of the client.
         """
         self.total.pieces += 1
         part, until = 1, self._client.now() + self._client.patience_s

@@ -29,7 +29,7 @@ _STATES: Final[Mapping[str, frozenset[str]]] = {
     "resume": frozenset(("seeding", "running", "finished")),
     "cancel": frozenset(("finished",)),
 }
-"""The states in which a crawl may be after a verb was applied."""
+"""For each verb, the states in which a crawl may be after the verb was applied."""
 
 _DRAINS: Final[Mapping[str, str]] = {"drain": "accepts no new work", "undrain": "accepts work again"}
 _AGAIN: Final = 5

@@ -355,11 +355,11 @@ API_KEY: Final = DeclaredKind(
 )  # fmt: skip
 
 KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_KEY)
-"""All kinds. What others refer to comes first; deletions go in the opposite order."""
+"""All kinds, in the order of creation: a kind to which others refer comes first. Deletions use the reverse order."""
 
 IDENTITY: Final = "identity"
 """The field of a key that the API calls `kind`, which here names the kind of the document."""
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
 TARGET_KINDS: Final = frozenset(map(str, TargetKind))
-"""What a master shows as the `kind` of an exclusion."""
+"""The values that the field `kind` of an exclusion has in a master's answers."""

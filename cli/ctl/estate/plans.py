@@ -15,7 +15,7 @@ from cli.ctl.problems import ProblemAnswer, Refusal, WrongField
 from cli.terminal.exits import Usage
 
 _NOT_OF_THE_FILE: Final = (401, 403, 429)
-"""Refusals that say nothing about what was sent."""
+"""Statuses of refusals that are not about the content of the request."""
 
 SHOWN: Final = 5
 """How many entries of a list that differ are shown, and how many names a message has."""
