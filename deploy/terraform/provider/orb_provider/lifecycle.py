@@ -20,7 +20,7 @@ PROTECTION: Final = "deletion_protection"
 _ATTEMPTS: Final = 5
 _EMPTY: Final[tuple[Any, ...]] = (None, "", {}, [])
 ONLY_NEW: Final = {"If-None-Match": "*"}
-"""The headers of a PUT that must create."""
+"""The headers of a PUT that must fail if the resource exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Lifecycle:
     KEY: ClassVar[str] = "name"
     """The attribute that is the last part of the resource's path."""
     WHOLE: ClassVar[str] = ""
-    """The attribute in which the API finds fields that are no attributes."""
+    """The attribute for an error in an API field that is no attribute, empty for none."""
     LACKS: ClassVar[str] = "It cannot be applied as things are."
-    """What a warning of `/plan` means, all of which are about a crawl."""
+    """The summary of each warning of `/plan`. All these warnings are about a crawl."""
     PARTS: ClassVar[Mapping[str, str]] = {}
-    """The attributes of parts of the path, by the names that errors have for these parts."""
+    """The attribute for each part of the request's path, by the name of this part in an API error."""
 
     def __init__(self, client: Client | None) -> None:
         self._client = client

@@ -14,12 +14,12 @@ OTHER_CERTIFICATE: Final = (
 )
 _RENEW: Final = "Renew the certificate of `tls_cert`."
 _CLOSED: Final = (SSLError, ProtocolError)
-"""What a server that closes the connection before it answers looks like."""
+"""The errors that are raised if a server closes the connection before it answers."""
 
 _ALERT: Final = re.compile(r"\] \S+ alert ([a-z ]+)")
 _UNVERIFIED: Final = re.compile(r"certificate verify failed: ([^(]+)")
 _OF_CLIENT: Final = ("certificate", "unknown ca")
-"""Words of the alerts by which a server refuses a client's certificate, or its lack."""
+"""Words in the alerts by which a server refuses a client that has no certificate, or a wrong one."""
 
 
 def refused_tls(server: str, error: HTTPError, certificate_ends: datetime | None, *, reached: bool) -> Finding | None:

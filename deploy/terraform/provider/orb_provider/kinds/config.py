@@ -13,7 +13,7 @@ _ID: Final = "config"
 _ATTEMPTS: Final = 5
 
 _Named = dict[tuple[str, ...], Any]
-"""Values of a configuration by their places in it."""
+"""Values of a configuration by their paths, such as `("worker", "grant_s")`."""
 
 
 class Config(Lifecycle):
