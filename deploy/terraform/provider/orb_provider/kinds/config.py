@@ -13,7 +13,7 @@ _ID: Final = "config"
 _ATTEMPTS: Final = 5
 
 _Named = dict[tuple[str, ...], Any]
-"""Values of a configuration by their paths, such as `("worker", "grant_s")`."""
+"""Values of a configuration by their paths, such as `("worker", "max_visits")`."""
 
 
 class Config(Lifecycle):
@@ -161,7 +161,7 @@ def _foreign(name: tuple[str, ...], value: Any, remedy: str) -> Finding:
 def _named(text: str) -> Any:
     """Return the values that are set in a configuration in JSON, by path.
 
-    A path is a tuple, such as `("worker", "grant_s")`. Return the text itself if it is not JSON.
+    A path is a tuple, such as `("worker", "max_visits")`. Return the text itself if it is not JSON.
     """
     try:
         return _leaves(_without_nulls(json_text.decode(text)))
