@@ -78,7 +78,7 @@ async def pages(snapshot: DatabaseSnapshot, table: str) -> AsyncIterator[Rows]:
 
 
 def numbers(connection: Connection) -> dict[str, int]:
-    """Return the greatest id that the database has generated, for each table whose ids it generates. 0: none yet."""
+    """Return the greatest id that the database has generated for each table whose ids it generates. 0: none yet."""
     given = {}
     for table, column in _NUMBERED.items():
         if connection.dialect.name == "postgresql":
@@ -91,7 +91,7 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Make the database generate only ids above `given`, which has a number for each table. 0: change nothing."""
+    """Make the database generate only ids above those in `given`, which maps a table to an id. Skip a table with 0."""
     for table, number in given.items():
         if not number:
             continue
@@ -105,7 +105,7 @@ def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
 
 
 def put(connection: Connection, table: str, columns: Sequence[str], rows: Rows) -> None:
-    """Insert rows into a table. Each has the values of `columns` in their order. On PostgreSQL this is a COPY."""
+    """Insert rows into a table. Each row has the values of `columns`, in this order. On PostgreSQL this is a COPY."""
     if connection.dialect.name == "postgresql":
         copied(connection, table, columns, [tuple(map(storable, row)) for row in rows])
         return
@@ -120,11 +120,7 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers of which at least one changes with every write of a master. Equal results mean no write.
-
-    Each transaction of an owner raises the version of its partition. The writer of items counts its transactions,
-    leaders count their changes of crawls, and operators' changes are in the audit log.
-    """
+    """Return numbers of which at least one changes with every write of a master. Equal results mean no write."""
     numbers = (
         "SELECT partition, owner_term, version FROM partitions ORDER BY partition",
         "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), coalesce(max(change), 0), count(*) FROM crawls",

@@ -228,7 +228,10 @@ async def _leases(snapshot: DatabaseSnapshot, found: Findings, greatest: Counter
 
 
 def _read(query: TextClause, after: Mapping[str, int], connection: Connection) -> Sequence[Row[Any]]:
-    """Return at most _PAGE rows of `query` whose key comes after `after`."""
+    """Return the next rows of `query`, at most _PAGE.
+
+    `after`: the key of the last row that was read before, as parameters of the query.
+    """
     return connection.execute(query, {**after, "max_count": _PAGE}).all()
 
 

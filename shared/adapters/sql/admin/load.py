@@ -34,7 +34,7 @@ class DatabaseLoad(Protocol):
         """Run `statements`, a function that writes, and return its result. Do not call this concurrently."""
 
     async def settle(self) -> None:
-        """Migrate and sync the database, so that the end of the `with` block only has to make it visible.
+        """Migrate the database and sync it to disk, so that the end of the `with` block only has to make it visible.
 
         Nothing may be written afterwards.
         """
@@ -58,9 +58,10 @@ async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Databas
 def begin_anew(connection: Connection) -> None:
     """Separate a cluster restored from a backup from its earlier history.
 
-    This raises the epoch, so that terms from before the restore are outdated. It resets the positions, because reports
-    and items will come in new streams. It skips the ids of leases and hosts that the cluster may have given out after
-    the backup, so that late reports with such an id find nothing.
+    - Raise the epoch, so that terms from before the restore are outdated.
+    - Reset the positions, because reports and items will come in new streams.
+    - Skip the ids of leases and hosts that the cluster may have used after the backup, so that late reports with such
+      an id find nothing.
     """
     connection.execute(update(schema.cluster).values(epoch=schema.cluster.c.epoch + 1))
     connection.execute(

@@ -95,9 +95,9 @@ class SqlRetained(SqlAdapter):
 
 
 def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the lines of the audit log that are older than `rules` allow. Read the ROWS lines with the lowest numbers.
+    """Delete lines of the audit log that are older than `rules` allow, among the ROWS lines with the lowest ids.
 
-    Numbers grow with time, apart from short races, so `place` is not used.
+    `place` is not used.
     """
     before = rules.before_ms(RetainedKind.AUDIT, now_ms)
     rows = connection.execute(_OLDEST_LINES, {"max_count": ROWS}).all()
@@ -120,7 +120,8 @@ def _up_to(old: list[int], connection: Connection, statement: TextClause, before
 def _commands(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete commands that are older than `rules` allow and that all their partitions have applied.
 
-    The command that removes the rows of a deleted crawl stays until the crawl is collected. `place`: a command id.
+    The command that removes the rows of a deleted crawl is kept until they are all removed. `place`: the command id
+    after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.COMMANDS, now_ms)
     rows = connection.execute(_REQUESTS, {"place": place, "max_count": ROWS}).all()
@@ -150,9 +151,9 @@ def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -
 
 
 def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the oldest rows of the log of changes, crawl by crawl. The stored pages and their versions stay.
+    """Delete rows of the log of page changes that are older than `rules` allow, at most ROWS. `place` is not used.
 
-    For each crawl, record the time of the newest deleted row (`changes_deleted_ms`), so that readers can recognize a
+    For each crawl, store the time of the newest deleted row (`changes_deleted_ms`), so that readers can recognize a
     gap.
     """
     before = rules.before_ms(RetainedKind.CHANGES, now_ms)
@@ -164,9 +165,9 @@ def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) 
 
 
 def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the rows of crawls that were deleted and collected longer ago than `rules` require, with their revisions.
+    """Delete what is left of crawls whose deletion ended longer ago than `rules` allow: crawl, revisions and labels.
 
-    Their ids are never reused. `place`: a crawl id.
+    Their ids are never used again. `place`: the crawl id after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.CRAWLS, now_ms)
     rows = connection.execute(_DELETED_CRAWLS, {"place": int(place or 0), "max_count": ROWS}).all()
@@ -188,7 +189,11 @@ def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -
 
 
 def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the rows of producers whose name shows that they were last used longer ago than `rules` allow."""
+    """Delete the rows of producers whose last week of use ended longer ago than `rules` allow.
+
+    A producer is a name under which a process numbers the discoveries that it sends. The name shows the week. Rows of
+    producers without a week are not deleted here. `place`: the row after which the pass begins.
+    """
     before = rules.before_ms(RetainedKind.PRODUCERS, now_ms)
     rows, further = _next_producers(connection, place)
     old = [row for row in rows if (ended := used_until_ms(row.producer)) is not None and ended < before]
@@ -197,9 +202,10 @@ def _producers(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _uploads(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the uploads of seeds that were first seen longer ago than `rules` require.
+    """Delete the rows of producers that are used once, such as for an upload of seeds, and are older than allowed.
 
-    An upload without such a time gets the present time, so it is deleted later.
+    A producer is a name under which a process numbers the discoveries that it sends. The age counts from when a pass
+    first found the row. `place`: the row after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.UPLOADS, now_ms)
     rows, further = _next_producers(connection, place)
@@ -224,10 +230,10 @@ def _run(connection: Connection, statement: TextClause, rows: Sequence[Row[Any]]
 
 
 def _keys(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete API keys that were revoked longer ago than `rules` require.
+    """Delete API keys that were revoked longer ago than `rules` allow.
 
-    Delete nothing if all keys are revoked: an empty table means a new cluster, for which a master would create a first
-    key.
+    Delete nothing if all keys are revoked: an empty table means a new cluster, for which a master creates a first key.
+    `place`: the key id after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.KEYS, now_ms)
     rows = connection.execute(_KEYS, {"place": place, "max_count": ROWS}).all()
