@@ -36,10 +36,10 @@ _HOSTS: Final = text(
 def captures(
     connection: Connection, crawl_id: CrawlId, query: CdxQuery, partition: Partition
 ) -> Sequence[IndexRow] | None:
-    """Return the captures that `query` may match, unsorted. The caller applies the other conditions of the query.
+    """Return the captures that `query` may match, unsorted: those of its URL, or all of the hosts that it covers.
 
-    Return None if the query would have to read more than SCANNED captures or SCANNED_HOSTS hosts. `partition` is the
-    partition of the query's host (Catalog.captures).
+    The caller applies the other conditions of the query. `partition`: the partition of the query's host. Return None if
+    there are more than SCANNED captures, or for a domain more than SCANNED_HOSTS hosts to compare (Catalog.captures).
     """
     of_crawl: dict[str, Any] = {"crawl_id": crawl_id}
     if query.match is CdxMatch.EXACT:

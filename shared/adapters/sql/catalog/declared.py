@@ -69,9 +69,9 @@ def create(
 ) -> DeclaredCrawl:
     """Create a crawl and return it (Catalog.create).
 
-    `start`: begin it, if its declaration does not decide this with `desired`. Raise Exists if the name is taken, or
-    Full if there are `max_count` crawls already. A repeat of the request `repeatable` returns the crawl as it was
-    created. Raise ReusedKey if the idempotency key was used for another request.
+    `start`: begin the crawl at once. It has no effect if the declaration has a value of `desired`. Raise Exists if the
+    name is taken, or Full if there are `max_count` crawls already. A repeat of the request `repeatable` returns the
+    crawl as it was created. Raise ReusedKey if the idempotency key was used for another request.
     """
     # Repeats of a request may be concurrent. The name is read before the answer, so a transaction that sees the crawl
     # also sees the answer. One that sees neither conflicts at the insert and runs again (PostgresPool.write).
@@ -220,7 +220,7 @@ def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
 
 
 def stamped(rows: Sequence[Any], name: str) -> Stamp:
-    """Return the stamp of the crawl `name` from `rows`, the result of the query STAMP. Raise Missing if it is empty.
+    """Return the stamp of the crawl `name` from `rows`, which the query STAMP returned. Raise Missing if it found none.
 
     A stamp is a value that changes whenever anything that the API shows of the crawl changes.
     """
@@ -235,7 +235,7 @@ def listing(
     """Return at most `max_count` crawls after the name `after`, ordered by name, and True if there are more.
 
     `which` selects crawls by state, labels and prefix of the name. Without `specs` each crawl has a summary of its spec
-    instead of the spec. With `specs`, long specs make the list shorter (Catalog.crawls).
+    instead of the spec. With `specs` fewer crawls are returned if their specs exceed LIST_BYTES (Catalog.crawls).
     """
     size = ByteLength(crawl_revisions.c.spec).label("size")
     query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
@@ -263,8 +263,8 @@ def revisions(
 ) -> Sequence[StoredRevision]:
     """Return at most `max_count` revisions of a crawl's spec with numbers below `before`, newest first.
 
-    Without `specs` each revision has the empty spec `{}`. With `specs`, long specs make the list shorter
-    (Catalog.revisions).
+    Without `specs` each revision has the empty spec `{}`. With `specs` fewer revisions are returned if their specs
+    exceed LIST_BYTES, but at least one if there is any (Catalog.revisions).
     """
     table = crawl_revisions
     here = (table.c.crawl_id == crawl_id) & (table.c.revision < before)

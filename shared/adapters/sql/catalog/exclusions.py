@@ -1,6 +1,7 @@
-"""The exclusions that operators declare, on SQL. A change and the request of its command are one transaction.
+"""The exclusions that operators declare, on SQL.
 
-The command of an exclusion (EXCLUDE) applies it to the URLs that are queued already.
+A transaction that changes an exclusion also writes the audit log, and a request for a command EXCLUDE. The leader
+publishes that command later. It applies the exclusion to the URLs that are queued already.
 """
 
 from collections.abc import Sequence

@@ -144,9 +144,9 @@ def fire_queued(
 ) -> Fired | None:
     """Apply the verb of a queued effect to its crawl, and return what was done (Schedules.fire_queued).
 
-    Return None, and write nothing, if the effect no longer waits, if its schedule is paused, or if another run of the
-    crawl has begun. The result contains the firing that queued the effect, but only if the outcome of that firing
-    changes.
+    Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
+    the crawl has begun. The result has the firing to which the effect belongs if the outcome of that firing has
+    changed, else no firing.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -174,7 +174,7 @@ def fire_queued(
 
 
 def commands(connection: Connection, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
-    """Return up to `max_count` commands of schedules that may not have been published, ordered by place.
+    """Return up to `max_count` commands of schedules that are not recorded as published, ordered by place.
 
     `after`: the place (schedule id, due time, crawl) after which to begin. None: at the first (Schedules.commands).
     """
@@ -260,7 +260,7 @@ def pass_fence(connection: Connection, term: Term) -> None:
 
 
 def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Sequence[tuple[StoredSchedule, Step]]:
-    """Move schedules to the due times that follow their steps. Return the steps whose schedule was moved.
+    """Move schedules to the due times that follow their steps. Return the entries of `steps` whose schedule was moved.
 
     A schedule is not moved if it was changed, paused or deleted since it was read. The moved schedules stay locked
     until the transaction ends.
@@ -353,7 +353,8 @@ def apply_verb(
     """Apply the verb to the crawl `name`, and return the effect: fired, queued, skipped or refused.
 
     A refused effect has the reason, such as a crawl that does not exist. The verb RETRY_FAILED also requests its
-    command. `waited`: this is an effect that was queued before, so it does not wait behind itself.
+    command. `waited`: True to carry out an effect that was queued. If False, the effect is skipped if the crawl runs,
+    and an earlier effect of the schedule is queued for it.
     """
     connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")

@@ -1,6 +1,7 @@
-"""Host policies on SQL. A change, its line in the audit log and the request of its command are one transaction.
+"""Host policies on SQL.
 
-The command of a policy (HOST_POLICY) makes the owner of the host apply the policy.
+A transaction that changes a policy also writes the audit log, and a request for a command HOST_POLICY. The leader
+publishes that command later. It makes the owner of the host apply the policy.
 """
 
 from collections.abc import Sequence

@@ -271,7 +271,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
 
 def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[str]) -> ItemChanges:
-    """Store the items of accepted fetches, and return all counts. Outdated items are added to `dropped`, by reason."""
+    """Store the items of accepted fetches, except outdated ones, which are added to `dropped`. Return all counts."""
     newest = _newest(fetched)
     read = _items(page for page in newest.values() if page is not None)
     earlier = _outdated(connection, newest)
@@ -310,9 +310,9 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages of `newest` whose stored items are of the same fetch, or an earlier one.
+    """Return the pages of `newest` whose stored items come from the same fetch or an earlier one.
 
-    If the stored items of a page are of a later fetch, set its value in `newest` to None.
+    If the stored items of a page come from a later fetch, set the page's value in `newest` to None.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the last row that a call scans. No row: the list ends before. `page`: as in `_sizes`."""
+    """Return the query for the item at which a scan stops, no row if the list ends before. `page`: as in `_sizes`."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"

@@ -43,7 +43,7 @@ def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Re
 
 
 def add_first_key(connection: Connection, key: ApiKey) -> bool:
-    """Store the API key if the database has no key at all. Return True if this key is stored, now or earlier."""
+    """Store the API key if the database has no key at all. Return True if this call or an earlier one has stored it."""
     _lock(connection)  # masters may start together
     if connection.execute(select(api_keys.c.key_id).limit(1)).first() is not None:
         kept = select(api_keys.c.key_id).where(api_keys.c.key_id == key.key_id)
@@ -60,8 +60,8 @@ def put_key(
     - `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
       condition.
 
-    Raise Exists if another key has the certificate, or NoSecret if a certificate would become a key. Raise LastAdmin if
-    no admin key that never expires would be left (Catalog.put_key).
+    Raise Exists if another key has the certificate. Raise NoSecret if the stored key is a client certificate and
+    `wanted` has a secret. Raise LastAdmin if no admin key that never expires would be left (Catalog.put_key).
     """
     _lock(connection)
     stored = _live(connection, wanted.name)
@@ -184,9 +184,9 @@ def _check_seen(stored: ApiKey, expected: frozenset[str] | None) -> None:
 
 
 def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) -> None:
-    """Raise LastAdmin if no other key has the role admin, is not revoked, and never expires.
+    """Raise LastAdmin unless a key other than `stored` has the role admin, is not revoked, and has no expiry.
 
-    Do not raise if the key `stored` has expired already.
+    Do not raise if `stored` has expired already.
     """
     if stored.expires_at_ms is not None and stored.expires_at_ms <= now_ms:
         return

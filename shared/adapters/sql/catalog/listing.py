@@ -73,7 +73,10 @@ _BIGGEST: Final = 2**63 - 1
 def stats(
     connection: Connection, crawl_id: CrawlId
 ) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-    """Return a crawl's counters, its counts by reason (kind -> key -> count), and _TOP hosts with the most pages."""
+    """Return a crawl's counters, its counts by reason, and the _TOP hosts with the most pages.
+
+    The counts by reason are a mapping kind -> key -> count, such as failed -> dns -> 3.
+    """
     rows = reading.TOP_HOSTS.rows(connection, crawl_id=crawl_id, max_count=_TOP)
     hosts = [reading.host_view(row) for row in rows]
     return crawls.counters(connection, crawl_id), crawls.tallies(connection, crawl_id), hosts

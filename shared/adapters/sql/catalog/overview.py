@@ -99,10 +99,10 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return how many URLs of the crawls are queued, and the age in seconds of the oldest queue.
+    """Return how many URLs of the crawls are queued, and how many seconds ago the longest unserved queue was served.
 
-    At most QUEUES queues are read: of each crawl and partition the least recently served. The result's `more` is True
-    if some were not read. One statement reads many partitions, to save round trips.
+    Read the least recently served queues of each crawl and partition, together at most QUEUES. The result's `more` is
+    True if some were not read.
     """
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))
@@ -120,10 +120,10 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
 
 
 def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
-    """Return a query for the `max_queues` + 1 least recently served queues of each of `parts`.
+    """Return a query for the `max_queues` + 1 least recently served queues of each crawl and partition in `parts`.
 
-    A part is a row with a crawl and a partition. The query's columns are the index of the part, `queued` and
-    `active_at_ms`.
+    Its columns are the index in `parts`, `queued`, and `active_at_ms`, the time (Unix ms) at which the queue was
+    served.
     """
     selections = []
     for place, part in enumerate(parts):

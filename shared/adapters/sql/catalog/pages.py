@@ -46,9 +46,9 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 
 @lru_cache
 def _last(one_host: bool) -> TextClause:
-    """Return the query for the last row that a page of the list scanned. It finds no row if the list ended before.
+    """Return the query for the fetch at which a scan of the list stops. It finds no row if the list ends before.
 
-    `one_host`: the query scans only the fetches of the host `:host_id`.
+    `one_host`: scan only the fetches of the host `:host_id`.
     """
     here = " AND r.host_id = :host_id" if one_host else ""
     return text(f"SELECT r.host_id, r.fingerprint FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT 1 OFFSET :offset")

@@ -24,11 +24,11 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
-    """Return in how many partitions a command for a revision of a spec is applied, with its kind and crawl.
+    """Return in how many partitions a command is applied that the leader sends for a revision of a spec.
 
-    Return None if `command_id` is not the id of a command that the leader sends for a revision. A RESCOPE or REDISCOVER
-    for the present scope has a progress even before any partition has applied it. A paused or finished crawl applies it
-    after it is resumed or started.
+    `command_id` names the command's kind, crawl and revision. Return None if no such revision is stored, or if the
+    leader sends no such command for it. A RECRAWL is found only once a partition has applied it. A RESCOPE or
+    REDISCOVER for the present scope is found before that.
     """
     match = _ID.fullmatch(command_id)
     if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:

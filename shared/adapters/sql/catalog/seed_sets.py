@@ -1,6 +1,7 @@
-"""Seed sets on SQL. A change, its line in the audit log and the request of its command are one transaction.
+"""Seed sets on SQL.
 
-The leader publishes each change: the added URLs as seeds, and a command SEED_SET that withdraws the removed URLs.
+A transaction that changes a seed set also writes the audit log, and stores the change for the leader. The leader
+publishes each change later: the added URLs as seeds, and a command SEED_SET that withdraws the removed URLs.
 """
 
 import json
@@ -202,7 +203,10 @@ def _command(
     actor: Actor,
     now_ms: int,
 ) -> int:
-    """Store the change of a seed set for the leader to publish. Request its command. Return the change's revision."""
+    """Store the change of a seed set for the leader to publish, and record its command SEED_SET as requested.
+
+    Return the revision of the change.
+    """
     added, removed = (msgspec.json.encode(part).decode() for part in (change.added, change.removed))
     stored = insert(seed_set_commands).values(crawl_id=crawl_id, name=name, added=added, removed=removed)
     revision = int(connection.execute(stored.returning(seed_set_commands.c.revision)).scalar_one())
