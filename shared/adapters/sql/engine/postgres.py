@@ -1,11 +1,12 @@
 """PostgreSQL: transactions on pooled asyncpg connections, with time limits in the server and in the client.
 
 The transactions are the same plain functions of a Connection that SQLite runs on its thread. `run_sync` runs them over
-the asynchronous driver. Owners of different partitions write concurrently, since each locks only its own fence's row.
+the asynchronous driver. Owners of different partitions write concurrently, since each locks only the row of its fence.
 
-An owner that stops inside a transaction keeps that lock for at most `idle_in_transaction_s`. Between two statements the
-server ends its session. Inside a statement the waiting transaction ends it (blockers.py). The waiting transaction then
-gets the lock, because `lock_s` is longer than `idle_in_transaction_s`.
+An owner that stops inside a transaction keeps that lock for at most `idle_in_transaction_s`. The server ends the
+session of an owner that stopped between two statements. A master that waits for the lock ends the session of an owner
+that stopped inside a statement (blockers.py). This master then gets the lock, because `lock_s` is longer than
+`idle_in_transaction_s`.
 """
 
 import asyncio
