@@ -147,10 +147,10 @@ def storable(value: Any) -> Any:
 
 
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
-    """Write an owner's changes, and `position`, up to which the owner has applied the reports (Store.apply).
+    """Write an owner's changes, and the position up to which the owner has applied the reports (Store.apply).
 
-    Return the queues of `changes.give_up` that may have more URLs to give up. The owner gives those up in another
-    transaction. Raise OwnershipLost if the partition has another owner.
+    Return the entries of `changes.give_up` that another transaction must continue, because this one reached its limit
+    of URLs. Raise OwnershipLost if the partition has another owner.
     """
     pass_fence(connection, fence, position)
     return write(connection, fence.partition, changes)
@@ -159,7 +159,8 @@ def apply(connection: Connection, fence: Fence, position: Position, changes: Cha
 def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
     """Write an owner's changes inside a transaction that has passed the fence.
 
-    Return the queues of `changes.give_up` that may have more URLs to give up.
+    Return the entries of `changes.give_up` that another transaction must continue, because this one reached its limit
+    of URLs.
     """
     URL.run(
         connection,
@@ -221,7 +222,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
 def add_tallies(connection: Connection, partition: Partition, tallies: Mapping[tuple[CrawlId, str, str], int]) -> None:
     """Add to a partition's counts by reason. `tallies` has the number to add for each (crawl, kind, key).
 
-    An example of kind and key is `failed` and `dns`.
+    For example, kind `failed` and key `dns` count the URLs that failed because the name of their host did not resolve.
     """
     if tallies:
         connection.execute(
@@ -267,10 +268,14 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 
 
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> dict[bytes, int]:
-    """End at most `max_count` URLs of the queue in `end`, with its state and reason. Return their flags by fingerprint.
+    """End at most `max_count` URLs of a queue. `end`: the queue, and the state and reason that its URLs get.
 
-    `mark`: the newest command in progress, which then skips these URLs, or None. No budget ends stored pages that wait
-    for their next fetch. The budget of a host also spares requisites and stored pages that are queued for their links.
+    Return the flags of the ended URLs by fingerprint. `mark`: the number of the newest command in progress, so that it
+    and earlier ones skip these URLs. None: there is none.
+
+    - With the state EXCLUDED, do not end stored pages that wait for their next fetch.
+    - With the page limit of the host as the reason, do not end requisites, or stored pages that are queued for their
+      links.
     """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}

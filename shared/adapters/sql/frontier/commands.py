@@ -134,9 +134,11 @@ def accept(
 ) -> CommandRun | None:
     """Accept a command, and move the position past its message (Store.accept_command).
 
-    Store the command for `run_chunk`, and return it with its number. Return None if nothing remains to do. That is so
-    if it was accepted before, if it concerns one host and is applied now, if its crawl is being deleted, or if a newer
-    command replaces it.
+    Store the command for `run_chunk`, and return it with its number. Return None if `run_chunk` must not be called:
+
+    - The command was accepted before, or a newer command replaces it.
+    - It concerns one host and is applied now.
+    - Its crawl is being deleted.
     """
     kind = check_command(command.kind, command.args)
     pass_fence(connection, fence, position)

@@ -47,8 +47,11 @@ def since(
 ) -> CrawlChanges:
     """Return what changed in crawls since the earlier read that returned `mark` (Store.crawl_changes).
 
-    `known` returns the version of a crawl that the caller has read. A slow transaction may give its change too low a
-    number for `mark` to find it. So this also compares the crawls in `compare`, and the next few that are worked on.
+    - `known` returns the version of a crawl that the caller has read, None if it has read none.
+    - `compare`: crawls to compare with `known` in any case.
+
+    A slow transaction may commit a change whose number is too low for `mark` to find it. So each read also compares the
+    next few crawls that are worked on.
     """
     first = mark == ChangeMark()
     recent = {} if first else _versions(connection.execute(_RECENT, {"change": max(0, mark.change - OVERLAP)}))
@@ -83,7 +86,7 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """Count the time of a pool's clock as active time of its crawls from now on (Store.start_active_time).
+    """Make the active time of crawls grow with the clock of their pool from now on (Store.start_active_time).
 
     `pools` has the pool of each crawl. Crawls that are paused or have ended are skipped.
     """

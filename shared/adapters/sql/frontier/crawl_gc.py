@@ -36,9 +36,9 @@ _REOPEN: Final = text(
 
 
 def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
-    """Return at most _AT_ONCE deleted crawls that are not marked as collected (Store.uncollected).
+    """Return at most _AT_ONCE deleted crawls that are not marked as collected: some of their rows may be left.
 
-    Each comes with the partitions that have not removed the crawl's rows yet, which may be none.
+    Each comes with the partitions that have not removed the crawl's rows yet, which may be none (Store.uncollected).
     """
     crawls, commands = schema.crawls.c, schema.commands.c
     every = connection.execute(select(schema.cluster.c.partitions)).scalar_one()
@@ -54,7 +54,10 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
-    """Remove one seed set of a deleted crawl and return False. If it has none, mark it as collected and return True."""
+    """Remove a seed set of a deleted crawl and return False. Without one, mark the crawl as collected and return True.
+
+    The mark means that all rows of the crawl were removed.
+    """
     sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
     set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()
     if set_id is not None:
@@ -84,7 +87,7 @@ def to_reopen(
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
-    """Set each of the candidates to running that has finished as complete and has URLs queued. Return these crawls."""
+    """Set the candidates to running that have finished as complete and have URLs queued. Return their ids."""
     return [
         CrawlId(row.crawl_id)
         for some in chunked(candidates)

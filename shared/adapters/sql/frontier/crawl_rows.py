@@ -21,8 +21,8 @@ CRAWLS_A_QUERY: Final = 1_000
 def open_cluster(connection: Connection, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
     """Return the cluster's number of partitions and its public suffix list.
 
-    The first call for a database stores the given values, and later calls return these. The partition of a host depends
-    on both.
+    The first call for a database stores the arguments. Later calls ignore them and return the stored values. The
+    partition of a host depends on both values.
     """
     row = connection.execute(select(schema.cluster.c.partitions, schema.cluster.c.public_suffixes)).first()
     if row is not None:
@@ -134,7 +134,7 @@ _DUE_NOW = (
 def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
     """Prepare another run of the only crawl in the database, before any partition is claimed (Store.begin_run).
 
-    Forget since when hosts have been silent, because nothing was requested between the runs. `unblock`: also end the
+    Reset the durations of hosts' outages, because nothing was requested between the runs. `unblock`: also end the
     back-off of all hosts, and make URLs due that wait for a retry.
     """
     connection.execute(_OUTAGES_ANEW)

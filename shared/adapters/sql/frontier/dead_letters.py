@@ -53,11 +53,13 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
-    """Queue the URLs of one chunk of dead letters, with fresh attempts. Return where the next chunk begins, or None.
+    """Queue the URLs of one chunk of dead letters again. Return where the next chunk begins, None at the end.
 
-    The chunk ends at letter `upto` at the latest. Delete its letters of URLs, and the letters in `sent`, whose messages
-    the owner has published. A URL stays as it is if it is unknown, is not failed, or was written after the command was
-    accepted.
+    - `sent`: the letters whose messages the owner has published. They are deleted.
+    - `upto`: the last letter of this chunk. If there are many letters of URLs, the chunk ends earlier.
+
+    The URLs get fresh attempts, and their letters are deleted. A URL is not queued if it is unknown, is not failed, or
+    was written after the command was accepted.
     """
     rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)

@@ -213,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages that were not applied before. Store each producer's progress. Count refused links."""
+    """Yield the links of messages that are no repeats. Store each producer's last message number. Update `counters`."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -281,12 +281,12 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs and merge links into known ones. Return the URLs that earlier commands must not skip.
+    """Insert new URLs and merge links into known ones. Return the known URLs that earlier commands may still change.
 
-    These are known URLs that failed, so that a retry queues them, and known URLs that a page links to, so that a
-    deletion deletes them if they are seeds. A seed that is given again, or an excluded URL that is queued again, is not
-    returned. `least`, `required`: the links to pages and to requisites. `room`: how many more requisites a crawl may
-    queue.
+    These are failed URLs, so that a retry queues them, and URLs that a page links to, so that a deletion of seeds
+    deletes them if they are seeds. An excluded URL that this call queues again is not returned. `least`, `required`:
+    the best link to each URL as a page, and as a requisite. `room`: how many more requisites each crawl with a budget
+    of them may queue.
     """
     keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()

@@ -68,7 +68,8 @@ _WITHDRAW = (
 def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions) -> int | None:
     """Apply one chunk of an EXCLUDE. Return where the next chunk begins, None at the end.
 
-    `exclusions` are all exclusions in force now. If the exclusion of the command has ended since, it excludes nothing.
+    Only hosts that the exclusion of the command may cover are checked. On these, a URL is excluded if any of
+    `exclusions`, all that are in force now, covers it.
     """
     of_command, withdraw = Exclusions(0, [str(command.args["target"])]), bool(command.args["withdraw"])
     at_host, at_crawl, mark = _place_of(command.after)
@@ -118,10 +119,10 @@ def end_queued(
 
 
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
-    """Return a function that returns True for the URLs of a host that an exclusion in force covers.
+    """Return a function that takes a URL of the host, and returns True if one of `exclusions` covers the URL.
 
-    Return None if the exclusion of the command (`of_command`) can cover no URL of the host. `ip`: the address of the
-    host at its last visit.
+    Return None if the exclusion of the command (`of_command`) cannot cover any URL of the host. `exclusions`: all that
+    are in force. `ip`: the address of the host at its last visit, None if it is unknown.
     """
     address = None if ip is None else parse_address(ip)
     if address is not None and of_command.of_address(address) is not None:
@@ -135,7 +136,7 @@ def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclus
 def _some(
     connection: Connection, command: CommandRun, host: Any, crawl: int, after: bytes, judge: Judge, chunk: Chunk
 ) -> bytes | None:
-    """Exclude, and withdraw if the command says so, the covered URLs among the next ones of a queue.
+    """Exclude the covered URLs among the next URLs of a queue, and withdraw them if the command says so.
 
     Read the URLs after the fingerprint `after`, at most `chunk.step`. Return the last fingerprint read, None at the
     end.

@@ -48,9 +48,10 @@ def keep(connection: Connection, partition: Partition, links: Iterable[ExcludedL
 
 
 def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple[CrawlId, str, str], int]:
-    """Return what to add to counts by reason when `rows` replace the stored fetches of their URLs.
+    """Return what to add to crawls' counts by reason when `rows` replace the stored fetches of their URLs.
 
-    The result maps (crawl, kind, key) to a number, which may be negative. Call this before the rows are written.
+    The result has a number, which may be negative, for each (crawl, kind, key). For example, kind `left_out` and key
+    `depth` count the links that are deeper than the depth limit. Call this before the rows are written.
     """
     deltas: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     for row in rows:

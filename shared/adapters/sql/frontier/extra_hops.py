@@ -33,9 +33,10 @@ KnownRow = tuple[UrlState, int, LeaseId, str | None, int, int | None]
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
-    """Return the better of two links to one URL: the admitted one, else that with fewer extra hops, else lesser depth.
+    """Return the better of two links to one URL. An admitted link is better than one that the scope excludes.
 
-    If one has fewer hops beyond the scope, and the other the lesser depth, the result has both minimums.
+    Of two admitted links, the one with fewer extra hops is better. It gets the lesser depth of both. If the extra hops
+    are equal, the link with the lesser depth is better.
     """
     if link.extra == other.extra or link.outside or other.outside:
         of_link = bool(link.outside), link.extra, link.depth, bool(link.via)
@@ -73,10 +74,10 @@ class HopChanges:
         max_depth: int | None,
         result: DiscoveryResult,
     ) -> bool:
-        """Record the lesser extra hops and depth of a `known` URL and a link. Return True if it must be queued again.
+        """Record that a known URL gets the extra hops and depth of `link`, where these are less than its present ones.
 
-        That is so for a stored page whose links are fewer extra hops away now, or within the depth limit. Changes of
-        leased URLs are also added to `result`.
+        `known`: its present values. Return True if the URL must be queued again: it was fetched, and its links now have
+        fewer extra hops or are within the depth limit. Changes of leased URLs are also added to `result`.
         """
         state, depth, lease_id, _, flags, _ = known
         extra, leased = extra_hops_of(flags), state is UrlState.LEASED

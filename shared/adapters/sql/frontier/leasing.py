@@ -183,8 +183,8 @@ def dispatch(
 ) -> list[LeaseRow]:
     """Lease the best-ranked URLs of each request's queue, within the budgets of their crawls (Store.dispatch).
 
-    Return the leases that got URLs. `next_lease`: the next free number of a lease, after those of the requests.
-    `budgets` has the crawls with a budget.
+    Return the leases that got URLs. `next_lease`: the partition's next free lease number, which is stored. `budgets`:
+    the budgets of the crawls that have one.
     """
     pass_fence(connection, fence)
     connection.execute(
@@ -238,10 +238,10 @@ def _take_apart(
 def _together(
     connection: Connection, requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]
 ) -> Iterable[Sequence[LeaseRequest]]:
-    """Yield the requests in groups, each for one statement. On SQLite each is a group, since no round trip is saved.
+    """Yield the requests in groups, each for one statement. On SQLite each group is one request.
 
-    A group has each queue once, because two leases would take the same URLs. A request of a crawl in `bounded` begins a
-    group, because the requests before it decide how many URLs it may take.
+    No two requests of a group have the same queue, because both would take the same URLs. A request of a crawl in
+    `bounded` begins a group, because the requests before it decide how many URLs it may take.
     """
     part: dict[tuple[CrawlId, HostId], LeaseRequest] = {}
     alone = connection.dialect.name != "postgresql"

@@ -58,7 +58,7 @@ def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, m
     """Return the hosts to delete among the next `max_count` rows after `place`. Read fewer rows if many have queues.
 
     A host may be deleted if it was last used before `before_ms`, its back-off has ended, its policy sets no delay, and
-    it has no queue.
+    it has no queue. `place`: the id of the last host that was read before, "" at first.
     """
     keys = {"place": int(place or 0), "before": before_ms, "now": now_ms, "max_count": max_count}
     rows = connection.execute(_NEXT, keys).all()
@@ -86,7 +86,7 @@ def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) 
 
 
 def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostId], HostId]:
-    """Return which of `hosts`, in ascending order, have no queue, and the last host that was checked.
+    """Return which of `hosts` have no queue, and the last host that was checked. `hosts` must be in ascending order.
 
     If the range of hosts has more than LOOKED_UP queues, only its first hosts are checked, and at least one.
     """

@@ -14,14 +14,17 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 
 
 def take(connection: Connection, holder: str, now_ms: int) -> None:
-    """Begin a hold for `holder`, a process that copies the reports. Its beat is 1. Delete holds older than a day."""
+    """Begin a hold for `holder`, a process that copies the reports. Delete holds older than a day.
+
+    The hold has a number, its beat, which is 1. The process must keep raising it (`beat`).
+    """
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))
     connection.execute(_TAKE, {"holder": holder, "now_ms": now_ms})
 
 
 def beat(connection: Connection, holder: str) -> bool:
-    """Raise the beat of the hold by 1, which shows that its process lives. Return False if the hold does not exist."""
+    """Raise the number of the hold by 1, which shows that its process runs. Return False if the hold does not exist."""
     holds = schema.report_holds
     return connection.execute(update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1)).rowcount == 1
 

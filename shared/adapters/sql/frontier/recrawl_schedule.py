@@ -1,6 +1,6 @@
 """Gives stored pages and sitemaps a due time, or takes it away, for a RECRAWL, in a transaction behind the fence.
 
-So after a change of its spec a crawl fetches stored pages again, or stops fetching them.
+The command follows a change of a crawl's spec. The crawl then fetches stored pages again, or stops fetching them again.
 """
 
 from typing import Any, Final

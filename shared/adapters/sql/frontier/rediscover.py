@@ -124,8 +124,9 @@ def _pages(connection: Connection, command: CommandRun, found: Sequence[tuple[An
 def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered, now_ms: int) -> int | None:
     """Write the result of one chunk of a REDISCOVER. Return where the next chunk begins, None at the end.
 
-    Queue the pages in `done.again`, and add to the counts. The version of the crawl's counters is raised even if no
-    counter changes, because the finished check compares it.
+    Queue the pages in `done.again`. Add the numbers of read pages, published links and queued pages to the crawl's
+    counts by reason. Raise the version of the crawl's counters even if none changes, because the finished check
+    compares it.
     """
     crawl_id, partition = command.crawl_id, command.partition
     if not command.after:

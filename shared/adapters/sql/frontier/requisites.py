@@ -67,10 +67,11 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 @dataclass(frozen=True, slots=True)
 class Relinked:
-    """A change of a known URL that is both a page and a requisite, because a link to it as the other kind was found.
+    """A change of a known URL that was found as a requisite, or that is one and was found again (`relinked`).
 
-    `before`, `flags`: its flags before and after. `link`: the link that it takes its depth and linking page from. None:
-    both stay.
+    - `state`, `reason`: the present ones of the URL. `before`, `flags`: its flags before and after the change.
+    - `rank`: its new place in the queue.
+    - `link`: the link from which the URL gets its depth and linking page. None: both stay.
     """
 
     key: Key
@@ -160,7 +161,7 @@ def relinked(
 
 
 def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: DiscoveredLink, now_ms: int) -> Relinked:
-    """Return the change that queues a known requisite as a page, with the place of the link `page`."""
+    """Return the change that queues a known requisite as a page, with the depth and linking page of the link `page`."""
     changed = with_extra_hops(as_page(flags) & ~(RETRY | REVISIT) | kind_flags(page.kind), page.extra)
     return Relinked(key, state, reason, flags, changed, rank_of(now_ms, page.depth, page.priority), page)
 

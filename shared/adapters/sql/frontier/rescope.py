@@ -204,9 +204,9 @@ def host_names(connection: Connection, ids: Iterable[int]) -> Mapping[int, str]:
 def via_hosts(
     connection: Connection, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
 ) -> Sequence[Mapping[Fingerprint, str | None]]:
-    """Return for each place (crawl, host, URLs) the name of the host that led to each URL. None for a seed.
+    """Return for each place (crawl, host, URLs) the host of the page that led to each URL. None: the URL is a seed.
 
-    If that host is no longer stored, the name is that of the URL's own host (Store.via_hosts).
+    If that host is no longer stored, return the URL's own host instead (Store.via_hosts).
     """
     found = [
         {

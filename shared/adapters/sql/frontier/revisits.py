@@ -109,10 +109,10 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
 def forget_rates(
     connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
 ) -> dict[tuple[CrawlId, str, str], int]:
-    """Remove the change rates of pages and sitemaps of a host that are no longer fetched. Return the tallies to add.
+    """Remove the change rates of pages and sitemaps of a host that are no longer fetched.
 
-    `ended`: the flags of the URLs by fingerprint. A page without a rate is in no bucket of rates. If it is fetched
-    again later, that fetch counts it like a new page.
+    Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of the URLs by fingerprint. A
+    page without a rate is in no bucket of rates. If it is fetched again later, that fetch counts it like a new page.
     """
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]
@@ -131,9 +131,10 @@ def forget_rates(
 
 
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
-    """Return True if the crawl may have a URL that waits and is due by `before_ms` (Unix ms).
+    """Return False if no URL of the crawl waits for a retry or its next fetch and is due by `before_ms` (Unix ms).
 
-    The cost grows with the crawl's number of hosts (Store.due_before).
+    True is not certain: the due time that a queue stores may be earlier than that of its first URL. The cost grows with
+    the crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
 
@@ -181,7 +182,10 @@ def keep_versions(connection: Connection, changes: Changes) -> None:
 
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
-    """Write the results of fetches that found no new version, the signals of queues, and the log of page changes."""
+    """Write the results of fetches that found no new version of a page, and the log of page changes.
+
+    Also write the signals of queues: how reliable the signs of change of a host's pages were.
+    """
     revisited = sorted(changes.revisited, key=_place)
     _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])
     _SIGNALS.run(connection, [(signals, *key) for key, signals in sorted(changes.signals.items())])

@@ -37,7 +37,11 @@ _ANY: Final = text("SELECT 1 FROM seed_contexts WHERE crawl_id = :crawl_id AND p
 
 
 class GivenContexts:
-    """The seed contexts that a batch of links gives to URLs: that of the first link to each URL, and those of seeds."""
+    """The seed contexts that a batch of links gives to URLs.
+
+    A new URL gets the context of the first link to it. A seed that was given with a context gets this one, even if the
+    URL is known.
+    """
 
     def __init__(self, links: Iterable[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
         self._first: dict[Place, SeedContext | None] = {}
