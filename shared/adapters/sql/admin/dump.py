@@ -54,7 +54,7 @@ _NUMBERED: Final = {
     "seed_sets": "set_id",
     "seed_set_commands": "revision",
 }
-"""Tables whose numbers the database generates, each only once."""
+"""The tables whose ids the database generates, with the column of the id. No id is generated twice."""
 
 
 def columns_of(table: str) -> tuple[str, ...]:

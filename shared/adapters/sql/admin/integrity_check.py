@@ -27,7 +27,7 @@ from shared.domain.ops.integrity import Damage, Findings
 
 _PAGE: Final = 1_000
 _MOST: Final = 1_000
-"""The most rows that break one rule that are read; the report then shows `at least`."""
+"""The most rows that one query for orphans reads. Further orphans are not counted."""
 
 _FINGERPRINT_BYTES: Final = 16
 _PARTS: Final = ("retries", "revisits", "revisiting", "requisites")
