@@ -1,9 +1,13 @@
 """The leader's transactions on schedules: which due times have come, and what the leader does about them.
 
-Several schedules may fire in one transaction. The first statement is the fence: it locks the row of the newest term, so
-a deposed leader writes nothing. Then each schedule moves to its next due time, if the stored due time is still the one
-that the leader has read. Then come the verb with its line of the audit log, and the line of the schedule's history,
-whose key is the schedule and the due time. So a due time has both its effect and its line, or neither.
+Several schedules may fire in one transaction, which has these steps:
+
+- The fence locks the row of the newest term, so a deposed leader writes nothing.
+- Each schedule moves to its next due time, if the stored due time is still the one that the leader has read.
+- The verb is applied, with a line in the audit log.
+- A line is added to the schedule's history, with the schedule and the due time as its key.
+
+So a due time has both its effect and its line in the history, or neither.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -20,7 +20,7 @@ from shared.domain.reads.declared import Actor, Repeatable
 from shared.ports.catalog import Exists, LastAdmin, Missing, NoSecret, Stale
 
 BY_ID: Final = PointQuery(select(api_keys).where(api_keys.c.key_id == bindparam("wanted_id")))
-"""Finds a key by its id. Each wrong key that is well formed costs one, so it must not need another thread."""
+"""Finds a key by its id. Requests with a wrong key run it, too, so it must be cheap and need no other thread."""
 
 _LIVE = api_keys.c.revoked_at_ms.is_(None)
 _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING")

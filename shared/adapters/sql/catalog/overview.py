@@ -39,7 +39,7 @@ OLDEST_QUEUES = text(
 """The query for a crawl's queues in a partition, least recently served first, by the index queues_ready."""
 
 _PARTS_AT_ONCE: Final = 200
-"""Parts of crawls that one statement reads. SQLite joins at most 500 selections."""
+"""The most pairs of crawl and partition that one statement reads. SQLite joins at most 500 selections."""
 
 _VALUE: Final = re.compile(r":(\w+)")
 
