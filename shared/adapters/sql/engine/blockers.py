@@ -1,10 +1,10 @@
 """Ends PostgreSQL sessions whose client has stopped inside a statement and that block other transactions.
 
 A statement goes to the server in several messages. If a client stops between two of them, or before it has read the
-result, its session stays `active` and waits for the client. No time limit of all supported servers covers this case.
-`idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server waits for
-a message. Only PostgreSQL 17 has `transaction_timeout`. So a master whose transaction waits ends such sessions, once
-their clients have been silent for as long as a session may be idle in a transaction.
+result, its session stays `active` and waits for the client. No time limit that all supported servers have covers this
+case. `idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server
+waits for a message. Only PostgreSQL 17 and later have `transaction_timeout`. So a master whose transaction waits ends
+such sessions, once their clients have been silent for as long as a session may be idle in a transaction.
 """
 
 import asyncio
