@@ -132,13 +132,13 @@ def relinked(
 ) -> Relinked | None:
     """Return the change of a known URL that was found as a requisite, or that is one. None: nothing changes.
 
-    `page`: the link to it as a page, if there is one. `requisite`: True if it was found as a requisite within the
-    budget.
+    - `page`: the link to the URL as a page, if there is one.
+    - `requisite`: True if the URL was found as a requisite within the budget.
 
-    - A page that waits to be fetched becomes a requisite that is linked as a page, too. Seeds stay pages.
-    - A requisite that is linked as a page is marked. It is fetched again as a page if it turned out to be HTML.
-    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued, as a requisite or as a
-      page.
+    A page that waits to be fetched becomes a requisite with the flag ALSO_PAGE. Seeds, sitemaps and feeds stay pages. A
+    requisite that is linked as a page gets this flag, too, if it is not fetched yet. A fetched one is fetched again as
+    a page if it is HTML. A requisite that the scope, an exclusion or the budget of requisites excluded is queued, as a
+    requisite or as a page.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)
