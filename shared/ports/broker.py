@@ -65,9 +65,9 @@ class ItemsState(Struct, frozen=True):
 
 
 class QueuedVisit(NamedTuple):
-    """The place of a URL shard in a pool's queue: a host, and the number of one of its slots.
+    """The place of a URL shard in a pool's queue: the pool, the host, and one of the host's numbered slots.
 
-    A slot has one shard at most.
+    Each slot of a host contains at most one shard.
     """
 
     pool: str
@@ -110,8 +110,9 @@ class VisitMessage(Protocol):
     async def ack(self) -> None:
         """Acknowledge the shard, so that it is not delivered again, and wait until the broker confirms.
 
-        The call may be repeated. After Transient the shard may be delivered again. A broker that was killed may have
-        lost the record of the delivery. It then never confirms, and delivers the shard again with `delivery` 1.
+        Raise Transient if the broker does not confirm. The shard may then be delivered again, and the call may be
+        repeated. If a killed broker lost the record of the delivery, it never confirms, and delivers the shard again
+        with `delivery` 1.
         """
 
     async def nak(self, delay_s: float) -> None:
@@ -137,8 +138,8 @@ class ReportReader(Protocol):
     async def purge(self, through: int) -> bool:
         """Delete the messages of this reader's subjects up to and including sequence `through`.
 
-        Return True if they are deleted. Return False, and delete nothing, if this reader cannot be sure that the broker
-        still has the same stream.
+        Return True if they are deleted. Return False, and delete nothing, if the broker's stream may have been replaced
+        since this reader last checked it.
         """
 
     async def close(self) -> None: ...
@@ -213,8 +214,7 @@ class Broker(Protocol):
     async def queued_visits(self, partition: Partition) -> Sequence[QueuedVisit]:
         """Return the places (pool, host and slot) of all queued URL shards of the partition, in every pool's stream.
 
-        Pools that are no longer configured are included. A pool returns at most 100,000 places, far more than dispatch
-        fills.
+        Pools that are no longer configured are included. At most 100,000 places are returned for a pool.
         """
 
     async def visit_at(self, partition: Partition, place: QueuedVisit) -> StoredVisit | None:
@@ -228,8 +228,8 @@ class Broker(Protocol):
     ) -> None:
         """Delete the URL shard that is queued at slot `slot` of the host in a pool's queue.
 
-        Do nothing if there is none. `through`: delete it only if its sequence is at most this. Owners delete shards
-        whose lease is gone.
+        Do nothing if there is none. `through`: delete the shard only if its sequence is at most this number. None:
+        delete it in any case.
         """
 
     async def pending_reports(self) -> int:

@@ -51,14 +51,11 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The change of the key is refused, because no other admin key without an end would be left.
-
-    Without one, no key could be created over REST any more.
-    """
+    """The change of the key is refused: the cluster would be left without an admin key that never expires."""
 
 
 class NoSecret(Exception):
-    """A client certificate cannot become a key. No secret was ever shown for it, so no client could use the key."""
+    """An API key that is a client certificate cannot be changed to a key with a secret, because it has no secret."""
 
 
 class Stale(Exception):
@@ -75,7 +72,7 @@ class ReusedKey(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UrlPlace:
-    """A place in a list of URLs: the host id and fingerprint of the URL after which the next page begins."""
+    """A place in a list of URLs that is ordered by host id and fingerprint. The next page begins after this URL."""
 
     host_id: HostId
     fingerprint: Fingerprint
@@ -152,8 +149,8 @@ class Catalog(Protocol):
     ) -> tuple[Sequence[DeclaredCrawl], bool]:
         """Return up to `max_count` crawls that match `which`, with names after `after`, and True if there are more.
 
-        They are ordered by name. With `specs` each has its spec, and large specs make the result shorter. Without, each
-        has a SpecSummary in place of the spec.
+        They are ordered by name. Without `specs` each crawl has a SpecSummary in place of its spec. With `specs` each
+        has its spec. Fewer crawls may then be returned, because the total size of the specs is bounded.
         """
 
     async def revisions(
@@ -161,7 +158,8 @@ class Catalog(Protocol):
     ) -> Sequence[StoredRevision]:
         """Return up to `max_count` revisions of a crawl's spec with numbers below `before`, newest first.
 
-        With `specs` each has its spec, and large specs make the result shorter. Without, the specs are empty.
+        Without `specs` the specs are empty (`{}`). With `specs`, fewer revisions may be returned, because the total
+        size of the specs is bounded.
         """
 
     async def revision(self, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
@@ -181,7 +179,10 @@ class Catalog(Protocol):
         ...
 
     async def scope_change(self, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
-        """Return which of the crawl's queued URLs `scope` would exclude. It examines a sample of bounded size."""
+        """Estimate how many of the crawl's queued URLs `scope` would exclude, by rule.
+
+        Only a bounded sample of them is read.
+        """
 
     async def left_out(self, crawl_id: CrawlId) -> Mapping[str, Sequence[ExcludedLinkExample]]:
         """Return examples of links that the crawl's rules excluded, by reason. A reason has at most `MAX_EXAMPLES`."""
@@ -217,7 +218,7 @@ class Catalog(Protocol):
         """
 
     async def page(self, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
-        """Return the stored page of a URL, which is given by its place or its location. None if no page is stored."""
+        """Return the stored page of the URL at `at`. Return None if no page of it is stored."""
 
     async def changes(
         self, crawl_id: CrawlId, *, after: ChangePlace, kinds: Collection[ChangeKind], max_count: int
@@ -265,9 +266,9 @@ class Catalog(Protocol):
         """
 
     async def known_seeds(self, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
-        """Return what the frontier stores of the URLs at `locations`, by fingerprint.
+        """Return what the frontier stores about each URL in `locations`, by fingerprint.
 
-        URLs that it does not have are left out.
+        URLs that the crawl does not have are left out.
         """
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
@@ -292,9 +293,10 @@ class Catalog(Protocol):
     async def dead_letters(
         self, crawl_id: CrawlId | None, *, before: int | None, max_count: int
     ) -> tuple[Sequence[DeadLetterView], int | None]:
-        """Return up to `max_count` dead letters with numbers below `before`, newest first, and the number to pass next.
+        """Return up to `max_count` dead letters with numbers below `before`, newest first.
 
-        The number is None at the end. The bytes returned are bounded, so there may be fewer letters before the end.
+        Also return the number to pass as `before` in the next call, or None at the end. The bytes returned are bounded,
+        so there may be fewer letters before the end.
 
         - `crawl_id`: return only letters of this crawl. None: of all crawls.
         - `before`: None begins with the newest letter.
@@ -305,19 +307,19 @@ class Catalog(Protocol):
     async def ask(
         self, command_id: str, crawl_id: CrawlId, kind: str, args: str, partitions: int, *, actor: Actor, now_ms: int
     ) -> None:
-        """Record an operator's command with its line of the audit log.
+        """Record an operator's command, and a line about it in the audit log. Call this before publishing the command.
 
-        If `command_id` is recorded already, change nothing. Call this before publishing the command. `args` is a JSON
-        object. `partitions`: how many partitions must apply it.
+        If `command_id` is recorded already, change nothing. `args` is a JSON object. `partitions`: how many partitions
+        must apply the command.
         """
 
     async def command(self, command_id: str) -> CommandProgress | None: ...
 
     async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-        """Store a new API key. Raise Exists if its name is taken or its certificate belongs to another identity.
+        """Store a new API key.
 
-        Raise Exists also if the same request (`repeatable`) created the key before, because its secret cannot be shown
-        again.
+        Raise Exists if its name is taken, or if it is a client certificate that another key has. Raise Exists also if
+        the same request (`repeatable`) created the key before, because its secret cannot be shown again.
         """
 
     async def add_first_key(self, key: ApiKey) -> bool:
@@ -329,15 +331,15 @@ class Catalog(Protocol):
     async def put_key(
         self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[ApiKey, bool]:
-        """Create the key `wanted`, or replace what the key with its name declares.
+        """Create the key `wanted`, or replace what is declared of the key with the same name.
 
-        Return it, and True if it was created. An existing key keeps its id, its secret and its creation time. If
+        Return the key, and True if it was created. An existing key keeps its id, its secret and its creation time. If
         nothing differs, change nothing. Errors:
-        - Missing: `expected` is given and there is no such key.
+        - Missing: `expected` is given, but no key has this name.
         - Stale: the key's present ETag is not in `expected`.
-        - Exists: another identity has the certificate.
-        - NoSecret: a certificate would become a key.
-        - LastAdmin: no other admin key without an end would be left.
+        - Exists: another key has the same client certificate.
+        - NoSecret: the existing key is a client certificate, and `wanted` has a secret.
+        - LastAdmin: no other admin key that never expires would be left.
         """
 
     async def revoke_key(
@@ -345,7 +347,8 @@ class Catalog(Protocol):
     ) -> ApiKey:
         """Revoke the API key of that name and return it.
 
-        Raise Missing, Stale if its present ETag is not in `expected`, or LastAdmin if it is the last admin key.
+        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is the
+        last admin key that never expires.
         """
 
     async def key(self, key_id: str) -> ApiKey | None:
@@ -361,10 +364,10 @@ class Catalog(Protocol):
         """
 
     async def key_of_certificate(self, certificate_names: frozenset[str]) -> ApiKey | None:
-        """Return the identity whose certificate has one of these names, or None if there is none.
+        """Return the key that is declared for a client certificate with one of these names.
 
-        `certificate_names`: the names in the certificate, and its fingerprint. If several identities match, that of the
-        fingerprint is returned.
+        Return None if there is none. `certificate_names`: the names in the certificate, and its fingerprint. Revoked
+        keys are ignored. If several keys match, a key that is declared by the fingerprint is preferred.
         """
 
     async def note_uses(self, uses: Mapping[str, int]) -> None:

@@ -1,18 +1,16 @@
 """The port to the coordinator (etcd): live members, the leader, and small records that every member watches.
 
-The coordinator stores keys with values. Every change of a key increases a number, the *revision*. A view shows the
-values of all keys under a prefix as of one revision. The difference of two snapshots shows what happened. So a reader
-that misses snapshots still gets the latest state. Only a leader writes (`Leadership.write`). Every other member
-registers keys that vanish when its session ends.
+The coordinator stores keys with values. Every change of a key increases a number, the *revision*. A snapshot has the
+values of all keys under a prefix as of one revision. A view gives the newest snapshot. Members register keys that
+vanish when their session ends. All other keys are written only by the leader (`Leadership.write`).
 
 Errors: Transient if the coordinator is away or did not answer in time. Unusable if it refuses this client.
 OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are retried internally for a few
 seconds. A leader's write is not retried. If its answer is lost, it may have been applied: read again, then decide.
 
 *History.* A coordinator may be replaced by an empty or an older one (wiped, or restored from a backup). Its revisions
-then start again. `Snapshot.history` counts how often this process detected that, so that it does not take an earlier
-state for a newer one. Owners' terms are safe even if no process detects it, because they contain an epoch
-(`shared.wire.keys.EpochRecord`).
+then start again. `Snapshot.history` counts how often this process detected that. So a snapshot with a greater history
+is newer, even if its revision is lower.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +59,7 @@ class Entry:
 class Snapshot:
     """The entries of all keys under a prefix, by key, as of the coordinator's `revision`.
 
-    - `changed`: the revision since which no key under the prefix has changed.
+    - `changed`: a revision after which no key under the prefix has changed.
     - `history`: how often the coordinator was replaced by an empty or older one, as far as this process detected it.
     """
 
@@ -139,9 +137,8 @@ class Leadership(Protocol):
     def acting(self, now: float) -> bool:
         """Return True if the leader may act at the time `now` (`Clock.elapsed`).
 
-        It becomes False some seconds (LEADER_MARGIN_S) before another master could win the leadership. That time is
-        computed from when the last answered renewal of the session was *sent*. It becomes True again if a renewal is
-        answered before the session ends.
+        Return False if the leadership is over. Return False also if less than a margin (at most LEADER_MARGIN_S) is
+        left until the session's `ok_until`. After the next answered renewal of the session the result is True again.
         """
 
     async def lost(self) -> None:
@@ -233,7 +230,7 @@ class Coordinator(Protocol):
     def session(self, ttl_s: float) -> AbstractAsyncContextManager[Session]:
         """Open a session with a time to live of `ttl_s` seconds, for the `with` block.
 
-        At the end of the block its keys are deleted at once. Raise Transient if it cannot be opened.
+        At the end of the block the session's keys are deleted at once. Raise Transient if the session cannot be opened.
         """
 
     async def close(self) -> None: ...

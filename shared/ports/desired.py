@@ -97,8 +97,8 @@ class Desired(Protocol):
         """Store an exclusion of `target`, which is in canonical form, and its command to all `partitions` partitions.
 
         Return the stored exclusion. If the request is repeated (`repeatable`), return the exclusion as it was first
-        created. Raise Exists if another exclusion has the target. Raise Full if their number or the bytes of their
-        targets reach the limit.
+        created. Raise Exists if another exclusion has the target. Raise Full if the number of exclusions, or the bytes
+        of all targets, would exceed the limit.
         """
 
     async def put_exclusion(
@@ -131,7 +131,7 @@ class Desired(Protocol):
         """Return the exclusions that have not ended at `now_ms`, and the exclusions whose command was not sent yet."""
 
     async def exclusion_commanded(self, exclusion_id: int, revision: int) -> None:
-        """Record that the command of an exclusion, as of its revision `revision`, was sent to all partitions."""
+        """Record that the command for revision `revision` of an exclusion was sent to all partitions."""
 
     async def host_policies(self, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
         """Return up to `max_count` policies of hosts whose names sort after `after`, ordered by the host's name."""
@@ -151,12 +151,14 @@ class Desired(Protocol):
         now_ms: int,
         new: bool = False,
     ) -> tuple[StoredHostPolicy, bool]:
-        """Store the policy of `host`, in canonical form, and the command that applies it.
+        """Store the policy of `host`, in canonical form, and the command by which the host's owner applies it.
 
-        If it is the same, change nothing. Return the stored policy, and True if the host had none.
+        If the host has the same policy already, change nothing. Return the stored policy, and True if the host had
+        none.
 
-        - `partition`: the partition of the host, whose owner gets the command.
-        - `limits`: what `spec` sets for the owner, computed by `limits_of`.
+        - `partition`: the partition of the host.
+        - `limits`: the delay, block and slots that `spec` sets, as `limits_of` computes them. The command contains
+          them.
         - `expected`: raise Missing if the host has no policy, or Stale if the policy's ETag is not one of these. None:
           do not check.
         - `new`: raise Stale if the host has a policy, even if it is the same.

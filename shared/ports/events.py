@@ -1,7 +1,8 @@
 """The port to the stream of events. The broker keeps events for a limited time. Readers may start at any position.
 
-Sequences only grow, even when a new stream replaces the old one, so a sequence never identifies two events. The oldest
-events are deleted first. A subject with too many events loses its own oldest. Errors are those of the broker.
+No two events have the same sequence. Sequences only grow, even when a new stream replaces the old one. The oldest
+events are deleted first. If a subject has too many events, the oldest ones of this subject are deleted. Errors are
+those of the broker.
 """
 
 from collections.abc import Sequence

@@ -15,11 +15,10 @@ class ItemTable(Protocol):
     """Writes the table of items for the one process that has claimed it. Every method is one transaction."""
 
     async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
-        """Make this process the table's only writer under `term`.
+        """Make this process the table's only writer under `term`. Raise OwnershipLost if a later term is the writer.
 
-        Return the fence of its next transaction, and the position. The position says up to which message of the stream
-        of items the table is filled. Raise OwnershipLost if a later term is the writer. A transaction that uses the
-        fence of an earlier claim can no longer commit.
+        Return the fence to pass to the next transaction, and the position: up to which message of the stream of items
+        the table is filled. Transactions with the fence of an earlier claim can no longer commit.
         """
 
     async def apply(
@@ -40,10 +39,10 @@ class ItemTable(Protocol):
     ) -> ItemChanges | None:
         """Store or drop items that waited for the outcome of their page, of up to `max_count` pages.
 
-        Return the numbers of items that were stored and dropped. Items are stored if the outcome was accepted, and
-        dropped if it can no longer come. Return None, and write nothing, if there is no such page.
+        Items are stored if the outcome was accepted, and dropped if it can no longer come. Return the numbers of items
+        that were stored and dropped. Return None, and write nothing, if no page has such items.
 
-        `evidence`: make these pages dead letters with this text instead, because they can never be stored.
+        `evidence`: store and drop nothing, but make the items of these pages dead letters with this text.
         """
 
     async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

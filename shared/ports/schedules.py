@@ -115,26 +115,26 @@ class Schedules(Protocol):
     ) -> Sequence[Fired | None]:
         """Do what `fire` does for each of `steps`, in one transaction. No schedule may have two steps.
 
-        Return one result for each step, in order. Permanent: nothing was written, and one of the steps may be the
-        cause.
+        Return one result for each step, in order. Raise Permanent, and write nothing, if the transaction can never be
+        committed. One step may be the cause.
         """
 
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
-        """Return up to `max_count` queued effects, each of which may be applied now, because its crawl's run has ended.
+        """Return up to `max_count` queued effects that may be applied now, because their wait has ended.
 
         An effect is the verb that a firing applies to one crawl. It is queued if it must wait until the crawl's present
         run ends.
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply a queued effect to its crawl. Return the firing's line of the history if this changes its outcome.
+        """Apply the verb of a queued effect to its crawl. Return the changed line of the history of firings.
 
-        The result has no line if the outcome stays the same. Return None, and write nothing, if the effect is no longer
-        queued, its schedule is paused, or another run of the crawl has begun.
+        The result has no line if the outcome of that firing stays the same. Return None, and write nothing, if the
+        effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
         """
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
-        """Return up to `max_count` commands of firings that may not be published yet, ordered by their `place`.
+        """Return up to `max_count` commands of firings that are not recorded as published, ordered by their `place`.
 
         `after`: return only commands after this place. None: begin with the first.
         """

@@ -14,8 +14,7 @@ class PublishedSpec:
 
     - `partitions`: the cluster's number of partitions, from which a worker computes the owner of a link.
     - `gone`: the crawl is deleted. `paused`: no request may be started.
-    - `document`: the stored text of the spec, None for the encoded `spec`. It is published unchanged, so that members
-      of a later version can read fields that this version does not know.
+    - `document`: the stored text of the spec, which is published unchanged. None: publish the encoded `spec`.
     """
 
     crawl_id: CrawlId

@@ -1,7 +1,7 @@
 """The port to the frontier's tables in the database. Every method is one transaction.
 
-An owner's write methods have a parameter `fence`: the transaction writes nothing unless the partition is still at that
-state.
+The write methods of a partition's owner have a parameter `fence`, which is the partition's term and version. They write
+nothing if either has changed.
 
 Errors:
 - OwnershipLost: another owner or transaction has written after the fence was read. Nothing was written.
@@ -79,11 +79,11 @@ class Store(Protocol):
     ) -> CrawlChanges:
         """Return what changed in crawls since the earlier call that returned `mark`.
 
-        Its cost depends on the changes only.
+        The cost depends on the changes only.
 
         - `known` returns the version of a crawl that the caller has read, None if it has read none.
-        - `compare`: crawls to compare with `known` in any case. The next few crawls that are worked on are compared,
-          too. This finds a change of a slow transaction, whose number may be too low to be found by `mark`.
+        - `compare`: crawls to compare with `known` in any case, because `mark` may miss a change of a slow transaction.
+          Each call also compares a few other crawls that are worked on.
         """
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
@@ -106,13 +106,14 @@ class Store(Protocol):
     async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
         """Let each crawl's active time grow with the clock of its pool from now on. `pools` maps crawls to their pools.
 
-        Crawls that are paused or have ended are skipped.
+        A pool's clock is a stored number of milliseconds, which `add_pool_time` raises. Crawls that are paused or have
+        ended are skipped.
         """
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
         """Add `ms` to the clock of each pool in `clocks`, if the clock still has the value that `clocks` gives.
 
-        So if two leaders count the same time, only one adds it.
+        If two leaders count the same time, only one of them adds it.
         """
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
@@ -141,7 +142,7 @@ class Store(Protocol):
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
         """Return the first revision since which the crawl's specs admit the same URLs as now.
 
-        Since that revision no host's limit of pages has risen, either.
+        Since then no revision has given a host a higher limit of pages, either.
         """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
@@ -180,9 +181,11 @@ class Store(Protocol):
         ...
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
-        """Return True if a URL of the crawl may be waiting (for a retry or its next fetch) that was due by `before_ms`.
+        """Return True if a URL that waits for a retry or its next fetch seems to have been due by `before_ms` (Unix
+        ms).
 
-        `before_ms` is a time in Unix ms.
+        Only URLs of the crawl are considered. True can be wrong, because the stored due time of a host's queue can be
+        too early. False is certain.
         """
 
     # The control plane's ----------------------------------------------------------------------------------------------
@@ -215,29 +218,28 @@ class Store(Protocol):
         change: int | None = None,
         operator_version: int | None = None,
     ) -> bool:
-        """Move a crawl from the state `before` to `after`, as the leader decided. Return True if it was moved.
+        """Move a crawl from the state `before` to `after`, with the finish reason `reason`.
 
-        Return False, and write nothing, if the crawl has another state or revision by now. Do the same if a number that
-        is given differs from the stored one:
+        Return True if it was moved. Return False, and write nothing, if the crawl has another state or revision now, or
+        if one of these numbers is given and differs from the stored one:
 
-        - `counted`: the version of the crawl's counters on which the decision is based. The crawl must also have no
-          change of a seed set that is not published yet.
-        - `change`: the number of the crawl's last change. A crawl in a later run may have the same state, revision and
-          counters.
-        - `operator_version`: the version that each change by an operator raises. After such a change the seeds must be
-          published again.
-
-        `reason` is the finish reason to store, or None.
+        - `counted`: the version of the crawl's counters. With it, return False also if a change of a seed set of the
+          crawl is not published yet.
+        - `change`: the number of the crawl's last change.
+        - `operator_version`: the version of the crawl that each change by an operator raises.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
-        """Return some deleted crawls that may still have rows, each with the partitions that have not removed them."""
+        """Return deleted crawls that may still have rows, each with the partitions that have not removed their rows.
+
+        A call returns a bounded number of crawls.
+        """
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
-        """Remove one seed set of a deleted crawl, after its partitions have removed their rows.
+        """Remove one seed set of a deleted crawl whose partitions have removed their rows.
 
-        Return False if it had one. If it has no seed set, record that nothing of it remains, and return True.
-        `uncollected` then no longer returns it. So call this until it returns True.
+        Return False if there was one. If no seed set is left, record that nothing of the crawl remains, and return
+        True. `uncollected` then no longer returns the crawl. So repeat the call until it returns True.
         """
 
     async def reopen(
@@ -261,15 +263,15 @@ class Store(Protocol):
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
         """Write an owner's `changes`, and set the position up to which it has applied reports to `position`.
 
-        A transaction ends a bounded number of the URLs of `changes.give_up`. Return the queues that may have more. The
-        owner ends these by further calls.
+        Only a bounded number of URLs of the queues in `changes.give_up` are given up. Return those of the queues that
+        may have more. The caller passes these to its next call.
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """Read the state of a partition again that the caller claimed under `term`. The result is as that of `claim`.
+        """Read again the state of a partition that the caller claimed under `term`. Return the same as `claim`.
 
-        Raise OwnershipLost if the partition is not claimed under `term`. An earlier transaction of the caller whose
-        result is unknown can no longer commit afterwards.
+        Raise OwnershipLost if the partition is not claimed under `term`. Afterwards an earlier transaction of the
+        caller whose result is unknown can no longer commit.
         """
 
     async def apply_found(
@@ -291,10 +293,11 @@ class Store(Protocol):
 
         - `next_host`: the next free host number of the partition.
         - `max_depth`: the depth limit of each crawl, None for no limit.
-        - `marks`: by crawl, the newest command in progress that was accepted before the batch. Rows that the batch
-          writes carry it, so that this command skips them.
+        - `marks`: by crawl, the number of its newest command in progress. The rows that the batch writes get this mark,
+          so that this command and earlier ones skip them.
         - `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
-        - `signs`: by crawl that fetches pages again, its rules for signs of change. None: it uses no signs.
+        - `signs`: for each crawl that fetches pages again, the rules by which dates in sitemaps and feeds change when a
+          page is due. None: the crawl does not use dates.
         """
 
     async def accept_command(
@@ -302,7 +305,7 @@ class Store(Protocol):
     ) -> CommandRun | None:
         """Store a command for `run_command`, and move the position past its message.
 
-        Return the command with its number. Return None if nothing remains to do:
+        Return the command with its number. Return None if `run_command` is not needed:
         - The command concerns one host, and this transaction applied it.
         - It was accepted before.
         - Its crawl is being deleted.
@@ -326,18 +329,20 @@ class Store(Protocol):
         """Apply one bounded chunk of a command in progress, beginning after `command.after`, and store the progress.
 
         Return where the next chunk begins, or None when the whole command is applied. Rows written after the command
-        was accepted are not changed (`Changes.marks`). Parameters of single kinds of command:
+        was accepted are skipped. Each of these parameters is for one kind of command:
 
-        - `sent`, `upto`: REPLAY queues the URLs of dead letters up to the number `upto`, and deletes the letters in
-          `sent`. Before, the owner must publish the messages of these letters (`message_letters`).
-        - `exclusions`: EXCLUDE excludes the URLs that these cover, the exclusions in force now.
-        - `changed`: RESCOPE applies this, the crawl's present scope. None: the crawl is deleted, so nothing remains to
+        - `sent`: REPLAY deletes the dead letters with these numbers. The owner must have published their messages
+          before (`message_letters`).
+        - `upto`: REPLAY queues the URLs of dead letters with numbers up to this one.
+        - `exclusions`: EXCLUDE excludes the URLs that these exclusions, which are in force now, cover.
+        - `changed`: the crawl's present scope, which RESCOPE applies. None: the crawl is deleted, so nothing remains to
           do.
-        - `found`: REDISCOVER applies this, which the owner found in `readable_pages`. None: the crawl is deleted.
+        - `found`: the result of reading the chunk's pages (`readable_pages`), which REDISCOVER stores. None: the crawl
+          is deleted.
         """
 
     async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
-        """Return the URLs of the next chunk of a SEED_SET command that must be withdrawn and are leased now."""
+        """Return the URLs that the next chunk of a SEED_SET command must withdraw, but that are leased now."""
 
     async def readable_pages(self, command: CommandRun) -> ReadablePages:
         """Return the next stored pages whose links a REDISCOVER command must read from the archive.
@@ -371,9 +376,8 @@ class Store(Protocol):
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
         - `next_lease`: the partition's next free lease number, to be stored.
-        - `budgets`: the budgets of the crawls that have one. No more URLs are leased than may still become pages. None
-          are leased once `max_bytes` is reached. This holds even if several owners lease for one crawl at the same
-          time.
+        - `budgets`: the budget of each crawl that has one. So few URLs are leased that the stored pages cannot exceed
+          `max_pages`, even if several owners lease at the same time. Nothing is leased once `max_bytes` is reached.
         """
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
@@ -389,10 +393,7 @@ class Store(Protocol):
         """Return the number of seconds since the database last answered this process."""
 
     async def still_owner(self, fence: Fence) -> bool:
-        """Return True if the partition is still claimed under the fence's term, so that it has no later owner.
-
-        The result holds for the moment of the call.
-        """
+        """Return True if the partition is still claimed under the fence's term at the moment of the call."""
 
     async def ready_queues(
         self, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
@@ -406,9 +407,9 @@ class Store(Protocol):
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
     async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-        """Change WAITING URLs of a host to QUEUED if they are due at `now_ms`, the longest due first. Return how many.
+        """Change URLs of a host from WAITING to QUEUED if they are due at `now_ms`, the longest due first.
 
-        A call changes a bounded number. If more are due, they stay WAITING, and the caller must call it again.
+        Return how many. A call changes a bounded number. If more are due, repeat the call.
         """
 
     async def close(self) -> None: ...
