@@ -182,11 +182,10 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer.
+        """Record the revision of an answer. Begin a new history if the answer shows that etcd was wiped or restored.
 
-        If it is lower than the revision known before the call, begin a new history. `floor`: the history and revision
-        that were known before the call. Reads and writes go through a quorum, so an answer with a lower revision means
-        that etcd was wiped or restored.
+        That is so if `revision` is lower than the revision known before the call, since reads and writes go through a
+        quorum. `floor`: the history and revision that were known before the call.
         """
         history, known = floor
         if history != self.history:
@@ -199,8 +198,7 @@ class EtcdConnection:
     def seen(self, revision: int) -> None:
         """Record a revision that a watch received.
 
-        If a later answer has a lower one, `call` detects that etcd was replaced. Without this, a client that only
-        watches would take the list of a wiped etcd for a list that is older than its view.
+        If a later answer has a lower one, `call` detects that etcd was replaced.
         """
         self.revision = max(self.revision, revision)
 

@@ -18,7 +18,7 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The session as a leadership uses it: the lease's id, the time until which it is safe, and its end."""
+    """The session of a leadership, with only those members of `Session` that the leadership uses."""
 
     @property
     def id(self) -> int: ...

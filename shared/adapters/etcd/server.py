@@ -42,12 +42,12 @@ _MIB: Final = 1 << 20
 class EtcdServerSettings:
     """The settings of the bundled etcd server.
 
-    - `heartbeat_ms`, `election_ms`: etcd's intervals. It grants no lease shorter than one and a half elections.
-    - `retention`: for how long etcd keeps old revisions, from which a watch may resume, such as "1h".
-    - `quota_bytes`: the largest size of its database.
-    - `log_mib`: the size at which its log is rotated. One older log is kept.
+    - `heartbeat_ms`, `election_ms`: etcd's intervals. etcd grants no lease shorter than 1.5 times `election_ms`.
+    - `retention`: for how long etcd keeps old revisions, such as "1h". A watch can resume only from a kept revision.
+    - `quota_bytes`: the largest size of etcd's database.
+    - `log_mib`: the size at which the log is rotated. One older log is kept.
     - `arguments`: added to the command line unchanged, for example for TLS or peers of a cluster.
-    - `start_s`, `stop_s`: the seconds to wait for its start and its end.
+    - `start_s`, `stop_s`: the seconds to wait for the server's start and its end.
     """
 
     heartbeat_ms: int = 200
@@ -63,8 +63,7 @@ class EtcdServerSettings:
 def find_executable() -> Path:
     """Return the path of the bundled etcd's executable. Raise Unusable if the package is not installed.
 
-    The path is that of the server itself. If its console script were started and killed, the server would continue to
-    run.
+    The path is that of the server itself, not of the console script, which starts the server as its child.
     """
     try:
         files = metadata.files(DISTRIBUTION) or []

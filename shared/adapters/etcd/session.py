@@ -193,8 +193,8 @@ class EtcdSession:
     async def _attempt(self, key: str, value: bytes) -> int | None:
         """Try to create the key for this session.
 
-        Return the revision of its creation if this or an earlier attempt did. Return None if the key belongs to another
-        session or an earlier leadership, or if the result is unknown.
+        Return the revision at which this attempt, or an earlier one of the campaign, created the key. Return None if
+        the key belongs to another session or an earlier leadership, or if the result is unknown.
         """
         request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
         try:

@@ -10,7 +10,7 @@ from shared.tls import TlsSettings, tls_files
 class EtcdSettings:
     """The settings of a connection to an etcd cluster.
 
-    - `endpoints`: those of any number of members, as `http://host:port`, `https://host:port` or `unix:/path/of/socket`.
+    - `endpoints`: one or more members, each as `http://host:port`, `https://host:port` or `unix:/path/of/socket`.
     - `user`, `password`: the login. The password is sent only over TLS or within this machine.
     - `tls`: files for TLS. If they have a client certificate, its common name is the user. No password is needed then.
     - `attempt_s`: how many seconds one member may take to answer.
