@@ -88,10 +88,10 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return how full the storage of NATS is, measured by its fullest bound.
+        """Return the fill level of the fullest storage bound in NATS. This is a `Gauge` of the pressure monitor.
 
-        This is a `Gauge` of the pressure monitor. `refused` of the result is True while the broker answers but stores
-        nothing. Return None if nothing has a bound, unless this process has seen the broker refuse before.
+        `refused` of the result is True while the broker answers but stores nothing. If nothing has a bound, return None
+        until `refused` was True once, and a level of size 0 afterwards.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

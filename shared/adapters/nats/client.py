@@ -54,10 +54,7 @@ class _Line(TcpTransport):
     """Set before the last bytes: a failure to send them is no error then, and no new connection is made."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        """Connect to the server. If the client is closing, abort the connection and raise CancelledError.
-
-        The client has then cancelled the calling task, but asyncio may have dropped that cancellation.
-        """
+        """Connect to the server. If the client is closing, abort the connection and raise CancelledError."""
         self._refuse_when_closing()
         await super().connect(uri, buffer_size, connect_timeout)
         self._refuse_when_closing()
@@ -227,8 +224,7 @@ class PlainClient(Client):
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         """Write the pending data to the connection.
 
-        If the connection has ended, reconnect instead of raising the error. The library's own task for this ends at a
-        reconnect. After that each caller writes the data, and would get the error.
+        If the connection has ended, reconnect instead of raising the error.
         """
         try:
             return await super()._flush_pending(force_flush)

@@ -7,9 +7,8 @@ may lose a cancellation while flushing, and need several tasks per call. Here a 
 future. If the connection breaks, every open request fails at once.
 
 Nothing is buffered while the server is away: a publish then raises Transient. Only bytes that were published in the
-same turn of the event loop in which the connection broke may be sent after the reconnect. That is harmless. A repeated
-report has the same message id. A repeated shard finds its subject occupied or its lease gone. Messages of a late pull
-are returned by the next call.
+same turn of the event loop in which the connection broke may be sent after the reconnect. Such a late message is
+harmless, even if its sender has repeated it.
 """
 
 import asyncio
@@ -217,7 +216,7 @@ class NatsConnection:
     async def confirm(self) -> None:
         """Wait until the server has processed everything that this process has sent so far, including subscriptions.
 
-        If the server refused any of it, the error has arrived by then.
+        If the server refused any of it, the error has been received when the call returns.
         """
         self._require_connected()
         async with self._expecting("", self._settings.answer_s) as (_, answer):
@@ -280,9 +279,10 @@ class NatsConnection:
     # --- subscriptions ------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """Return a new unique subject, on which one subscriber receives answers.
+        """Return a new unique subject. A caller uses subjects below it as reply subjects of its pulls.
 
-        It is the beginning of the reply subjects of pulls. Stored messages that a pull delivers keep their own subject.
+        Status messages of a pull arrive on its reply subject. Stored messages that a pull delivers keep their own
+        subject.
         """
         return f"{self._inbox}.{secrets.token_hex(11)}"
 

@@ -138,8 +138,8 @@ async def call(
     """Call the JetStream API, and return the answer or the server's error.
 
     `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. Raise Transient
-    if no answer comes within `wait_s` seconds. `line`: use only the connection with this number
-    (NatsConnection.request).
+    if no answer comes within `wait_s` seconds. `line`: raise Transient, and send nothing, unless `connection.line`
+    still has this value. None: do not check.
     """
     data = b"" if body is None else msgspec.json.encode(body)
     message = await connection.request(API + verb, data, wait_s, line=line)
@@ -152,11 +152,12 @@ async def call(
 async def demand(
     connection: NatsConnection, verb: str, body: object, wait_s: float, *, line: int | None = None
 ) -> dict[str, Any]:
-    """Call the JetStream API and return the answer. Raise the exception that `failure` returns for a server's error.
+    """Call the JetStream API and return the answer.
 
-    `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. Raise Transient
-    if no answer comes within `wait_s` seconds. `line`: use only the connection with this number
-    (NatsConnection.request).
+    `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. If the server
+    returns an error, raise the exception to which the function `failure` converts it. Raise Transient if no answer
+    comes within `wait_s` seconds. `line`: raise Transient, and send nothing, unless `connection.line` still has this
+    value. None: do not check.
     """
     answer = await call(connection, verb, body, wait_s, line=line)
     if isinstance(answer, ApiError):

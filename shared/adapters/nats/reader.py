@@ -1,9 +1,9 @@
 """Reads a stream in order with an ephemeral pull consumer, and creates the consumer again if it is lost.
 
-The caller stores the position. The consumer is only a cursor in the server's memory, and acknowledges nothing. If it is
-lost (reconnect, restart, failover, idleness), two calls create it again at the reader's position. The consumer counts
-its deliveries without a gap. If a number is skipped, messages were lost on the way. The reader then creates a new
-consumer after the last message that it received.
+The caller stores the position. The consumer is only a cursor in the server's memory, and acknowledges nothing. It is
+lost at a reconnect, a restart or a failover, or if it is not used for long. The reader then creates a new one at its
+position. The consumer numbers its deliveries without a gap. If a number is skipped, messages were lost on the way. The
+reader then creates a new consumer after the last message that it received.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class StreamReader:
     async def open(self) -> None:
         """Create the reader's cursor, a consumer on the server.
 
-        Raise StreamReplaced (a Transient) if the stream does not continue the one in which the position was stored.
+        Raise StreamReplaced (a Transient) if the stream is not the one to which the reader's position belongs.
         """
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._received)
         self._connection.watch(self._disconnected)
@@ -156,8 +156,8 @@ class StreamReader:
     async def purge(self, through: int) -> bool:
         """Delete the messages of the reader's subjects up to and including sequence `through` (ReportReader.purge).
 
-        Return True if they are deleted. Return False, and delete nothing, if the reader has no cursor now, or the
-        connection has changed since it was created. The stream may then be another one, and the next read checks it.
+        Return True if they are deleted. Return False, and delete nothing, if the reader has no cursor now, or if the
+        connection broke after the cursor was created.
         """
         if self._consumer is None or self._line != self._connection.line:
             return False

@@ -46,7 +46,8 @@ class StreamSettings:
 
     Durations are in seconds. Sizes are in bytes, and -1 means unbounded.
 
-    - `replicas`: the number of servers that keep each stream, 1 on a single server. A stream that has more keeps them.
+    - `replicas`: the number of servers that keep each stream, 1 on a single server. A stream that has more replicas
+      keeps them.
     - `ack_wait_s`: a delivered shard is delivered again if its worker sends nothing about it for so long.
     - `max_ack_pending`: must exceed the number of visits of all workers of a pool together.
     - `max_waiting`: must exceed the number of open pulls of all workers of a pool together.

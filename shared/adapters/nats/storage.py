@@ -52,8 +52,7 @@ probe."""
 class StorageHealth:
     """Detects streams that store nothing, from the results of publishes.
 
-    The first word of a subject identifies its stream. Times are monotonic seconds. After a failed write, for example on
-    a full disk, a nats-server does not answer publishes until it is restarted.
+    The first word of a subject identifies its stream. Times are monotonic seconds.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Pulls URL shards from a pool's queue, and acknowledges them.
 
-One pull request is open at any time. It ends when the wait of its call is over. If that call returns early with fewer
-shards than requested, the pull stays open during the next calls until then. A shard that arrives between calls is kept
-for the next call, and handed back on close. So no shard stays unnoticed in a client until the broker delivers it again,
-unless the process dies.
+At most one pull request is open at any time. It ends after the `wait_s` of the call that sent it. If this call returns
+earlier, the pull stays open, and later calls use it. A shard that arrives between calls is kept for the next call, and
+handed back on close. So a shard is never left unused in a client until the broker delivers it again, unless the process
+dies.
 """
 
 import asyncio
@@ -160,7 +160,7 @@ class VisitQueue:
         self._changed.set()
 
     def _complain(self) -> None:
-        """Raise Transient if the broker ended a pull before its time, for example because the queue does not exist."""
+        """Raise Transient if a pull failed since the last call, for example because the queue does not exist."""
         problem, self._problem = self._problem, None
         if problem is not None:
             raise Transient(f"cannot pull from the queue of pool {self._pool}: {problem}", retry_in=0.5)
@@ -171,7 +171,7 @@ class VisitQueue:
         self._changed.set()
 
     def _drop_stale(self, now: float) -> None:
-        """Forget a pull whose end was not received, an earlier problem, and shards that were kept for too long.
+        """Forget earlier errors, a pull that should have ended long ago, and shards that were kept for too long.
 
         A kept shard is dropped after half of `ack_wait_s`, because the broker will soon deliver it again.
         """
