@@ -29,7 +29,8 @@ HOPS: Final = 1
 class HostSitemaps:
     """Adds the sitemaps of each origin to the reports of one visit.
 
-    They are added to the first URL of the origin, and again only to a URL of lesser depth.
+    They are added to the first URL of the origin. They are added to a later URL only if its depth is less than that of
+    all URLs to which they were added before.
     """
 
     __slots__ = ("_depths",)
@@ -46,11 +47,16 @@ class HostSitemaps:
         entry: ShardUrl,
         robots: Mapping[str, Robots],
     ) -> SettledUrl:
-        """Return `settled`, the result of `entry`, with the sitemaps of its origin added as links.
+        """Return `settled`, the result of visiting `entry`, with the sitemaps of the URL's origin added as links.
 
-        Return it unchanged if they were reported before, or the crawl reads no sitemaps. Return it unchanged also if
-        `entry` is beyond the scope, or if its robots.txt must be obeyed and is not known. `host_id` and `host`: those
-        of the shard. `robots`: the robots rules that the visit has, by origin.
+        - `host_id`, `host`: those of the shard.
+        - `robots`: the robots rules that the visit has, by origin.
+
+        Return `settled` unchanged in these cases:
+        - This visit has reported the sitemaps before, with a URL of the same or lesser depth.
+        - The crawl reads no sitemaps, or is None.
+        - `entry` lies beyond the scope (an extra hop).
+        - The robots.txt of the origin must be obeyed and is not known.
         """
         if crawl is None or entry.extra or crawl.spec.discover.sitemaps is Sitemaps.NONE:
             return settled

@@ -1,7 +1,8 @@
 """Reads an answer as a page, or as a sitemap or feed. Judges the entries by the scope and the rules of sitemaps.org.
 
-A file is read as a sitemap or feed if its URL was found as one. A page may link to a sitemap or feed before it is found
-as one. So a crawl that reads sitemaps or feeds also recognizes them by the root element of an XML file.
+A file is read as a sitemap or feed if its URL was discovered as one, for example in a robots.txt. A URL may also be
+discovered as the link of a page. So a crawl that reads sitemaps or feeds also recognizes them by the root element of an
+XML file.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ async def read_answer(
 
 
 def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
-    """Return True if the answer was found as a sitemap or feed, or is XML that may be one.
+    """Return True if the answer may be a sitemap or feed: its URL was discovered as one (`kind`), or it is XML.
 
     Return False for an error status, a requisite, and XML in a crawl that reads neither sitemaps nor feeds.
     """
@@ -112,10 +113,10 @@ class _ListingReading:
         self.unknown: set[str] = set()
 
     def read(self) -> PageReading | None:
-        """Return what was read, with the entries that are allowed as links.
+        """Return what was read. Its links are the entries that the scope and the location rules allow.
 
-        Return None if the file was not found as a sitemap or feed, and has no form that the crawl reads. It must then
-        be read as a page.
+        Return None if the file must be read as a page. That is so if its URL was not discovered as a sitemap or feed,
+        and its content is none that the crawl reads.
         """
         page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
         signs = _Signs(self._crawl, self._entry, self._at_ms)
@@ -218,9 +219,10 @@ class _Signs:
 
     @property
     def all_now(self) -> bool:
-        """True if all of at least ALL_NOW entries have a date near the time of the fetch. Such dates are then ignored.
+        """True if the file has at least ALL_NOW entries, and all of them have a date near the time of the fetch.
 
-        The site gives every page the time at which it made the file. Valid after all entries of `checked` are read.
+        Such dates are ignored, because the site gives every page the time at which it made the file. Valid after all
+        entries of `checked` are read.
         """
         return self._now == self._entries >= ALL_NOW
 

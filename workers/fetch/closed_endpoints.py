@@ -91,7 +91,10 @@ class ClosedEndpoints:
                     await self._new_name.wait()
 
     def covers(self, address: Address, port: int) -> bool:
-        """Return True if a connection to `address` and `port` may reach a closed endpoint."""
+        """Return True if a connection to `address` and `port` could reach a closed endpoint.
+
+        It must then be refused.
+        """
         if (address, port) in self._exact:
             return True
         if port in self._here and _is_here(address):

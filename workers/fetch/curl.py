@@ -88,24 +88,23 @@ class CurlFetcher:
     """`shared.ports.fetcher.Fetcher` on libcurl. Construct it in the event loop that uses it.
 
     - Each call sends at most one request. If the server closes a kept connection as the request is sent, the result is
-      a RESET with `FetchFailed.stale`. libcurl would repeat it at once (RFC 9110 §9.2.2). Here the caller repeats it,
-      because the server may have seen the request and the caller must keep the host's delay.
+      a RESET with `FetchFailed.stale`. The caller may repeat the request after the host's delay.
     - A fresh connection is used for methods that are not idempotent, and after a pause in which the server has probably
       closed the kept one.
-    - At most `max_connections` connections are open, idle ones included, and as many fetches run at once. Further
-      calls wait, and their limits count from their start.
+    - At most `max_connections` connections are open, idle ones included. At most as many fetches run at once. Further
+      calls wait, and this wait does not count for their time limits.
     - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,
       libcurl's own limit applies. It takes no header line over 100 KiB.
     - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
-      The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to.
-      `ip` of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the
-      proxy's credentials.
+      The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. `ip`
+      of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the proxy's
+      credentials.
     - libcurl's threads resolve names, at most 20 at once. `close` waits for look-ups under way.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.
-    `ca_bundle` defaults to the first that exists of SSL_CERT_FILE, the system's bundle and certifi's. Raise
-    FileNotFoundError if it does not exist.
+    `ca_bundle`: the file of certificate authorities, by default that of `default_ca_bundle`. Raise FileNotFoundError if
+    this file does not exist.
     """
 
     def __init__(
@@ -136,8 +135,9 @@ class CurlFetcher:
         return f"<CurlFetcher {state}, {len(self._idle)} idle handles>"
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed:
-        """Send one request and return its answer or failure (Fetcher.fetch). Raise ValueError for an invalid method or
-        header, RuntimeError after `close`.
+        """Send one request and return its answer or failure (Fetcher.fetch).
+
+        Raise ValueError for an invalid method or header, and RuntimeError after `close`.
         """
         target = locate(request.url)
         if target is None:

@@ -60,7 +60,10 @@ class Closed(Protocol):
     """Endpoints that no crawl may connect to, even if `allow` opens their addresses."""
 
     def covers(self, address: Address, port: int) -> bool:
-        """Return True if a connection to `address` and `port` may reach a closed endpoint."""
+        """Return True if a connection to `address` and `port` could reach a closed endpoint.
+
+        It must then be refused.
+        """
 
     def names(self, host: str, port: int) -> bool:
         """Return True if an endpoint was closed under the name `host` and this port."""

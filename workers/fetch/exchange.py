@@ -230,7 +230,7 @@ class CurlExchange:
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 
     def check(self, now: float) -> float:
-        """End the transfer at its time limit (Timed.check). The first-byte limit ends when a header arrives."""
+        """End the transfer if its time limit has passed. Return when to check next (loop time; `inf`: never)."""
         limits, future = self._request.limits, self._future
         if future is None or future.done():
             return inf

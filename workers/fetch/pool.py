@@ -30,9 +30,10 @@ class _PooledFetcher:
 
 @dataclass(frozen=True, slots=True)
 class _Under:
-    """A `Fetcher` under one set of rules. It passes each fetch to the pool `fetchers`, and owns no connections itself.
+    """A `Fetcher` under one set of egress rules.
 
-    `key` is the text of the rules. Hashing dozens of networks at every fetch would be slower.
+    It passes each fetch to the pool `fetchers`, and has no connections itself. `key`: the text of the rules, by which
+    the pool finds the open fetcher for them.
     """
 
     fetchers: "FetcherPool"
@@ -47,16 +48,21 @@ class _Under:
 
 
 class FetcherPool:
-    """The open fetchers by egress rules. At most `MAX_FETCHERS` are open, plus those with a fetch under way."""
+    """The open fetchers, one for each set of egress rules.
+
+    Above `MAX_FETCHERS` open fetchers, the least recently used ones are closed. Fetchers with a fetch under way are
+    counted, but never closed for this limit.
+    """
 
     def __init__(
         self,
         open_fetcher: Callable[[EgressRules], Fetcher],
         exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
     ) -> None:
-        """Create it empty. `open_fetcher` opens a fetcher under some rules.
+        """Create a pool without open fetchers.
 
-        `exclusions` returns the exclusions in force now.
+        - `open_fetcher`: opens a fetcher that applies the given egress rules.
+        - `exclusions`: returns the exclusions in force now.
         """
         self._open_fetcher = open_fetcher
         self._exclusions = exclusions
@@ -97,7 +103,10 @@ class FetcherPool:
                 await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
 
     async def keep(self, used: Collection[Fetcher]) -> None:
-        """Close the fetchers whose rules none of `used` has, except those with a fetch under way."""
+        """Close the fetchers whose egress rules no fetcher in `used` has. Do not close those with a fetch under way.
+
+        `used`: fetchers that `under` returned.
+        """
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])
 
