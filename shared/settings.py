@@ -121,10 +121,11 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `id`: the master's name. A second process with this name replaces the first.
     - `etcd`, `nats_url`: endpoints, separated by commas. `pools`: the names of the pools, separated by commas.
-    - `nats_replicas`: the number of NATS servers that keep each stream. A stream that has more keeps them.
+    - `nats_replicas`: the number of NATS servers that keep each stream. A stream that has more replicas keeps them.
     - `database`: a path or `sqlite:` URL of a file on a local disk, or a `postgresql:` URL.
     - `partitions`: the number of partitions. It is fixed when the cluster is first used.
-    - `http`: the `host:port` of its API. `address`: the URL at which other masters reach it, if that is another one.
+    - `http`: the `host:port` at which the API listens. `address`: the URL at which other masters reach it, if it
+      differs.
     - `tls_cert`, `tls_key`: if set, the API uses TLS. `tls_client_ca`: accept only clients with a certificate signed by
       it.
     - `tls_ca`: the CA of the masters' certificates, if it is not `tls_client_ca`.
@@ -147,7 +148,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `database_writers`, `database_readers`: the numbers of connections to PostgreSQL for writing and reading.
     - `reports_bytes`: the size of all reports in NATS. 0: no bound.
     - `nats_store`: the folder with NATS's files, if it is on this machine.
-    - `member_ttl_s`: other masters take this one for dead after so many seconds of silence.
+    - `member_ttl_s`: after so many seconds of silence, this master counts as dead.
     """
 
     id: MemberId
@@ -249,9 +250,9 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 class SettingOrigin(StrEnum):
-    """Where the value of a setting comes from. If several origins give one, the first in this order is used.
+    """Where the value of a setting comes from.
 
-    The order is FLAG, ENVIRONMENT, FILE, DEFAULT.
+    If a setting has values from several origins, the first in this order is used: FLAG, ENVIRONMENT, FILE, DEFAULT.
     """
 
     FLAG = "flag"

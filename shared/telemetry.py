@@ -26,10 +26,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class _Threshold:
-    """A structlog processor that drops log lines below `level`, which may change while the process runs.
-
-    Loggers are cached, so their own level could not change.
-    """
+    """A structlog processor that drops log lines below `level`, which may change while the process runs."""
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -44,11 +41,10 @@ _threshold = _Threshold(logging.INFO)
 
 
 class LogStream:
-    """A stream for log lines.
+    """A stream for log lines that never raises, even on a full disk or a closed pipe.
 
-    It never raises, even on a full disk or a closed pipe, because logging must not fail the caller. It counts the lines
-    that could not be written. As soon as a line can be written, it first writes a line `log_lines.delayed` with that
-    number as `lines`. These lines are late or lost.
+    It counts the lines whose write failed. Before the next line that can be written, it writes a line
+    `log_lines.delayed` with this count as `lines`. The failed lines may still appear late, or are lost.
     """
 
     def __init__(self, stream: TextIO, rendered: Callable[[Any, str, Any], Any]) -> None:
@@ -199,7 +195,7 @@ def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "C
 def exposed(registry: "CollectorRegistry", accept: str = "") -> tuple[bytes, str]:
     """Return the registry's metrics as text, and the media type of the text.
 
-    The format is the one that fits `accept`, the Accept header of the request, best.
+    `accept`: the Accept header of the request, which selects the format.
     """
     from prometheus_client.exposition import choose_encoder
 

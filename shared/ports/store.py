@@ -181,11 +181,10 @@ class Store(Protocol):
         ...
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
-        """Return True if a URL that waits for a retry or its next fetch seems to have been due by `before_ms` (Unix
-        ms).
+        """Return True if a waiting URL of the crawl seems to have been due by `before_ms` (Unix ms).
 
-        Only URLs of the crawl are considered. True can be wrong, because the stored due time of a host's queue can be
-        too early. False is certain.
+        A URL waits for a retry, or for the next fetch of its page. True can be wrong, because the stored due time of a
+        host's queue can be too early. False is certain.
         """
 
     # The control plane's ----------------------------------------------------------------------------------------------

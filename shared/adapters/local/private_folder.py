@@ -21,8 +21,8 @@ def make_private(path: Path) -> None:
 
 
 def closing(path: Path) -> str | None:
-    """Return a shell command that makes the folder private, or None if other users cannot open it already.
+    """Return a shell command that makes the folder private, for a message to the user.
 
-    The text is for a message to the user.
+    Return None if only this user has permissions on the folder.
     """
     return f"chmod 700 {shlex.quote(str(path))}" if path.stat().st_mode & _OTHERS else None

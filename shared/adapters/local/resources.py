@@ -31,8 +31,8 @@ _V1_UNLIMITED: Final = 1 << 60
 def disk_of(path: Path) -> Gauge:
     """Return a gauge of the disk on which `path` is, or will be created.
 
-    Of the disk, KEPT_BYTES are `claimed` for what other programs write, so they do not count as free. The gauge raises
-    Transient if the disk cannot be read.
+    KEPT_BYTES of the disk (at most an eighth of it) do not count as free: they are `claimed` for what other programs
+    write. The gauge raises Transient if the disk cannot be read.
     """
 
     def read() -> FillLevel:

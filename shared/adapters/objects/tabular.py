@@ -21,13 +21,13 @@ GROUP_ROWS: Final = 20_000
 class RowEncoder(Protocol):
     """Encodes the rows of one file.
 
-    The bytes that `add` returns, call by call, and then those of `end` are the file.
+    The file consists of the bytes that each call of `add` returns, in order, and then those of `end`.
     """
 
     def add(self, rows: Sequence[Row]) -> bytes:
         """Encode more rows. Return the next bytes of the file, which are empty while rows are only buffered.
 
-        The rows may be changed in place.
+        The call may change the rows in place.
         """
 
     def end(self) -> bytes:
