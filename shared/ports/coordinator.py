@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 LEADER_MARGIN_S: Final = 4.0
-"""Seconds before its lease could pass to another master at which a leader stops acting by itself."""
+"""A leader stops acting by itself this many seconds before another master could win the leadership."""
 
 MARGIN_SHARE: Final = 4 / 15
 """The largest share of a lease's time used as margin. For a lease shorter than 15 s the margin is below 4 s."""

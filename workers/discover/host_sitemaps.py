@@ -23,7 +23,7 @@ from workers.visit_crawls import VisitCrawl
 from workers.visit_report import SettledUrl
 
 HOPS: Final = 1
-"""Sitemaps begin with a hop, so that one that a seed's host names is not taken for a seed."""
+"""The `hops` of a reported sitemap. It is not 0, so that a sitemap found at depth 0 is not taken for a seed."""
 
 
 class HostSitemaps:

@@ -32,10 +32,11 @@ LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""A sitemap that is read again is read for a `lastmod` of these seconds before its last fetch, too. It may be late."""
+"""When a sitemap is read again, a `lastmod` up to this many seconds before its last fetch is reported, too. A site
+may publish dates late."""
 
 ALL_NOW: Final = 10
-"""The entries from which a sitemap is one that gives every page the time at which it was made."""
+"""The least number of entries by which a sitemap can show that it gives every page the time at which it was made."""
 
 _MADE_S: Final = 3_600
 _GZIP: Final = b"\x1f\x8b"

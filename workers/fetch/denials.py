@@ -8,7 +8,8 @@ import structlog
 log = structlog.get_logger(__name__)
 
 MAX_HOSTS: Final = 1024
-"""Hosts that are remembered as logged. Of a further one the least recent is logged again at its next denial."""
+"""How many hosts are remembered as logged. Beyond that the least recent one is forgotten, and logged again at its next
+denial."""
 
 
 class Denials:

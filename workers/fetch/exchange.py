@@ -56,8 +56,8 @@ _CURL_HEADER_BYTES: Final = 300 * 1024
 _SUPPRESS_CONNECT_HEADERS: Final = 265
 """CURLOPT_SUPPRESS_CONNECT_HEADERS, which pycurl does not name."""
 DRAINED_BYTES: Final = 16 * 1024
-"""A body that is not wanted is received and dropped if it is not longer. So its connection can be used again. The
-connection of a longer one is closed."""
+"""An unwanted body of at most this size is received and dropped, so that its connection can be reused. The connection
+of a longer body is closed."""
 
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 

@@ -22,8 +22,7 @@ log = structlog.get_logger(__name__)
 _POLL_S: Final = 0.05
 _TURN_S: Final = 0.25
 LOOK_S: Final = 0.02
-"""For so long a worker takes a file to be as it was at its last look. Each of a worker's visits looks at its crawl four
-times a second, and before each request."""
+"""How many seconds a reader assumes that a file is unchanged since it last checked the file. Visits check often."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _Signature = tuple[int, int, int]
