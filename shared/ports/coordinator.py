@@ -142,7 +142,7 @@ class Leadership(Protocol):
         """
 
     async def lost(self) -> None:
-        """Wait until the leadership is over: the session has ended, or the leader's key is gone or another master's."""
+        """Wait until the leadership is over: the session has ended, or the leader's key is no longer this master's."""
 
     async def write(
         self, puts: Mapping[str, bytes], deletes: Sequence[str] = (), expect: Mapping[str, int] | None = None

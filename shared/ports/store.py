@@ -158,7 +158,7 @@ class Store(Protocol):
     async def via_hosts(
         self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
     ) -> Sequence[Mapping[Fingerprint, str | None]]:
-        """Return for each place the host whose page led to each of its URLs: a mapping from fingerprint to name.
+        """Return, for each place, from which host's page each URL was found: a mapping from fingerprint to host name.
 
         A place is a crawl, a host, and fingerprints of URLs on the host. The name is None for a seed. URLs that are not
         stored are left out.

@@ -1,4 +1,4 @@
-"""Reports the sitemaps of a host, together with the first URL that a visit settles there.
+"""Reports the sitemaps of a host, together with the first URL of the host that a visit has finished.
 
 The sitemaps are part of the report on that URL, so they are acknowledged before its outcome. If the visit is lost, the
 next visit reports them again.

@@ -72,7 +72,7 @@ class XmlListing:
 
     - `dates`: read the `lastmod` of entries, too.
     - `form`: the form of the file, None until its root element is read.
-    - `problem`: why the rest cannot be parsed, empty if it can. Do not call `feed` after that.
+    - `problem`: why the text cannot be parsed any further, empty if it can. Do not call `feed` after that.
     """
 
     def __init__(self, url: str, *, dates: bool) -> None:

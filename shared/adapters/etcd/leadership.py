@@ -54,7 +54,7 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Run until the leadership is over: the session ends, or the leader's key is deleted or another master's.
+        """Run until the leadership is over: the session ends, or the leader's key is no longer this master's.
 
         This task makes `lost` return and `acting` False.
         """

@@ -112,7 +112,10 @@ class EmbeddedEtcd(BundledServer):
             self._link.unlink(missing_ok=True)
 
     async def restart(self) -> str:
-        """Stop the server if it runs, and start it on the same socket. Return its endpoint. Errors: see `start`."""
+        """Stop the server if it runs, and start it on the same socket. Return its endpoint.
+
+        Raise the errors of `start`.
+        """
         await self.stop()
         return await self.start()
 

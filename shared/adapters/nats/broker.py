@@ -49,7 +49,7 @@ class NatsBroker:
 
     @classmethod
     async def of_master(cls, settings: ClusterMasterSettings, name: str) -> "NatsBroker":
-        """Connect to the NATS of a cluster with a master's settings. Errors: see `connect`.
+        """Connect to the NATS of a cluster with a master's settings. Raise the errors of `connect`.
 
         `name` is the name under which this process receives answers.
         """

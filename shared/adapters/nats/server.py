@@ -139,7 +139,10 @@ class EmbeddedServer(BundledServer):
         return Endpoint(f"nats://127.0.0.1:{port}", port, logins)
 
     async def restart(self) -> Endpoint:
-        """Stop the server if it runs, and start it on the same port. Return its endpoint. Errors: see `start`."""
+        """Stop the server if it runs, and start it on the same port. Return its endpoint.
+
+        Raise the errors of `start`.
+        """
         await self.stop()
         return await self.start()
 

@@ -197,7 +197,7 @@ async def _declare_stream(connection: NatsConnection, unsigned: dict[str, Any], 
 
 
 def merged(current: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
-    """Return the new configuration of an existing stream: `current` with the fields of `declared` replaced.
+    """Return the new configuration of an existing stream: `current` with the declared fields set as in `declared`.
 
     Settings that are not declared stay as operators set them (compression, placement, a description). The number of
     replicas is never reduced. Otherwise a master without settings for a cluster would delete copies.
