@@ -66,12 +66,10 @@ class ChangeRate:
         return _limited(mean, mean * mean / max(square - mean * mean, mean * mean / REMEMBERED))
 
     def signalled(self, still_s: float) -> "ChangeRate":
-        """Return the estimate after a sign that gives the time of one change, such as the `lastmod` of a sitemap.
+        """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
 
-        `still_s`: for how many seconds the page is known to have had no change since its last comparison or sign. That
-        is the time since this change, plus the time until the last reading of the sitemap that showed no change.
-
-        A fetch that is made because of a sign always finds a change. So `observed` would overestimate the rate.
+        `still_s`: the seconds without a change that the estimate does not contain yet. They lie before this change and
+        after it. Use `observed` only for changes that a fetch found without such a date.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))
@@ -79,11 +77,9 @@ class ChangeRate:
 
     @property
     def cautious(self) -> float:
-        """The rate to plan fetches with, in changes a second. It is below `mean`: half of it for a `shape` of 1.
+        """The rate to plan fetches with, in changes a second: `mean` times `shape` / (`shape` + 1).
 
-        The greater the weight `shape`, the nearer it is to `mean`. The mean of an uncertain estimate is usually too
-        high. Planned by it, a page that changed once or twice would pass for one that changes too often to be worth a
-        fetch.
+        It is lower than `mean`, because the mean of an estimate with little weight is usually too high.
         """
         return self.mean * self.shape / (self.shape + 1.0)
 

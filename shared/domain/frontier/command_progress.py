@@ -53,8 +53,7 @@ def deletes_by_host(run: CommandRun) -> bool:
 def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
     """Return the URLs that the next chunk of a command covers, as (host, fingerprint): at most PLACES_A_CHUNK.
 
-    `run` must be a command that lists its URLs: a SEED_SET, or a DELETE_SEEDS without `all`. A SEED_SET goes through
-    its list twice.
+    `run` must be a command that lists its URLs: a SEED_SET, or a DELETE_SEEDS without `all`.
     """
     places = run.args["places"]
     assert isinstance(places, list)
@@ -63,9 +62,9 @@ def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
 
 
 def next_place(run: CommandRun) -> int:
-    """Return the progress number after the next chunk of a SEED_SET: the number of URLs covered, over both passes.
+    """Return the progress number of a SEED_SET after its next chunk: the number of URLs covered.
 
-    The chunk that ends the first pass stops at the end of the list, so that the second pass begins at its start.
+    A SEED_SET goes through its list of URLs twice, and the number counts the URLs of both passes.
     """
     places = run.args["places"]
     assert isinstance(places, list)
@@ -86,10 +85,10 @@ def passes_again(run: CommandRun) -> bool:
 
 
 def hosts_of_chunk(run: CommandRun, hosts: Mapping[HostId, str]) -> set[HostId]:
-    """Return the ids of the hosts that the next chunk of a command on seeds may reach, among `hosts` (names by id).
+    """Return the ids of the hosts in which the next chunk of a command on seeds must look for URLs.
 
-    The result has at most HOSTS_A_CHUNK hosts. If the command lists its URLs, it has only the hosts of the chunk's
-    URLs.
+    If the command lists its URLs, these are the hosts of the chunk's URLs. Otherwise they are the next hosts by id, at
+    most HOSTS_A_CHUNK. `hosts`: the names of all hosts of the crawl, by id.
     """
     if not deletes_by_host(run):
         named = {host for host, _ in places_of_chunk(run)}

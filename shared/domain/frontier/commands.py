@@ -20,8 +20,8 @@ class CommandKind(StrEnum):
     """The kinds of command that an operator can send to the owners of a crawl's partitions.
 
     - RETRY_FAILED queues a crawl's failed URLs again.
-    - RETRY_UNANSWERED queues only those that failed without an HTTP status: no connection, refused by the egress rules,
-      or given up with their host.
+    - RETRY_UNANSWERED queues a crawl's failed URLs again that got no HTTP status. Either no connection was made, or the
+      egress rules refused it, or the host was given up.
     - DELETE removes every row of a crawl.
     - HOST_POLICY applies the present policy of `host`, for all crawls.
     - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures, for all crawls. It ends no block
@@ -31,19 +31,19 @@ class CommandKind(StrEnum):
       first.
     - DELETE_SEEDS_BETWEEN removes every seed whose fingerprint is greater than `above` and at most `upto`, except those
       at `places`. Several such commands can keep more seeds than one message can name.
-    - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. It is sent after the
-      seeds that were added to the set. So once it is applied, they are applied, too.
-    - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it makes
-      the stored pages that wait done.
+    - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. It is applied only after
+      the seeds that the same change added to the set.
+    - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it sets
+      the stored pages that wait to DONE.
     - EXCLUDE excludes the queued URLs that the exclusion `target` covers, for all crawls. `revision` is the first
       revision of the exclusions that contains it. With `withdraw` it also removes the stored data of such URLs from
       pages, exports and items.
-    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. It takes URLs out of the queue
-      that the scope does not admit. It queues URLs again that only an earlier scope or a lower page limit of their host
-      excluded.
-    - REDISCOVER searches the links of stored pages for those that the scope, widened at `revision`, admits now.
-    - REPLAY queues dead letters again, DISCARD deletes them: the one with the number `letter`, or all of the crawl if
-      it is 0.
+    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. It takes the URLs out of the
+      queue that the scope does not admit. It queues the URLs again that only an earlier scope or a lower page limit of
+      their host excluded.
+    - REDISCOVER reads the links of stored pages again, and queues those that the scope, widened at `revision`, admits.
+    - REPLAY queues a dead letter again, DISCARD deletes it. `letter` is its number, or 0 for all dead letters of the
+      crawl.
     """
 
     RETRY_FAILED = "retry_failed"

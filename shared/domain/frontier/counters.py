@@ -35,5 +35,5 @@ class Counters(Struct, frozen=True):
         return self.discovered - (self.queued + self.leased + self.done + self.failed + self.excluded)
 
     def link_drift(self) -> int:
-        """Return accepted - (new + known + refused), which count applied links. Any value but 0 shows a defect."""
+        """Return accepted - (new + known + refused), from the counters of links. Any value but 0 shows a defect."""
         return self.accepted - (self.new + self.known + self.refused)

@@ -16,7 +16,7 @@ class CrawlRow(Struct, frozen=True):
       RUNNING.
     - `active_pool`, `active_zero_ms`: while the crawl is active, `active_ms` is the clock of this pool less
       `active_zero_ms`. `active_pool` is None otherwise.
-    - `change`: the number of the crawl's last change, counted over all crawls.
+    - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
     """
@@ -39,7 +39,7 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """The key of the run for which the crawl's seeds are published. A change by an operator gives another key."""
+        """The key under which the crawl's seeds are published. It differs after each change by an operator."""
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
     @property
@@ -49,10 +49,9 @@ class CrawlRow(Struct, frozen=True):
 
 
 class SeededRun(NamedTuple):
-    """The key of a run whose seeds are published: a crawl at one revision and one `operator_version`.
+    """The key under which the leader publishes a crawl's seeds: the crawl, its revision and its `operator_version`.
 
-    Each new key needs its seeds to be published again. An exclusion may have ended in between, or seeds may have been
-    deleted, and only seeds that are published later are queued again.
+    While a crawl is SEEDING, a new key makes the leader publish all its seeds again.
     """
 
     crawl_id: CrawlId
@@ -76,7 +75,8 @@ class ChangeMark(Struct, frozen=True):
 
     - `change`: the greatest number of a change that was read.
     - `versions`: the version of each partition. While a partition's version is the same, so are its counters.
-    - `compared`: the last crawl of the round that compares all crawls, a few in each read. 0: the round begins anew.
+    - `compared`: the id of the crawl that was compared last. Each read compares the next few active crawls after it,
+      whatever the numbers of their changes are. 0: the next read begins with the first crawl.
     """
 
     change: int = 0
@@ -88,8 +88,8 @@ class CrawlChanges(Struct, frozen=True):
     """What changed in crawls since the read that returned a mark, in one snapshot. Pass `mark` to the next read.
 
     - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
-    - `recent`: the versions of the crawls with the highest numbers of change.
-    - `compared`: the crawls that were compared although their number of change is not new.
+    - `recent`: the versions of the crawls that changed last, including some that an earlier read returned.
+    - `compared`: the crawls whose version was compared whatever the numbers of their changes are.
     - `counted`: the crawls whose counters changed.
     - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
     - `positions`: the position up to which each partition has applied its reports.

@@ -10,9 +10,9 @@ A row (`Policy`) has the category of the outcome, what happens to the URL, and t
   (shared/domain/frontier/politeness.py). Without this rule a dead host would keep a crawl from ever finishing. A host
   that gave pages of the crawl before is treated as an outage: it is given up only after `retry.outage_s`.
 
-A 429 and a 503 use up an attempt of the URL. Otherwise one URL that always answers so would never end. They use up none
-if the host itself refuses (`HostHealth.refusing`) and gave pages before: a site in maintenance must lose no page. A 429
-is rarely about its URL, so it may occur `THROTTLED_TIMES` as often as other failures.
+A 429 and a 503 use up an attempt of the URL, so a URL that always gets them fails in the end. They use up none if the
+whole host refuses (`HostHealth.refusing`) and gave pages before, such as a site in maintenance. The limit of attempts
+that end with 429 is `THROTTLED_TIMES` times `retry.attempts`.
 """
 
 from collections.abc import Mapping
@@ -172,7 +172,7 @@ def decide(
     - `attempt`: the number of this attempt, from 1.
     - `rng01`: a random number in 0..1, which spreads waits by +-10 %.
     - `retry_after_s`: the server's Retry-After in seconds. A URL that is tried again waits at least as long.
-    - `host_refuses`: the 429 or 503 comes from the host as a whole. The attempt then counts against no limit.
+    - `host_refuses`: the whole host refuses requests, and gave pages before. A 429 or 503 then uses up no attempt.
     """
     policy = policy_for(end)
     if policy.disposition is Disposition.RETRY_HOST:

@@ -1,7 +1,6 @@
 """What is stored of a page that is fetched again: its history and the log of changes, with their compact encodings.
 
-A history takes 12 bytes, and 6 more if text or items are compared. It takes 5 more once a sign of change was followed.
-An entry of the log takes about 13 bytes.
+A history takes 12 to 23 bytes, an entry of the log about 13.
 """
 
 import struct
@@ -42,7 +41,9 @@ _LARGEST_VERSION: Final = 2**16 - 1
 
 
 class PageHistory(Struct, frozen=True):
-    """What the fetches of a page showed so far. A sign of change is the date that a sitemap or feed gives for the page.
+    """What the fetches of a page or sitemap have shown.
+
+    A sign of change is a date that a sitemap or feed gives for the page, if it is later than the page's last fetch.
 
     - `version`: the number of the page's newest version, from 1.
     - `compared`: how many comparisons `changes` records, at most REMEMBERED.
@@ -52,11 +53,11 @@ class PageHistory(Struct, frozen=True):
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if payloads are compared.
     - `signalled`: a sign of change came after the last fetch.
-    - `followed`: the part of the page's changes, from 0 to 255, for which the owner expects a sign.
-    - `known_ms`: when `rate` was last updated by a sign (Unix ms, whole seconds). 0: by none since the last fetch.
+    - `followed`: the part of the page's changes for which a sign is expected, from 0 (none) to 255 (all).
+    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0: none did since the last comparison.
 
-    A sitemap has a history, too. Its newest bits of `changes` that are 0 are the fetches in a row that found nothing
-    new. Its `rate` is the rate at which it is fetched.
+    In the history of a sitemap, a bit of `changes` is 1 if the fetch found something new. `rate` is the rate at which
+    the sitemap is fetched.
     """
 
     version: int = 1
@@ -78,7 +79,7 @@ class PageHistory(Struct, frozen=True):
     def after(self, *, changed: bool, now_ms: int, mark: bytes) -> "PageHistory":
         """Return the history after a comparison at `now_ms` (Unix ms). If the page `changed`, it has a new version.
 
-        `mark`: the content mark of the page as it is now. An empty one keeps the stored mark.
+        `mark`: the hash of the page's present text or items. If it is empty, the stored hash is kept.
         """
         return replace(
             self,

@@ -20,9 +20,9 @@ from shared.domain.frontier.signals import HostSignals, rate_signalled
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A page after a sign of change: its new history, and when it is due (Unix ms).
+    """The new history and due time (Unix ms) of a page for which a sitemap or feed gave a date after its last fetch.
 
-    `sooner`: the page is due earlier than before the sign.
+    `sooner`: the page is now due earlier than it was before.
     """
 
     history: PageHistory
@@ -32,7 +32,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class PageSigns:
-    """Applies signs of change to the pages of one crawl in one partition. The crawl has the policy `adaptive`."""
+    """Computes when a page is due after a sign of change, for one crawl with the policy `adaptive` in one partition."""
 
     recrawl: CompiledRecrawl
     adaptive: AdaptiveSchedule
@@ -40,11 +40,14 @@ class PageSigns:
     def signed(
         self, url: str, history: PageHistory, due_ms: int, lastmod_ms: int, signals: HostSignals, now_ms: int
     ) -> Signed | None:
-        """Return the page's history and due time after a sign of change. Return None if the sign changes neither.
+        """Return the page's history and due time after a sitemap or feed gave a date for it.
 
-        The sign is `lastmod_ms`, the date that a sitemap or feed gives for the page. `due_ms`: when the page was due
-        before. `signals`: how often the signs of its host were right, and when a sitemap of the host was last read
-        before this one.
+        Return None if neither changes, such as for a date that is not later than the page's last fetch. Times are Unix
+        ms.
+
+        - `history`, `due_ms`: the page's history and due time up to now.
+        - `lastmod_ms`: the date that the sitemap or feed gives.
+        - `signals`: how often such dates of the host were right, and when a sitemap of the host was read before.
         """
         interval = self.recrawl.of(url)
         if lastmod_ms <= history.checked_ms or interval.policy is not RecrawlPolicy.ADAPTIVE:

@@ -76,9 +76,9 @@ class PageVerdict(Struct, frozen=True):
 def conditional(url: LeasedUrl) -> bool:
     """Return True if the leased URL may be requested with the validators (ETag, Last-Modified) of its last fetch.
 
-    Return False if it has no stored page that is due again. Return False also if a link reached it at a lesser depth,
-    or with fewer hops beyond the scope, since it was leased. Its links are then needed, which an answer 304 does not
-    have.
+    Return False if the URL was not fetched before, or is not fetched again. Return False, too, if a link was found
+    since the lease that gives it a lesser depth or fewer extra hops. The fetch must then return the body, whose links
+    are judged anew.
     """
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
@@ -87,8 +87,8 @@ def conditional(url: LeasedUrl) -> bool:
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    This is the case if a link reached the leased URL at a lesser depth, and the crawl has a limit `max_depth` within
-    which its links may be now. It is also the case if a link reached it with fewer hops beyond the scope.
+    Since the lease, a link was found that gives the URL a lesser depth, below `max_depth`, or fewer extra hops.
+    `max_depth`: None if the crawl has no limit of depth.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -161,8 +161,8 @@ def judge_page(
 def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
     """Return the code (`ChangeRate.code`) of a page's rate of change, as estimated before the present comparison.
 
-    It is the code in `history`, once a comparison or a sign of change has updated it. Until then it is the rate that is
-    assumed for a new page: by `adaptive`, or by the bounds of `interval` if `adaptive` is None.
+    Return the code in `history` if a comparison or a sign of change has updated it. Otherwise return the code of the
+    rate that is assumed for a new page. `adaptive`: None if the crawl does not have the policy `adaptive`.
     """
     if history.rate and (history.compared or history.known_ms):
         return history.rate
@@ -180,7 +180,8 @@ def _with_rate(
 ) -> PageHistory:
     """Return `history` with the page's rate of change as estimated after this fetch.
 
-    `known`: the history before the fetch. Only the findings CHANGED and UNCHANGED change an existing estimate.
+    With the findings CHANGED and UNCHANGED the estimate is updated. With any other, a missing estimate is set to that
+    of `rate_before`. `known`: the history before the fetch.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):
@@ -192,10 +193,9 @@ def _with_rate(
 
 
 def retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
-    """Return the verdict that the URL waits for another attempt, after `decision.wait_s`. The history is kept.
+    """Return the verdict that the URL waits `decision.wait_s` seconds for another attempt, with its history unchanged.
 
-    If the decision uses up no attempt, a page that was due again keeps its due time. Only the block of its host delays
-    it.
+    If the decision uses up no attempt, a URL that is fetched again keeps its due time if that is earlier.
     """
     due_ms = now_ms + int(decision.wait_s * 1000)
     attempts, flags = url.attempt, url.flags | RETRY

@@ -1,9 +1,8 @@
 """Decide which master owns which partition, in passes. Each pass compares the present owners with the goal.
 
-Safety does not depend on placement: the owner is the master with the newest term. Each move is a short pause for the
-hosts of a partition, so a plan moves as few as it can. Partitions without an owner are placed at once. Moves that only
-improve the balance are made a few in each pass. None goes to a master that has just joined, since it may fail again
-soon.
+Each move is a short pause for the hosts of a partition, so a plan moves as few partitions as it can. Partitions without
+a live owner are placed at once. Moves that only improve the balance are made a few in each pass, and none goes to a
+master that has just joined.
 """
 
 from collections import Counter

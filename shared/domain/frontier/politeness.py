@@ -87,11 +87,10 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 
 
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
-    """Return the number of URLs for one shard of a queue of `queued` URLs that `slots` shards may share at once.
+    """Return the number of URLs for one shard of a queue with `queued` URLs. At most `slots` shards are out at once.
 
-    It is half of an even share of the queue, so that no slot runs out of URLs long before the others. It is at least
-    `PART_MIN`, because each shard costs a lease, a grant and a report. If fetching `PART_MIN` URLs takes over
-    `PART_WORK_S` seconds, the minimum is lower.
+    It is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. It is at least `PART_MIN`, or
+    as many URLs as are fetched in `PART_WORK_S` seconds if those are fewer.
     """
     least = PART_MIN if expected_fetch_s * PART_MIN <= PART_WORK_S else int(PART_WORK_S / expected_fetch_s)
     return max(1, least, queued // (2 * slots))
@@ -110,13 +109,14 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
 class HostHealth:
     """How a host answered its last requests, and until when it gets no request because of its refusals and failures.
 
-    - `failures`: the number on which the back-off depends. A failure adds 1, a success subtracts 1.
+    - `failures`: the number from which the back-off is computed. A failure, or a refusal while the host is `refusing`,
+      adds 1. A usable response subtracts 1.
     - `unreachable`: how many attempts in a row could not resolve or connect to the host. Any response resets it.
     - `last_failure_ms`: when the last refusal or failure was.
     - `blocked_until_ms`: no request is sent to the host before this time.
-    - `recent`: the last `WINDOW` responses as bits, 1 for a 429 or 503. Bit 0 is the newest. A further bit above the
-      oldest marks how many there are.
-    - `slowed_ms`: the delay that 429s have set. Successes reduce it.
+    - `recent`: the last `WINDOW` responses as bits, 1 for a 429 or 503. Bit 0 is the newest. The highest bit that is
+      set is no response: it marks the number of bits below it.
+    - `slowed_ms`: the delay that 429s have set. Usable responses reduce it.
     - `asked_ms`: the longest Retry-After among the recent responses.
     - `silent_since_ms`: when the host became unreachable or began to refuse, 0 while it answers.
     """
@@ -206,8 +206,8 @@ class HostHealth:
         """Return the health after a 429 (`effect` THROTTLED) or a 503 (BUSY).
 
         A 429 blocks the host for its Retry-After, or else for `retry.host_base_s`, and doubles the delay. A 503 blocks
-        it for a few delays. A host that is `refusing` is blocked for the longest recent Retry-After, or else for a
-        back-off that doubles. A new block never ends earlier than the present one.
+        it for `BUSY_DELAYS` times its delay. A host that is `refusing` is blocked for the longest recent Retry-After,
+        or else for a back-off that doubles. A new block never ends earlier than the present one.
 
         - `delay_s`: the host's present delay.
         - `max_delay_s`: the limit to which 429s raise the delay.
@@ -247,8 +247,7 @@ class HostHealth:
         longer. A new block never ends earlier than the present one. `rng01`: a random number in 0..1, which spreads the
         back-off.
 
-        A failure during a block is not counted. It comes from a request that another slot of the host had begun before,
-        and one outage would otherwise count several times.
+        A failure during a block is not counted, because its request was sent before the block began.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
         if self.blocked(now_ms):

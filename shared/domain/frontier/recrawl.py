@@ -80,9 +80,10 @@ def within(seconds: float, min_s: float, max_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RecrawlSchedule:
-    """How long pages wait between two fetches, by bucket of their rate of change, so that an owner keeps its budget.
+    """How long the pages of each bucket wait between two fetches, so that an owner keeps its budget of requests.
 
-    `waits_s` has the wait of each bucket, `price_s` the price of a fetch from which the waits follow.
+    `waits_s`: the wait for each bucket of rates of change (`bucket_of`). `price_s`: the price of a fetch from which the
+    waits follow.
     """
 
     price_s: float
@@ -118,10 +119,12 @@ def solved(
     - `pages`: the number of pages in each bucket (`bucket_of`).
     - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
       `max_s`. If that is over the budget, pages are fetched late.
-    - `signalled`: for each bucket, the sum of the parts of their changes (0 to 1) for which pages are expected to have
-      a sign of change. Each of these changes needs a request, unless the price is too high for it.
-    - `followed`: for each bucket, the number of pages that `signalled` sums up. A page waits anew after a request for a
-      sign, so it needs fewer requests than for its waits and its signs separately. Without `followed` both are added.
+    - `signalled`: for each bucket, the sum over its pages of the part (0 to 1) of a page's changes that is expected to
+      have a sign of change. Each such change needs a request, unless the price is too high for it.
+    - `followed`: for each bucket, the number of pages in the sum of `signalled`. With it, a request because of a sign
+      replaces the request at the end of the page's wait. Without it both are counted.
+
+    A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
@@ -157,9 +160,12 @@ def solved(
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """The pages of one bucket that are fetched when they have a sign of change.
+    """The pages of one bucket that are fetched when a sitemap or feed gives a date for them (a sign of change).
 
-    `pages`: their number. `signalled`: the sum over these pages of the part of changes (0 to 1) that has a sign.
+    - `rate`: the rate of change of each page.
+    - `pages`: their number, 0 if unknown.
+    - `signalled`: the sum over these pages of the part (0 to 1) of a page's changes that has a sign.
+    - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
     rate: float
@@ -169,9 +175,10 @@ class _Signs:
     max_s: float
 
     def requests(self, price_s: float) -> float:
-        """Return by how many requests a second the signs raise what these pages need at a price.
+        """Return how many more requests a second these pages need because of their signs, if a fetch costs `price_s`.
 
-        Each sign causes a request. It also ends the page's wait, so the request at the end of that wait is subtracted.
+        Each sign causes a request. If `pages` is known, the request that it replaces is subtracted: the one at the end
+        of the page's wait.
         """
         signs = self.signalled * self.rate
         if not self.pages:
@@ -201,14 +208,12 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 
 @dataclass(frozen=True, slots=True)
 class SignalTrust:
-    """How far a host's signs of change, such as the `lastmod` of its sitemap, can be trusted.
+    """How often a host's signs of change were right. A sign of change is a page's date in a sitemap or feed (`lastmod`).
 
-    It has counts of compared pages:
+    It has counts of comparisons of pages with their last fetch:
 
-    - `wrong`: how many pages with a sign had not changed. `still`: the expected number of such pages, by their rates.
-    - `missed`: how many pages without a sign had changed. `due`: the expected number of such pages, by their rates.
-
-    If a sitemap gives the present time for every page, `wrong` is about as high as `still`. Such signs are not trusted.
+    - `wrong`: of pages that had a sign and had not changed. `still`: their expected number if signs meant nothing.
+    - `missed`: of pages that had no sign and had changed. `due`: their expected number if signs meant nothing.
     """
 
     wrong: float = 0.0
@@ -233,7 +238,10 @@ class SignalTrust:
 
     @property
     def precision(self) -> float:
-        """How reliable signs are, from 0 to 1: 1 if every page with a sign has changed, 0 if a sign shows nothing."""
+        """How reliable signs are: near 1 if nearly all pages with a sign had changed.
+
+        It is 0 if no more of the pages with a sign had changed than their rates predict.
+        """
         return max(0.0, 1 - (self.wrong + 1) / (self.still + 1))
 
     @property
@@ -243,11 +251,12 @@ class SignalTrust:
 
 
 def advanced_s(rate: float, precision: float) -> float:
-    """Return by how many seconds a sign of change makes a page due sooner.
+    """Return by how many seconds a sign of change makes a page due sooner than without the sign.
 
-    With the sign, the page is as likely to be stale as a page without one that was fetched this much earlier. `rate`:
-    the page's rate of change. `precision`: that of the host's `SignalTrust`. The formula is the effective elapsed time
-    of a page with noisy signals in arXiv 2502.02430.
+    - `rate`: the page's rate of change.
+    - `precision`: how reliable signs are (`SignalTrust.precision`).
+
+    The formula is the effective elapsed time of a page with noisy signals in arXiv 2502.02430.
     """
     return -log(max(1.0 - precision, 1e-6)) / max(rate, SLOWEST)
 

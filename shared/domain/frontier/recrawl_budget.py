@@ -47,9 +47,9 @@ def share(pages_before: int, pages: int, pages_all: int) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class RecrawlBudget:
-    """What one partition may still spend of a crawl's requests a day. An immutable value.
+    """The requests that one partition may still start under a crawl's budget of requests a day. Immutable.
 
-    `used`: the number of the newest slot that is used or lost.
+    `used`: the number of the newest slot that cannot be used any more. A slot is the right to one request.
     """
 
     requests_per_day: int
@@ -61,14 +61,14 @@ class RecrawlBudget:
         return cls(requests_per_day, _slot(requests_per_day, now_ms))
 
     def available(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Return how many of `wanted` requests the partition may start now. Nothing is spent.
+        """Return how many of `wanted` requests the partition may start now.
 
         `share`: the partition's share of the crawl's slots.
         """
         return self.spent(now_ms, share, wanted)[0]
 
     def spent(self, now_ms: int, share: Share, wanted: int) -> tuple[int, "RecrawlBudget"]:
-        """Return how many of `wanted` requests the partition may start now, and the budget that remains after these.
+        """Return how many of `wanted` requests the partition may start now, and the budget after they have started.
 
         `share`: the partition's share of the crawl's slots.
         """

@@ -58,7 +58,10 @@ _MOVED_PART: Final = 50
 
 
 class RecrawlPages:
-    """A crawl's pages in one partition: their counts by bucket, schedule, and the partition's budget of requests."""
+    """The pages of one crawl in one partition: their numbers by rate of change, their schedule and their budget.
+
+    The schedule is how long pages wait between two fetches. The budget is the number of requests that may start now.
+    """
 
     def __init__(self, requests_per_day: int, interval: PageInterval, counts: PageCounts, now_ms: int) -> None:
         """Begin with the stored counts, an unspent budget, and no schedule yet.
@@ -83,7 +86,7 @@ class RecrawlPages:
         return self._counts[RATES]
 
     def recount(self, counts: PageCounts) -> None:
-        """Replace the counts by those read from SQL, after a command has changed them there. Reset `outdated`."""
+        """Replace the counts by `counts`, read from SQL after a command has changed them. Set `outdated` to False."""
         self._counts = {kind: _by_bucket(counts.get(kind, {})) for kind in COUNTED}
         self._moved += abs(sum(self.pages) - self._count)
         self._count, self.outdated = sum(self.pages), False
@@ -129,8 +132,7 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
 
-        The assumed rate is one change in `equal_s` seconds. With a greater rate, a page with one change could pass for
-        one that changes too often to be worth a fetch. The rate is at least one change in the longest interval, and at
+        The assumed rate is one change in `equal_s` seconds. It is at least one change in the longest interval, and at
         most that of the function `first_rate`. `part`: the part of the crawl's pages that is in this partition, from 0
         to 1.
         """
@@ -142,16 +144,19 @@ class RecrawlPages:
         self._reserved = 0
 
     def reserve(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Reserve requests for up to `wanted` more pages in this pass of dispatch. Return the number reserved.
+        """Reserve requests of the budget for up to `wanted` more pages in this pass of dispatch.
 
-        `share`: the partition's share of the crawl's slots.
+        Return how many were reserved now. `share`: the partition's share of the crawl's requests.
         """
         n = max(0, self._budget.available(now_ms, share, self._reserved + wanted) - self._reserved)
         self._reserved += n
         return n
 
     def spend(self, now_ms: int, share: Share, n: int) -> None:
-        """Subtract `n` requests from the budget, one for each stored page sent out. `share`: the partition's share."""
+        """Subtract `n` requests from the budget, one for each stored page that was sent to workers.
+
+        `share`: the partition's share of the crawl's requests.
+        """
         self._budget = self._budget.spent(now_ms, share, n)[1]
 
     def _due(self, now_ms: int) -> bool:
@@ -179,17 +184,20 @@ class AdaptiveSchedule:
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `followed`: the part of the page's changes, from 0 to 255, that is expected to have a sign of change.
+        - `followed`: the part of the page's changes for which a sitemap or feed is expected to give a date, from 0
+          (none) to 255 (all).
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the part of a page's changes, from 0 to 255, for which its signs of change are followed by a fetch.
+        """Return the part of a page's changes that is expected to have a sign of change, from 0 (none) to 255 (all).
 
-        It is 0 if the host's signs are not trusted, or if the page changes too often to be worth a fetch at the present
-        price. `code`: the page's rate of change, as `ChangeRate.code`. `signals`: those of the page's host.
+        Return 0 if the host's signs are not trusted, or if the page changes too often to be fetched for each change.
+
+        - `code`: the page's rate of change, as `ChangeRate.code`.
+        - `signals`: how often the signs of the page's host were right.
         """
         if not (followed := signals.followed):
             return 0
@@ -199,8 +207,11 @@ class AdaptiveSchedule:
     def signalled_wait_ms(self, code: int, interval: PageInterval, signals: HostSignals) -> int:
         """Return the ms from the last fetch to the next one for a page that has a sign of change.
 
-        It is at least `interval.min_ms`. `code`: the page's rate of change, as `ChangeRate.code`. `signals`: how often
-        the signs of the page's host were right.
+        A sign of change is a date in a sitemap or feed that is later than the last fetch. The result is at least
+        `interval.min_ms`.
+
+        - `code`: the page's rate of change, as `ChangeRate.code`.
+        - `signals`: how often the signs of the page's host were right.
         """
         sooner_ms = advanced_s(decoded(code).cautious, signals.trust.precision) * 1000
         return max(interval.min_ms, self.wait_ms(code, interval) - int(min(sooner_ms, interval.max_ms)))
@@ -219,9 +230,9 @@ class AdaptiveSchedule:
 
 
 def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple[str, int, int]]:
-    """Yield what a page or sitemap with this history adds to the counts, as (kind of COUNTED, bucket, number).
+    """Yield what a page or sitemap with this history adds to the counts, as (kind, bucket, number).
 
-    Yield nothing if there is no history, or if it has no rate. `page`: False for a sitemap or feed.
+    The kind is one of COUNTED. Yield nothing if `history` is None or has no rate. `page`: False for a sitemap or feed.
     """
     if history is None or not history.rate:
         return
@@ -235,7 +246,7 @@ def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple
 
 
 def without_rate(history: PageHistory) -> PageHistory:
-    """Return the history without a rate of change, so that `counted` yields nothing. The page is not fetched again."""
+    """Return the history without a rate of change, for a page that is not fetched again. `counted` then skips it."""
     return replace(history, rate=0, followed=0)
 
 
@@ -247,9 +258,9 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
     """Return the code (`ChangeRate.code`) of a page's rate of change after a comparison with its last fetch.
 
     - `code`: the code before the comparison. 0 for a page without an estimate.
-    - `elapsed_ms`: the time since the last fetch.
-    - `told`: the page had a sign of change from a trusted host, which has updated the rate. A fetch that then finds the
-      change does not update it again.
+    - `elapsed_ms`: the time since the last fetch, or since the last sign of change that updated the rate.
+    - `told`: a sign of change has updated the rate since the last fetch. If the page has then `changed`, the result is
+      `code`.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:

@@ -32,9 +32,11 @@ class RequisiteEnd(NamedTuple):
 def requisite_done(url: LeasedUrl, flags: int, status: int, mime: str, attempts: int) -> RequisiteEnd:
     """Return the new state of a requisite that got a final response.
 
-    If it is HTML, and links lead to it as a page, it is queued again as a page, because only pages use the budget of
-    pages. Otherwise it is done. `flags`: its flags, which may have changed since it was leased. `attempts`: the number
-    of attempts to store if it is done.
+    It is queued again as a page if it is HTML and links lead to it as a page. Otherwise it is done.
+
+    - `flags`: the present flags of its row, which may differ from those in `url`.
+    - `status`, `mime`: the HTTP status and the media type of the response.
+    - `attempts`: the number of attempts to store if it is done.
     """
     stored = 200 <= status < 300
     if stored and mime in _HTML:

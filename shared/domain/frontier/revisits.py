@@ -34,9 +34,9 @@ class RevisitRow(Struct, frozen=True):
 
 
 class Superseded(Struct, frozen=True):
-    """The stored version of a page that a new version replaces. It is kept as the earlier version number `version`.
+    """The stored version of a page, to be kept as earlier version number `version` before a new one replaces it.
 
-    `forget`: versions up to this number are deleted. None is deleted if it is 0 or negative.
+    `forget`: earlier versions up to this number are deleted. With 0 or a negative number none is deleted.
     """
 
     crawl_id: CrawlId

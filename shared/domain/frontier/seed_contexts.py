@@ -98,15 +98,14 @@ def context_problem(context: SeedContext | None) -> str | None:
 
 
 def context_bytes(context: SeedContext) -> int:
-    """Return the size of the context as JSON in bytes. It takes at most as many in a message."""
+    """Return the size of the context as JSON in bytes. Its encoding in a message is not larger."""
     return len(msgspec.json.encode(context))
 
 
 def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], list[int]]:
     """Return the distinct contexts in `given`, and for each element of `given` the number of its context, from 1.
 
-    The number is 0 for None. Both lists are empty if all elements are None. So a message that has many URLs contains
-    each context only once. `context_at` reads both lists.
+    The number is 0 for None. Both lists are empty if all elements are None. `context_at` reads both lists.
     """
     numbers: dict[SeedContext, int] = {}
     places = [0 if each is None else numbers.setdefault(each, len(numbers) + 1) for each in given]

@@ -27,7 +27,10 @@ _STORED: Final = struct.Struct(">ffffI")
 
 @dataclass(frozen=True, slots=True)
 class HostSignals:
-    """How often one host's signs of change were right, and when a sitemap there was last read (Unix ms, 0: never)."""
+    """What is stored of one host's signs of change, the dates that its sitemaps and feeds give for pages.
+
+    `trust`: how often these dates were right. `read_ms`: when a sitemap of the host was last read (Unix ms, 0: never).
+    """
 
     trust: SignalTrust = SignalTrust()  # noqa: RUF009  it is frozen
     read_ms: int = 0
@@ -39,7 +42,10 @@ class HostSignals:
 
     @property
     def followed(self) -> int:
-        """The part of a page's changes that is expected to have a sign, from 0 to FOLLOWED. 0 if `trusted` is False."""
+        """The part of a page's changes that is expected to have a sign, from 0 (none) to FOLLOWED (all).
+
+        It is 0 if `trusted` is False.
+        """
         return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
 
     def read(self, now_ms: int) -> "HostSignals":
@@ -49,13 +55,14 @@ class HostSignals:
     def compared(
         self, rate: ChangeRate, *, signalled: bool, changed: bool, checked_ms: int, now_ms: int
     ) -> "HostSignals":
-        """Return the signals after a comparison of one of the host's pages, made at `now_ms`.
+        """Return the signals after one of the host's pages was fetched again and compared at `now_ms` (Unix ms).
 
         - `rate`: the page's rate of change before the comparison.
-        - `signalled`: the page had a sign of change. `changed`: it had changed.
-        - `checked_ms`: when it was fetched before (Unix ms).
+        - `signalled`: a sitemap or feed gave a date for the page after its earlier fetch.
+        - `changed`: the page had changed.
+        - `checked_ms`: when the page was fetched before (Unix ms).
 
-        A comparison without a sign changes nothing if no sitemap was read since `checked_ms`.
+        The result is unchanged if the page had no such date and no sitemap was read since `checked_ms`.
         """
         if not signalled and self.read_ms <= checked_ms:
             return self
@@ -82,34 +89,36 @@ def signals_of(stored: bytes | None) -> HostSignals:
 
 
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
-    """Return the code (`ChangeRate.code`) of a page's rate of change after a sign of change that is taken to be right.
+    """Return the code (`ChangeRate.code`) of a page's rate of change after a sitemap or feed gave a date for the page.
 
-    - `known`: the rate before the sign.
-    - `lastmod_ms`: when the page changed, by the sign. It has not changed since.
-    - `known_ms`: the time up to which `known` accounts for changes.
-    - `read_ms`: when its sitemap was read before. The page had no change from `known_ms` until then.
-    - `now_ms`: when the sign was read.
+    The date is assumed to be right. Times are Unix ms.
+
+    - `known`: the rate as estimated from what happened up to `known_ms`.
+    - `read_ms`: when a sitemap of the host was read before. From `known_ms` until then the page did not change.
+    - `lastmod_ms`: the date that was given. The page changed then, and has not changed since.
+    - `now_ms`: when the date was read.
     """
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket of `waiting_code`: the bucket that determines how long a page waits."""
+    """Return the bucket (`bucket_of`) of the rate that `waiting_code` returns for these arguments."""
     return bucket_of(waiting_code(code, followed))
 
 
 def waiting_code(code: int, followed: int) -> int:
     """Return the code (`ChangeRate.code`) of the rate that determines how long a page waits for its next fetch.
 
-    It is `code` if `followed` is 0. `followed` is the part of the page's changes, from 0 to FOLLOWED, that have a sign
-    of change. If it is not 0, the rate counts only the other changes, and is derived from `ChangeRate.cautious`.
+    - `code`: the page's rate of change. It is returned if `followed` is 0.
+    - `followed`: the part of the page's changes for which a sitemap or feed is expected to give a date, from 0 to
+      FOLLOWED. The returned rate contains only the other changes.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which a page's changes that have a sign of change are counted. `code`: the page's rate."""
+    """Return the bucket in which the tallies SIGNALLED and FOLLOWED_PAGES count a page. `code`: its rate of change."""
     return bucket_of(prior(decoded(code).cautious).code)
 
 

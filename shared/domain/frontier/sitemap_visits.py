@@ -18,10 +18,13 @@ from shared.domain.frontier.store_model import LeasedUrl
 
 
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
-    """Return True if a fetch must be judged by `judge_sitemap`, as that of a sitemap or feed.
+    """Return True if the fetched URL is a sitemap or feed, so that `judge_sitemap` must judge the fetch.
 
-    It must if it read entries, or if the previous fetch of the URL was of a sitemap or feed. A page or requisite never
-    must. `entries`: the number of entries read, -1 for any other content. `page`: the fetch stored a page.
+    This is so if the fetch read entries, or if an earlier fetch found a sitemap or feed at the URL. It is not so for a
+    requisite, or if this or an earlier fetch stored a page.
+
+    - `entries`: the number of entries read, -1 if the content was no sitemap or feed.
+    - `page`: this fetch stored a page.
     """
     return not page and not url.flags & (COUNTED_AS_PAGE | IS_REQUISITE) and (entries > 0 or url.last is not None)
 
@@ -42,8 +45,8 @@ def judge_sitemap(
 
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
     - `decision`: what the table of outcomes decides for the fetch.
-    - `found`: since the last fetch of this file, a sitemap of the host has listed a new URL or a sign of change. It is
-      ignored if the file did not change.
+    - `found`: since the last fetch of this file, sitemaps of the host have listed something new: a new URL, or a later
+      date of a page. Only then does a changed file count as a fetch that found something new.
     - `pages`: the number of stored pages of its host.
     - `adaptive`: the schedule of the policy `adaptive`, None if the crawl does not have it.
     """

@@ -32,8 +32,7 @@ class UrlEnd(IntEnum):
 class CrawlState(StrEnum):
     """A crawl's state.
 
-    CREATED: declared, never started. SEEDING: not all of its seeds are acknowledged by the broker, so it cannot finish
-    yet.
+    CREATED: declared, never started. SEEDING: its seeds are being published, so it cannot finish yet.
     """
 
     CREATED = "created"
@@ -57,8 +56,8 @@ class UrlKind(IntEnum):
     - PAGE: a page that a link or a seed names.
     - LISTED: a page that a sitemap or feed lists.
     - SITEMAP: a sitemap that may list only URLs at or below its path.
-    - HOST_SITEMAP: a sitemap that may list every URL of its host, since the robots.txt there names it or the index that
-      lists it.
+    - HOST_SITEMAP: a sitemap that may list every URL of its host, because the host's robots.txt names it, or names a
+      sitemap index that lists it.
     - FEED: a feed that a page names.
     - REQUISITE: a URL that a page needs to be replayed, such as an image. Its value is a bit that no other kind has.
     """
@@ -93,7 +92,7 @@ def kind_flags(kind: int) -> int:
 
 
 def kind_of(flags: int) -> UrlKind:
-    """Return what a URL with these flags was found as. It is REQUISITE while the URL is both a requisite and a page."""
+    """Return what a URL with these flags was found as. A requisite that is also linked as a page gives REQUISITE."""
     if flags & IS_REQUISITE:
         return UrlKind.REQUISITE
     kind = flags >> _KIND_SHIFT & _KIND_BITS
@@ -156,8 +155,8 @@ LEVEL_MS: Final = 3_600_000
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
     """Return the sort key of a URL in its host's queue. The URL with the least key is fetched first.
 
-    The order is breadth-first by depth. A higher `priority` moves a URL forward, and so does waiting (ageing). Every
-    URL ages at the same rate, so the order of two URLs never changes. So the key is a constant that can be indexed.
+    A lesser depth, a higher `priority` and an earlier `queued_at_ms` (Unix ms) give a lesser key. An hour of waiting
+    weighs as much as one level of depth or priority. The key of a URL does not change with time.
     """
     return queued_at_ms + (depth - priority) * LEVEL_MS
 
@@ -172,17 +171,17 @@ def requisite_rank(queued_at_ms: int) -> int:
 
 
 def as_page(flags: int) -> int:
-    """Return the flags without those of a requisite, for a URL that is only a page from now on."""
+    """Return `flags` without the flags that mark a requisite, for a URL that is only a page from now on."""
     return flags & ~(IS_REQUISITE | ALSO_PAGE | HTML_REQUISITE)
 
 
 def extra_hops_of(flags: int) -> int:
-    """Return how many hops beyond the scope a URL with these flags is, 0 for one in scope."""
+    """Return how many extra hops (links beyond the scope) lead to a URL with these flags, 0 for a URL in scope."""
     return (flags & EXTRA_BITS) >> _EXTRA_SHIFT
 
 
 def with_extra_hops(flags: int, extra: int) -> int:
-    """Return the flags of a URL that is `extra` hops beyond the scope."""
+    """Return `flags` with the number of extra hops (links beyond the scope) set to `extra`."""
     return flags & ~EXTRA_BITS | extra << _EXTRA_SHIFT
 
 

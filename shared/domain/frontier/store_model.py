@@ -22,12 +22,11 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth, and the number of hops beyond the scope, with which the URL was sent. After a
-      takeover `depth` is only known to be at least `least`.
-    - `least`: the least depth at which a link to it was found since then. The least number of hops is in `flags`.
-    - `attempt`: the number of the present attempt, from 1.
-    - `hops`: the number of redirects in a row that led to it.
-    - `last`: the fetch that stored its page, None if there is none or it is not needed.
+    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a takeover `depth` may
+      be lower than the one sent, but not lower than `least`.
+    - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
+    - `attempt`: the number of the present attempt, from 1. `hops`: the number of redirects in a row that led to the URL.
+    - `last`: the stored fetch of the URL's page. None if no page is stored, or if it was not read.
     """
 
     url: str
@@ -45,9 +44,9 @@ class LeasedUrl(Struct):
 class LeaseRow(Struct):
     """A lease as stored: a URL shard that was sent out.
 
-    - `order`: the fingerprints of all its URLs, in the order of the shard.
-    - `urls`: the URLs of the shard that are not settled yet.
-    - `grants`, `expired`: how many grants it has had, and how many of them expired.
+    - `order`: the fingerprints of all URLs of the shard, in its order.
+    - `urls`: the URLs of the shard that have no outcome yet.
+    - `grants`, `expired`: how many grants the lease has had, and how many of them expired.
     - `contexts`: the seed contexts of the URLs that have one.
     """
 
@@ -129,9 +128,9 @@ class LeaseRequest(Struct, frozen=True):
     - `max_urls`: the maximum of queued URLs, those of the least rank first.
     - `max_revisits`: the maximum of stored pages that are due. They are leased before the queued URLs, and do not count
       in `max_urls`.
-    - `max_together`: the maximum of all URLs, if `max_revisits` or `requisites` is set.
-    - `compared`: the lease must have the last fetch of each stored page.
-    - `due_until_ms`: stored pages that became due later are not leased, except retries. 0: all that are due.
+    - `max_together`: the maximum of all URLs of the shard. It is used only if `max_revisits` or `requisites` is set.
+    - `compared`: read the last fetch of each stored page (`LeasedUrl.last`).
+    - `due_until_ms`: stored pages that became due later than this are not leased, except retries. 0: no such limit.
     - `requisites`: queued requisites are leased before other queued URLs, and do not count in `max_urls`.
     """
 
@@ -170,8 +169,9 @@ class UrlChange(Struct, frozen=True):
 class FetchRow(Struct, frozen=True):
     """The stored row of a URL's last fetch.
 
-    `page`: the fetch stored a page that is in the index. `truncated`: why the body is incomplete, None if it is
-    complete. `left_out`: the counts of the page's excluded links, as shared.domain.explain.excluded_links encodes them.
+    - `page`: the fetch stored a page that lists, exports and items may contain (see `NotIndexed`).
+    - `truncated`: why the body is incomplete, None if it is complete.
+    - `left_out`: the counts of the page's excluded links, as shared.domain.explain.excluded_links encodes them.
     """
 
     crawl_id: CrawlId
@@ -271,10 +271,10 @@ class Changes(Struct):
       that have more.
     - `letters_sent`: dead letters whose messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
-    - `marks`: the number of the newest command in progress of each crawl. Rows of `urls` get it as a mark, so that this
-      command and earlier ones skip them.
-    - `losses_again`: the rows of `fetches` whose losses replace those that an earlier fetch of the URL added to
-      `tallies`.
+    - `marks`: for each crawl the number of its newest command in progress. It is stored in the rows of `urls`, so that
+      this command and earlier ones skip these rows.
+    - `losses_again`: rows of `fetches` for URLs whose earlier fetch has counted excluded links or an incomplete body in
+      the tallies. The counts of these rows replace the earlier ones.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """
@@ -329,11 +329,11 @@ class DiscoveredLink(Struct, frozen=True):
     """A link or seed to insert into the frontier. Its host is known by name only.
 
     - `via_host`, `via`: the host id and fingerprint of the page that has the link. 0 and empty for a seed.
-    - `hops`: the number of redirects in a row that led to it.
+    - `hops`: the number of redirects in a row that led to the URL.
     - `kind`: what the URL was found as (UrlKind).
     - `outside`: the rule of the crawl's present scope that excludes the link, empty if none does.
-    - `extra`: how many hops beyond the scope the URL is.
-    - `lastmod`: when the page last changed according to a sitemap (Unix seconds), 0 if unknown.
+    - `extra`: the number of extra hops that led to the URL, 0 if it is in scope.
+    - `lastmod`: when the page last changed according to a sitemap or feed (Unix seconds), 0 if unknown.
     - `of_set`: it is a seed that was added to a seed set.
     """
 
@@ -365,10 +365,11 @@ def with_context(link: DiscoveredLink, context: SeedContext) -> LinkWithContext:
 
 
 class ProducerMark(Struct, frozen=True):
-    """The place of a message in the discoveries that one producer sends to a partition for one crawl.
+    """The number of a message among the discoveries that one producer sends to a partition for one crawl.
 
+    - `producer`: the name of the sender of these messages: a worker for a week, or one upload of seeds, for example.
     - `n`: the number of the message, from 1.
-    - `total`: how many URLs the producer has sent, with those of this message.
+    - `total`: how many URLs the producer has sent, including those of this message.
     - `spec`: the revision of the spec under which the producer judged the links.
     """
 
@@ -382,7 +383,7 @@ class ProducerMark(Struct, frozen=True):
 class DiscoveryTransaction(Struct, frozen=True):
     """Messages with discoveries to apply in one transaction, in order of arrival.
 
-    - `messages`: for each message its mark, its links, and how many of its links could not be queued.
+    - `messages`: for each message its ProducerMark, its links, and how many further links of it could not be queued.
     - `excluded`: the URLs that an exclusion covers. New ones are stored as excluded. Known ones do not change.
     - `with_contexts`: some links are LinkWithContext.
     """
@@ -398,15 +399,15 @@ class DiscoveryResult(Struct):
 
     - `queues`: how many URLs were added to each queue.
     - `lowered`: leased URLs that were found at a lesser depth, each with this depth.
-    - `hops`: leased URLs whose number of hops beyond the scope changed, each with the new number.
+    - `hops`: leased URLs whose number of extra hops changed, each with the new number.
     - `also_pages`: leased requisites that are linked as pages, too.
     - `requisites`: the queues to which requisites were added.
-    - `with_contexts`: the crawls with new seed contexts.
-    - `new`, `known`, `refused`: what to add to these counters.
-    - `repeats`, `gaps`: how many messages had been applied before, and before how many messages others are missing.
+    - `with_contexts`: the crawls with new seed contexts. `new`, `known`, `refused`: what to add to these counters.
+    - `repeats`: how many of the messages had been applied before.
+    - `gaps`: how many messages came without the message of the same producer that precedes them.
     - `due`: the queues with pages that are due sooner now, each with the earliest due time.
     - `counts`: what to add to the counts of pages, by crawl, kind (`recrawl_pages.COUNTED`) and bucket.
-    - `listing`: the queues of hosts whose sitemaps listed something new, at `listing_ms`.
+    - `listing`: the queues of hosts whose sitemaps listed something new. `listing_ms`: when that was.
     """
 
     queues: dict[tuple[CrawlId, HostId], int] = field(default_factory=dict)
@@ -432,10 +433,9 @@ class CommandRun(Struct, frozen=True):
     """A command in progress in one partition.
 
     - `number`: orders the commands of a partition and is never reused.
-    - `sequence`: the sequence of its message in the reports stream. Messages with a smaller one were accepted before
-      it.
-    - `through`: the number of the newest dead letter to which it applies.
-    - `after`: its progress, from which the next chunk continues. 0 for the first chunk.
+    - `sequence`: the sequence of the command's message in the reports stream.
+    - `through`: the number of the newest dead letter to which the command applies.
+    - `after`: the progress from which the next chunk continues. 0 for the first chunk.
     """
 
     id: str
