@@ -104,7 +104,7 @@ def override_of(spec: CrawlSpec, host: str) -> str | None:
 
 
 def deciding(spec: CrawlSpec, host: str, field: str) -> str | None:
-    """Return the path in the spec of the override's field that sets `field` for a host, such as `overrides[0].delay_s`.
+    """Return where the overrides of the spec set `field` for a host, such as `overrides[0].delay_s`.
 
     Return None if the spec's own value applies.
     """
@@ -148,11 +148,12 @@ class OverriddenScope(CompiledScope):
         via_seed_redirect: bool = False,
         hops: int = 0,
     ) -> ScopeRule | None:
-        """Return the first rule that excludes `url`, or None if it belongs to the crawl.
+        """Return the first rule that excludes `url` (canonical, on `host`), or None if it belongs to the crawl.
 
-        `url` is canonical and on `host`. `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the
-        host of the page or redirect that led to the URL, None for a seed. `via_seed_redirect`: only redirects lie
-        between a seed and the URL.
+        - `depth`: the number of links from a seed to the URL.
+        - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
+        - `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `hops`: the number of redirects in a row that led to the URL.
         """
         number, scope = self._of(host)
         if scope is None:
@@ -173,11 +174,13 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
+        """Return how many extra hops beyond the scope `url` is, or the rule that excludes it. 0: the URL is in scope.
 
-        `url` is canonical and on `host`. `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the
-        host of the page or redirect that led to the URL, None for a seed. `via_seed_redirect`: only redirects lie
-        between a seed and the URL. `extra`: how many hops beyond the scope that page or redirect is.
+        - `depth`: the number of links from a seed to the URL.
+        - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
+        - `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `hops`: the number of redirects in a row that led to the URL.
+        - `extra`: how many extra hops beyond the scope that page or redirect is.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -193,8 +196,9 @@ class OverriddenScope(CompiledScope):
     def judge_listing(self, url: str, host: str, *, depth: int, via_host: str, hops: int) -> ScopeRule | None:
         """Return the first rule that excludes a sitemap or feed, or None if it may be fetched.
 
-        `depth` counts links from a seed, and its entries are one link deeper. `via_host`: the host of the page, sitemap
-        or redirect that led to it. `hops`: how many sitemaps and redirects in a row led to it.
+        - `depth`: the number of links from a seed to the sitemap or feed. The URLs that it lists are one link deeper.
+        - `via_host`: the host of the page, sitemap or redirect that led to it.
+        - `hops`: how many sitemaps and redirects in a row led to it.
         """
         number, scope = self._of(host)
         if scope is None:
@@ -227,9 +231,11 @@ class OverriddenScope(CompiledScope):
     ) -> list[Verdict]:
         """Return the result of every rule for `url`, in the order in which `judge` checks them.
 
-        `url` is canonical and on `host`. `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the
-        host of the page or redirect that led to the URL, None for a seed. `via_seed_redirect`: only redirects lie
-        between a seed and the URL. `extra`: how many hops beyond the scope that page or redirect is.
+        - `depth`: the number of links from a seed to the URL.
+        - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
+        - `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `hops`: the number of redirects in a row that led to the URL.
+        - `extra`: how many extra hops beyond the scope that page or redirect is.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -246,9 +252,9 @@ class OverriddenScope(CompiledScope):
         ]
 
     def _of(self, host: str) -> tuple[int, CompiledScope | None]:
-        """Return the index of the override that applies to a host, and the scope with this override.
+        """Return the index of the override that applies to a host, and the compiled scope with this override.
 
-        The scope is None if the spec's own scope applies to the host.
+        The scope is None if the spec's own scope applies to the host. The index is 0 if no override applies.
         """
         number = self._host_specs.number(host)
         return (0, None) if number is None else (number, self._scopes[number])
@@ -259,9 +265,10 @@ class OverriddenScope(CompiledScope):
 
 
 def _place(override: Override, number: int, rule: ExclusionReason) -> str:
-    """Return the path of the override's field that decides a rule, as ` (overrides[0].mode)`.
+    """Return the place in the spec of the override's field that `rule` uses, to append to a text.
 
-    Return an empty text if the spec's own value applies. `number`: the index of the override.
+    It has the form ` (overrides[0].mode)`. Return an empty text if the override does not set this field. `number`: the
+    index of the override.
     """
     field = _FIELDS.get(rule)
     if field is None or getattr(override, field) is None:

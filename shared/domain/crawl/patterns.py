@@ -178,9 +178,10 @@ def _compiled(pattern: str) -> Any:
 
 
 def _difference(pattern: str, unicode: bool) -> str | None:
-    """Return a message if a part of `pattern` would be read differently by RE2 than by Python, or is not allowed.
+    r"""Return a message if RE2 and Python read a part of `pattern` differently, or if a part is not allowed.
 
-    Return None if there is no such part. `unicode`: it will be searched in text with characters beyond ASCII.
+    Return None if there is no such part. `unicode`: the pattern is for text with characters beyond ASCII, where `\w`
+    and `\b` are not allowed.
     """
     for token in _TOKEN.finditer(pattern):
         if token["repeat"] is not None:

@@ -62,8 +62,7 @@ class CompiledPriority:
 def compiled_priority(rules: tuple[PriorityRule, ...]) -> CompiledPriority:
     """Return the compiled rules. Equal rules give the same object.
 
-    If a pattern cannot be used, the result has no rules. A crawl with such a pattern is not dispatched
-    (`refused_pattern`), but reports of earlier shards may still arrive.
+    If a pattern cannot be used, the result has no rules, so it raises no error.
     """
     try:
         return CompiledPriority(rules)

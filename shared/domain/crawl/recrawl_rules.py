@@ -50,8 +50,7 @@ def _interval(policy: RecrawlPolicy, min_s: float, max_s: float, rule: int | Non
 def compiled(spec: Recrawl) -> CompiledRecrawl:
     """Return the compiled section. Equal sections give the same object.
 
-    If a pattern cannot be used, the result has no rules by pattern. A crawl with such a pattern is not dispatched
-    (`refused_pattern`), but outcomes of earlier shards may still arrive.
+    If a pattern of `by_pattern` cannot be used, the result has none of these rules. No error is raised.
     """
     try:
         return CompiledRecrawl(spec)

@@ -1,15 +1,15 @@
 """Scope: decide which URLs belong to a crawl, and which rule excludes the others.
 
-An outlink is judged relative to the page that has it. So seeds need not be in the spec (they may be uploaded by the
-million), and a worker needs only the page. A seed is in scope by definition; only `schemes`, `max_url_length` and
-`exclude` apply to it.
+An outlink is judged relative to the page that has it, so the seeds need not be known. A seed is in scope by definition.
+Only `schemes`, `max_url_length` and `exclude` apply to it.
 
 The target of a seed's redirect replaces the seed. It may be on another host of the same registrable domain (example.org
--> www.example.org); in mode prefix it must lie below a seed's path. Neither `include` nor the traps apply to it. Mode
+-> www.example.org). In mode prefix it must lie below a seed's path. Neither `include` nor the traps apply to it. Mode
 prefix uses only the seeds of the spec.
 
-With `extra_hops`, links that only `mode` or `include` excludes are followed for that many hops. A link from a page
-beyond the scope is in scope again only if a seed of the spec has its host, domain or prefix.
+An extra hop is a link that only `mode` or `include` excludes. A URL may be at most `extra_hops` such hops beyond the
+scope. A link from a page beyond the scope leads back into it only if a seed of the spec has the link's host, domain or
+prefix.
 """
 
 import re
@@ -88,7 +88,7 @@ class Verdict:
 
 
 class CompiledScope:
-    """The compiled scope of a spec. It decides which URLs belong to the crawl, and gives equal arguments equal results.
+    """The compiled scope of a spec, which decides which URLs belong to the crawl.
 
     `problem`: why a pattern of a stored spec cannot be used. It is None for every spec that `parse_spec` made. With a
     problem, `judge` raises PatternRefused, and `explain` reports the problem.
@@ -132,8 +132,10 @@ class CompiledScope:
     ) -> ScopeRule | None:
         """Return the first rule that excludes `url` (canonical, on `host`), or None if it belongs to the crawl.
 
-        `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
-        led to the URL, None for a seed. `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `depth`: the number of links from a seed to the URL.
+        - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
+        - `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `hops`: the number of redirects in a row that led to the URL.
         """
         if via_host is None:
             return self._alone(url, True)
@@ -160,12 +162,15 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return how many hops beyond the scope `url` is, 0 if it is in scope, or the rule that excludes it.
+        """Return how many extra hops beyond the scope `url` is, or the rule that excludes it. 0: the URL is in scope.
 
-        `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
-        led to the URL, None for a seed. `extra`: how many hops beyond the scope that page or redirect is.
-        `via_seed_redirect`: only redirects lie between a seed and the URL. A redirect adds a hop only if it leads out
-        of the scope.
+        A redirect is an extra hop only if it leads from the scope out of it.
+
+        - `depth`: the number of links from a seed to the URL.
+        - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
+        - `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `hops`: the number of redirects in a row that led to the URL.
+        - `extra`: how many extra hops beyond the scope that page or redirect is.
         """
         rule: ScopeRule | None
         if not extra:
@@ -192,7 +197,10 @@ class CompiledScope:
         return beyond
 
     def _at_home(self, url: str, host: str) -> bool:
-        """Return True if the mode admits `url` from any page, since a seed has its host, domain or prefix."""
+        """Return True if the mode admits `url` from any page, because a seed of the spec has the URL's host or domain.
+
+        In mode prefix the URL must lie below a seed's path. Mode any admits every URL.
+        """
         match self._scope.mode:
             case ScopeMode.HOST:
                 return host in self._home
@@ -208,9 +216,11 @@ class CompiledScope:
     def judge_listing(self, url: str, host: str, *, depth: int, via_host: str, hops: int) -> ScopeRule | None:
         """Return the first rule that excludes a sitemap or feed, or None if it may be fetched.
 
-        `depth` counts links from a seed, and its entries are one link deeper. `via_host`: the host of the page, sitemap
-        or redirect that led to it. `hops`: how many sitemaps and redirects in a row led to it. Include patterns, traps
-        and the prefixes of seeds do not apply, since it is no page. They apply to the pages that it lists.
+        Include patterns, traps and the prefixes of seeds do not apply to a sitemap or feed.
+
+        - `depth`: the number of links from a seed to the sitemap or feed. The URLs that it lists are one link deeper.
+        - `via_host`: the host of the page, sitemap or redirect that led to it.
+        - `hops`: how many sitemaps and redirects in a row led to it.
         """
         if hops > MAX_HOPS:
             return ScopeRule(ExclusionReason.HOPS, f"more than {MAX_HOPS} sitemaps or redirects lead to it")
@@ -222,9 +232,10 @@ class CompiledScope:
     def judge_requisite(self, url: str, host: str, *, via_host: str, hops: int) -> ScopeRule | None:
         """Return the first rule that excludes a requisite, or None if it may be fetched.
 
-        `via_host`: the host of the page, stylesheet or redirect that led to it. `hops`: how many stylesheets and
-        redirects in a row led to it. The limit of depth, include patterns, traps and the prefixes of seeds do not
-        apply, since it is no page.
+        The limit of depth, include patterns, traps and the prefixes of seeds do not apply to a requisite.
+
+        - `via_host`: the host of the page, stylesheet or redirect that led to it.
+        - `hops`: how many stylesheets and redirects in a row led to it.
         """
         if hops > MAX_REQUISITE_HOPS:
             why = f"more than {MAX_REQUISITE_HOPS} stylesheets and redirects in a row"
@@ -249,9 +260,12 @@ class CompiledScope:
         """Return the result of every rule for `url`, in the order in which `judge` checks them.
 
         The first rule that does not allow the URL is the rule that `hops_beyond` returns for the same arguments.
-        `depth` counts links from a seed, `hops` redirects in a row. `via_host` is the host of the page or redirect that
-        led to the URL, None for a seed. `extra`: how many hops beyond the scope that page or redirect is.
-        `via_seed_redirect`: only redirects lie between a seed and the URL.
+
+        - `depth`: the number of links from a seed to the URL.
+        - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
+        - `via_seed_redirect`: only redirects lie between a seed and the URL.
+        - `hops`: the number of redirects in a row that led to the URL.
+        - `extra`: how many extra hops beyond the scope that page or redirect is.
         """
         verdicts = []
         beyond = 0
@@ -309,9 +323,9 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        If seeds of the spec are on its host, the URL must begin with one of their prefixes. A host without seeds is
-        allowed if it is `via_host`, or the target of a seed's redirect within the registrable domain. Its URLs must
-        begin with a prefix of any seed. `redirect`: only redirects lie between a seed and the URL.
+        If seeds of the spec are on `host`, the path must begin with the prefix of one of these seeds. Otherwise it must
+        begin with the prefix of any seed. `host` must then also be `via_host`, or have its registrable domain if
+        `redirect` is True. `redirect`: only redirects lie between a seed and the URL.
         """
         paths = self._prefixes.get(host)
         if paths is None:
@@ -337,10 +351,10 @@ class CompiledScope:
         return None
 
     def _admits(self, url: str, seed_like: bool) -> bool:
-        """Return True if the URL certainly passes all rules of `_alone_rules`. This is a quick check for most URLs.
+        """Return True only if the URL passes all rules of `_alone_rules`. This is a quick check for most URLs.
 
-        Return False if it may not pass, and for every URL if the scope has patterns. `seed_like`: the URL is a seed, or
-        only redirects lie between a seed and the URL.
+        False does not mean that a rule excludes the URL: it is also returned for every URL if the scope has patterns.
+        `seed_like`: the URL is a seed, or only redirects lie between a seed and the URL.
         """
         scope = self._scope
         if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:
@@ -383,10 +397,10 @@ def home(spec: CrawlSpec) -> frozenset[str]:
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
-    """Return the path prefixes that are in scope in mode prefix, for each host of a seed.
+    """Return for each host of a seed the prefixes with which paths begin that are in scope in mode prefix.
 
-    A seed that names a file (`/docs/index.html`) includes its folder, `/docs/`. Any other seed includes its own path
-    and everything below it: `/docs` includes `/docs`, also with a query, and `/docs/`.
+    Compare a URL's path and query, followed by `?`, with them. A seed `/docs/index.html`, which names a file, gives the
+    prefix of its folder, `/docs/`. A seed `/docs` gives `/docs/` and `/docs?`, but not `/docs`, so `/docs-old` is out.
     """
     begins: dict[str, set[str]] = {}
     for seed in spec.seeds:

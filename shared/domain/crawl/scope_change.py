@@ -1,7 +1,7 @@
 """A changed scope: decide which URLs that a crawl has found are admitted by its present spec. The module does no I/O.
 
-A URL is judged with the facts of the time when it was found: its depth, its redirects, its kind, and the host of the
-page that led to it. No page led to a seed, so only schemes, length and exclude patterns apply to it.
+A URL is judged by what is stored of how it was found: its depth, its redirects, its kind, and the host of the page that
+led to it. No page led to a seed, so only schemes, length and exclude patterns apply to a seed.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs admit the same URLs: their scopes are equal, also in overrides.
+    """Return True if both specs have equal scopes, also in overrides, so that they admit the same URLs.
 
-    In mode prefix, and with `extra_hops`, the seeds must have the same prefixes or hosts, too.
+    In mode prefix the prefixes of their seeds must be equal, too. With `extra_hops` the hosts of their seeds must be.
     """
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
@@ -35,7 +35,7 @@ def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
 
 
 def same_admission(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs admit the same URLs, and `after` raises no host's limit of pages."""
+    """Return True if both specs have equal scopes (`same_scope`), and `after` raises no host's limit of pages."""
     return same_scope(before, after) and not _host_limit_rises(before, after)
 
 
@@ -76,8 +76,10 @@ def judge_found(
 ) -> ScopeRule | None:
     """Return the first rule of the scope that excludes a URL found earlier, or None if the scope admits the URL.
 
-    `depth`, `hops`, `flags`: as stored in the URL's row. `via_host`: the host of the page that led to it, None for a
-    seed. A requisite that is linked as a page, too, is admitted if the scope admits it as a requisite or as a page.
+    A requisite that is linked as a page, too, is admitted if the scope admits it as a requisite or as a page.
+
+    - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
+    - `via_host`: the host of the page that led to the URL, None for a seed.
     """
     found = found_beyond(scope, url, host, depth=depth, hops=hops, flags=flags, via_host=via_host)
     return None if isinstance(found, int) else found
@@ -86,10 +88,12 @@ def judge_found(
 def found_beyond(
     scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | int:
-    """Return how many hops beyond the present scope a URL found earlier is, or the rule that excludes it.
+    """Return how many extra hops beyond `scope` a URL found earlier is, or the rule that excludes it.
 
-    `depth`, `hops`, `flags`: as stored in the URL's row. `via_host`: the host of the page that led to it, None for a
-    seed. Only a page to which a link led can be beyond the scope. For any other admitted URL the result is 0.
+    The result is 0 for a URL in scope. Only a page that a link led to can be beyond the scope.
+
+    - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
+    - `via_host`: the host of the page that led to the URL, None for a seed.
     """
     kind, extra = kind_of(flags), extra_hops_of(flags)
     if kind.listing:
@@ -115,10 +119,12 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return how many hops beyond the scope the page or redirect is that led to a URL.
+    """Return how many extra hops beyond the scope the page or redirect is that led to a URL.
 
-    `extra`: how many hops beyond the scope the URL is. `hops`: the number of redirects in a row that led to it. If it
-    is not 0, the result is `extra`, because a redirect is as far beyond the scope as its target.
+    It is `extra` for the target of a redirect, else `extra` - 1, but not below 0.
+
+    - `extra`: how many extra hops beyond the scope the URL itself is.
+    - `hops`: the number of redirects in a row that led to the URL.
     """
     return extra if hops else max(0, extra - 1)
 
@@ -135,7 +141,7 @@ class ChangedScope:
     host_specs: HostSpecs
 
     def gives_more(self, host: str, pages: int) -> bool:
-        """Return True if `host`, of which `pages` pages are stored, is still below its limit of pages."""
+        """Return True if `host`, of which the crawl has stored `pages` pages, is below the limit of pages per host."""
         limit = self.host_specs.of(host).budget.max_pages_per_host
         return limit is None or pages < limit
 
@@ -145,8 +151,8 @@ class ScopeChange:
     """What a changed scope would remove from the queue of a crawl, counted or estimated from a sample of its URLs.
 
     - `queued`: how many URLs are queued now. Stored pages that wait for their next fetch are included.
-    - `leaving`: how many of these the new scope excludes, by rule.
-    - `read`: how many URLs were judged for that. If it equals `queued`, the numbers are exact. Otherwise they are
+    - `leaving`: how many of the queued URLs the new scope excludes, by rule.
+    - `read`: how many URLs were judged. If it equals `queued`, the numbers of `leaving` are exact. Otherwise they are
       estimates.
     """
 

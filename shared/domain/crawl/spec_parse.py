@@ -82,8 +82,8 @@ def _plain_seed(seed: object) -> object:
 def _build(cls: type[_S], data: object, path: str, problems: list[SpecProblem]) -> _S | None:
     """Return an instance of `cls` made from `data`. Append the problems found to `problems`.
 
-    Return None if `data` or a field has a problem. The rules between fields (`checked`) may add problems to a returned
-    instance. `path`: the place of `data` in the spec.
+    Return None if `data` or a field has a problem. An instance is returned even if the rules between fields (`checked`)
+    find problems. `path`: the place of `data` in the spec.
     """
     if not isinstance(data, Mapping):
         problems.append(SpecProblem(path, f"expected a mapping of fields, got {shown(data)}", _EXAMPLES.get(cls, "")))
@@ -155,10 +155,12 @@ def _section(annotation: Any) -> tuple[type[msgspec.Struct] | None, type | None]
 
 
 def _problem(text: str, annotation: Any, value: object, path: str, *, suggest: bool) -> SpecProblem:
-    """Return a validation error of msgspec as a SpecProblem, in the words of the other problems.
+    """Return a validation error of msgspec as a SpecProblem, with a message in plain words.
 
-    `text`: the message of msgspec. `annotation`: the type of the field. `value`: the wrong value at `path`. `suggest`:
-    add the most similar valid value as a hint.
+    - `text`: the message of msgspec.
+    - `annotation`: the type of the field.
+    - `value`: the wrong value at `path`.
+    - `suggest`: for an enum, add the most similar valid value as a hint.
     """
     expected, _, where = text.removesuffix("`").partition(" - at `$")
     if match := re.fullmatch(r"\[(\d+)\]", where):

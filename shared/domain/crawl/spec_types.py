@@ -14,10 +14,10 @@ Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=100)]
 
 
 class ScopeMode(StrEnum):
-    """Which outlinks belong to the crawl, compared with the page that has them.
+    """Which outlinks of a page belong to the crawl.
 
-    HOST: those to the same host. DOMAIN: those to the same registrable domain. PREFIX: those below the path of a seed.
-    ANY: all.
+    HOST: links to the page's host. DOMAIN: links to the page's registrable domain. PREFIX: links below the path of a
+    seed. ANY: all links.
     """
 
     HOST = "host"

@@ -68,10 +68,7 @@ class NoRecrawl(IllegalTransition):
 
 
 class RunUnderWay(IllegalTransition):
-    """Raised for `refresh` if a run of the crawl has begun and has not ended.
-
-    `refreshing`: that run is a refresh, too.
-    """
+    """Raised for `refresh` if a run of the crawl has begun and has not ended. `refreshing`: this run is a refresh."""
 
     def __init__(self, state: CrawlState, *, refreshing: bool) -> None:
         super().__init__(Verb.REFRESH, state)
@@ -190,9 +187,7 @@ def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStat
 def takes_seeds(now: CrawlStatus) -> bool:
     """Return True if seeds may be added to a crawl with this status.
 
-    A complete crawl starts again with new seeds, and a refreshed one fetches them in its next run. Return False for a
-    crawl that was deleted or cancelled, or has spent its budget. Its new seeds would wait for a `start` that may never
-    come.
+    Return False for a crawl that was deleted, or that finished because it was cancelled or its budget was spent.
     """
     if now.state is CrawlState.FINISHED:
         return now.reason in (COMPLETE, REFRESHED)

@@ -1,7 +1,7 @@
 """Decide if a new spec may admit more links, and which stored links of a page the present scope admits.
 
-The archive stores the links of each page with how they were found, in the form of Heritrix (`Exchange.outlinks`). They
-are judged as the worker judged them when it fetched the page, but by the present scope. The module does no I/O.
+The archive stores the links of each page, and how each was found. The present scope judges these links as if the page
+had just been fetched. The module does no I/O.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,9 +38,9 @@ _REQUISITES: Final = (Requisites.NONE, Requisites.SAME_HOST, Requisites.ALL)
 
 
 def may_admit_more(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if the scope of `after` may admit a link that the scope of `before` excludes.
+    """Return False if the scope of `after` certainly admits no link that the scope of `before` excludes, else True.
 
-    Return False only if it certainly admits no such link. The scopes of hosts with overrides are compared, too.
+    The scopes of hosts with overrides are compared, too.
     """
     if _admits_more(before, after):
         return True
@@ -100,9 +100,9 @@ def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
 class ReadablePage(Struct, frozen=True):
     """The stored row of a page that has links that the scope excluded.
 
-    - `via_host`: the host of the page that led to it, None for a seed.
-    - `location`: its record in the archive. None if `media.stored` kept the page out of the archive.
-    - `unlisted`: the record does not have all of the page's links.
+    - `via_host`: the host of the page that led to this page, None for a seed.
+    - `location`: where its record is in the archive. None if `media.stored` kept the page out of the archive.
+    - `unlisted`: the archive does not have all links of the page.
     - `context`: the context of the seed from which the page was found.
     """
 
@@ -122,7 +122,7 @@ class ReadablePage(Struct, frozen=True):
 class ReadablePages(Struct, frozen=True):
     """The pages that the next chunk of a REDISCOVER must read.
 
-    `rest`: the progress from which the chunk after it continues, None if this is the last chunk.
+    `rest`: the progress number from which the chunk after that continues. None: no chunk follows.
     """
 
     pages: Sequence[ReadablePage]
@@ -132,8 +132,9 @@ class ReadablePages(Struct, frozen=True):
 class Rediscovered(Struct, frozen=True):
     """What a chunk of a REDISCOVER did.
 
-    `pages` and `links`: how many pages were read, and how many links were published. `again`: the pages to queue again.
-    `rest`: the progress from which the next chunk continues, None if this was the last chunk.
+    - `pages`, `links`: how many pages were read, and how many links were published.
+    - `again`: the pages to queue again.
+    - `rest`: the progress number from which the next chunk continues. None: this was the last chunk.
     """
 
     pages: int
@@ -143,7 +144,11 @@ class Rediscovered(Struct, frozen=True):
 
 
 class FoundAgain(Struct, frozen=True):
-    """A link of a stored page that the present scope admits, with the fields of a discovery."""
+    """A link of a stored page that the present scope admits.
+
+    - `depth`, `hops`, `extra`: the links from a seed, the redirects in a row, and the extra hops that lead to the URL.
+    - `kind`: what the URL was found as.
+    """
 
     location: Location
     depth: int
@@ -153,10 +158,7 @@ class FoundAgain(Struct, frozen=True):
 
 
 def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
-    """Return how many hops beyond the present scope a stored page is. Return None if the scope excludes the page.
-
-    Only a page to which a link led can be beyond the scope. For an admitted sitemap or requisite the result is 0.
-    """
+    """Return how many extra hops beyond `scope` a stored page is, 0 if it is in scope, None if a rule excludes it."""
     found = found_beyond(
         scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
     )
@@ -166,8 +168,8 @@ def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
 def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tuple[str, str]]) -> list[FoundAgain]:
     """Return the stored links of a page that the present scope admits. Return an empty list if it excludes the page.
 
-    `outlinks`: pairs of a URL and how it was found, as the archive stores them. The result has each URL at most once as
-    a page and once as a requisite. Entries of sitemaps and feeds are left out.
+    The result has each URL at most once as a page and once as a requisite. Entries of sitemaps and feeds are left out.
+    `outlinks`: pairs of a URL and how it was found, as the archive stores them.
     """
     extra = hops_of_page(scope, page)
     if extra is None:
@@ -184,10 +186,10 @@ def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tup
 
 
 def _admitted(scope: CompiledScope, page: ReadablePage, extra: int, to: Location, hop: str) -> FoundAgain | None:
-    """Return the link as a discovery, or None if the scope excludes it or `hop` is not the letter of a link.
+    """Return the stored link of `page` to the URL `to`, or None if the scope excludes it or `hop` is another letter.
 
-    `extra`: how many hops beyond the scope the page is. `hop`: how the link was found, as a letter of Heritrix: `L`
-    link, `R` redirect, `E` requisite.
+    - `extra`: how many extra hops beyond the scope the page is.
+    - `hop`: how the link was found: `L` as a link, `R` as a redirect, `E` as a requisite.
     """
     kind, depth, hops = kind_of(page.flags), page.depth, page.hops + 1
     beyond = 0

@@ -106,13 +106,15 @@ def encoded(counts: Mapping[str, int]) -> str | None:
 def losses(
     page: bool, truncated: str | None, left_out: str | None, reason: str | None
 ) -> Sequence[tuple[str, str, int]]:
-    """Return what a fetch adds to the tallies of its crawl for content that is missing, as (kind, key, number).
+    """Return what a fetch adds to its crawl's counts of missing content (the tallies), as (kind, key, number).
 
-    - For each reason the number of excluded links, from `left_out`, which `encoded` returned.
-    - One in OUTLINKS, if the scope excluded links of the page. Another one, if some links are not in its outlinks
-      record.
-    - One by cause, if a stored `page` has an incomplete body (`truncated`).
-    - One in NOT_INDEXED, if `reason`, the reason of the fetch, says that the page is not indexed.
+    - `page`: the fetch stored a page.
+    - `truncated`: why the body is incomplete, None if it is complete. A page with an incomplete body adds one.
+    - `left_out`: the page's excluded links, as `encoded` returned them. Each reason adds the number of its links. If
+      the scope excluded links, the page adds one in OUTLINKS. It adds another one if its record of outlinks is
+      incomplete.
+    - `reason`: the reason of the fetch. It adds one in NOT_INDEXED if it is a NotIndexed value. The incomplete body is
+      then not counted.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):
@@ -127,12 +129,12 @@ def losses(
 
 
 def not_indexed(reason: str | None) -> bool:
-    """Return True if `reason`, as stored with a fetch, says that the page is not indexed (NotIndexed)."""
+    """Return True if `reason`, as stored with a fetch, keeps its page out of lists, exports and items (NotIndexed)."""
     return reason in _NOT_INDEXED
 
 
 def may_be_admitted(row: str | None) -> bool:
-    """Return True if the scope excluded links of a page, so that another scope may admit them.
+    """Return True if the scope excluded at least one link of a page, which another scope may admit.
 
     `row`: the stored text of the page's excluded links, as `encoded` returned it.
     """
@@ -148,9 +150,9 @@ def judged_by(row: str | None) -> int:
 
 
 def is_unlisted(counts: Mapping[str, int]) -> bool:
-    """Return True if some links of a page are not in its outlinks record in the archive.
+    """Return True if the archive's record of the page's outlinks does not have all of them.
 
-    `counts`: those of the page, as `decoded` returns them with `every`.
+    `counts`: the page's counts of excluded links, as `decoded` returns them with `every=True`.
     """
     return counts.get(UNLISTED, 0) > 0
 
@@ -158,8 +160,8 @@ def is_unlisted(counts: Mapping[str, int]) -> bool:
 def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     """Return a page's counts of excluded links by reason, from the text `row` that `encoded` returned.
 
-    `every`: return also the entries that are no reasons. UNLISTED counts the links that are not in the outlinks record,
-    SCOPE is the revision by which the links were judged.
+    `every`: return two more entries, which are no reasons. UNLISTED has the number of links that are not in the
+    archive's record of the page's outlinks. SCOPE has the revision of the spec by which the links were judged.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

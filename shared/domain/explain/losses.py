@@ -109,7 +109,11 @@ class Losses:
         ]
 
     def hide_urls(self) -> bool:
-        """Return True if the crawl may not know all URLs in scope, because some links of its pages were not read."""
+        """Return True if links of some pages were not read, so that the crawl may not know all URLs in scope.
+
+        This is so for incomplete bodies, for pages of a type that is not parsed, and beyond the limit of links of a
+        page.
+        """
         return any(self.left_out.get(each) for each in (LINKS_PER_PAGE, NOT_PARSED)) or any(self.truncated.values())
 
     def ways(self, spec: CrawlSpec) -> list[str]:
@@ -123,9 +127,9 @@ class Losses:
         return [*found, *([_NOT_READ_AGAIN.format(which=" or ".join(fresh))] if fresh else [])]
 
     def too_narrow(self, spec: CrawlSpec) -> str:
-        """Return a sentence on why a crawl fetched only one page, although the page has links: rules excluded them.
+        """Return a sentence for a crawl of one page: how many of its links the rules excluded, and how to follow them.
 
-        Return an empty text if no rule did.
+        Return an empty text if no rule excluded a link.
         """
         counts = {reason: n for reason, n in self.left_out.items() if not _without_page(reason, spec)}
         reason, _ = next(_ranked(counts), ("", 0))
@@ -158,9 +162,9 @@ def _ranked(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
-    """Return the description of links that are excluded for this reason, and the setting that admits them.
+    """Return a phrase on links that are excluded for this reason, and the setting that admits them.
 
-    The setting is empty if there is none.
+    The setting is an empty text if none admits them.
     """
     if reason in _OVERRIDDEN:
         field, what, remedy = _OVERRIDDEN[reason]

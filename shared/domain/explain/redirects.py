@@ -22,8 +22,8 @@ class Hop:
 def redirects_end(hops: Sequence[Hop], refused: str) -> str:
     """Return a sentence on why a chain of redirects led to no page, or an empty text if the chain does not explain it.
 
-    `hops`: the chain in order; each hop has the URL that is the target of the hop before. `refused`: the rule that kept
-    the last target from being followed, empty if none did.
+    - `hops`: the responses of the chain in order. The target of each is the URL of the next.
+    - `refused`: why the last target is out of scope, empty if it is not.
     """
     if not hops:
         return ""

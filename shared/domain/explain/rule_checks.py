@@ -41,7 +41,7 @@ from shared.domain.web.url import Location, host_of
 class RuleCheck:
     """The result of one rule for a URL. `detail`: how the rule applies to the URL, in words.
 
-    If `allowed` is False, the rule keeps the URL from being fetched now, or for good.
+    If `allowed` is False, the rule prevents a fetch of the URL, at present or permanently.
     """
 
     rule: str
@@ -54,12 +54,12 @@ class ExplainContext:
     """What `rule_checks` needs besides the URL and the spec.
 
     - `standing`, `active_ms`, `counters`: the status, active time and counters of the URL's crawl.
-    - `host`: the URL's host in this crawl, None if the crawl has no URL of it.
-    - `robots`: the shared record of its robots.txt, None if no worker has fetched it lately.
+    - `host`: what the crawl has stored of the URL's host, None if it has no URL of this host.
+    - `robots`: the stored record of the host's robots.txt, None if no worker has fetched it lately.
     - `workers`: how many live workers of the crawl's pool accept work.
     - `held`: the resource pressure that stops dispatch, None if there is none.
     - `regained_s`: seconds after which the URLs of a dead worker are dispatched again.
-    - `others`: the other crawls of which URLs of this host are with workers now.
+    - `others`: the names of other crawls that have leased URLs of this host now.
     - `visits`, `busy`: how many visits the pool's workers can have at once, and how many they have now.
     - `ahead`: how many shards are dispatched for each free visit, None if this is not configured.
     - `excluded`: which exclusion covers the URL, and why, None if none does.
@@ -138,8 +138,9 @@ def _exclusion(excluded: str | None) -> RuleCheck:
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
     """Yield the results of the rules of the scope for a URL.
 
-    The present scope is evaluated if the URL is unknown or excluded, or if it is queued although the scope excludes it.
-    For any other URL yield one check that passes, with how the URL was found.
+    Yield one check for each rule of the present scope if the URL is unknown to the crawl or excluded. Do so, too, if it
+    is queued although the present scope excludes it. For any other URL yield a single check that allows it, with how it
+    was found.
     """
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)

@@ -177,7 +177,7 @@ KINDS: Final = {
 
 
 def found_on(view: UrlView) -> str:
-    """Return a phrase on where a URL was found and as what, such as `found on https://example.org/`."""
+    """Return a phrase on how a URL was found, such as `found on https://example.org/` or `a seed`."""
     if not view.chain:
         return "a seed"
     match view.kind:
@@ -284,10 +284,10 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 
 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
-    """Return how the scope judges a URL that the crawl does not know, as if a page had a link to it.
+    """Return how the scope would judge a link to a URL that the crawl does not know.
 
-    The result has the host of this assumed page, and the verdict of each rule. The host is that of the URL if the crawl
-    knows it (`host_known`). Otherwise it is that of the first seed.
+    The result is the host of the page that is assumed to have the link, and the verdict of each rule. The page is
+    assumed on the URL's own host if `host_known` (the crawl has URLs of it), else on the host of the first seed.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)
@@ -295,10 +295,11 @@ def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, li
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
-    """Return a sentence on why a finished crawl has no page: the most frequent end of its URLs, with advice.
+    """Return a sentence on why a finished crawl has no page: the most frequent reason of its URLs, with advice.
 
-    `tallies`: the crawl's counts by kind and reason. `last_failures`: how many hosts have each last failure, for URLs
-    whose host was given up. `redirected`: a sentence on where redirects ended, empty if there is none.
+    - `tallies`: the crawl's counts by kind, such as `failed` or `excluded`, and reason.
+    - `last_failures`: for each failure, how many hosts had it last.
+    - `redirected`: the sentence to return if redirects are the reason, empty if there is none.
     """
     ends: dict[str, int] = {}
     for kind in ("failed", "excluded"):
@@ -391,7 +392,7 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
 
 
 def interval_of(view: UrlView, spec: CrawlSpec) -> str:
-    """Return a phrase on when the page of a URL is fetched again, by which part of `recrawl`, and how it changed."""
+    """Return a phrase on when `recrawl` fetches the page of a URL again, and how often the page has changed."""
     if view.is_sitemap:
         return _sitemap_interval(view, spec)
     interval = compiled(spec.recrawl).of(view.url)

@@ -44,13 +44,14 @@ class WaitReason(StrEnum):
 class HostState(Struct, frozen=True):
     """The facts of a host and its queue of one crawl from which its wait is explained.
 
-    - `urls`: how many of its URLs are left. `waiting`: how many of them wait for a due time.
+    - `urls`: how many URLs of the host are left. `waiting`: how many of these wait for a due time.
     - `due_s`: seconds until the first URL of the queue is due.
     - `rest_s`: seconds until the delay of the host has passed.
     - `latency_s`: the duration of the last fetch, 0 if unknown.
     - `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
-    - `gave_pages`: it gave pages of this crawl. `busy`: requests to it are in progress.
-    - `policy_until_ms`, `policy_slots`: the block and the slots that its policy sets, 0 for none.
+    - `gave_pages`: the crawl has pages of the host. `busy`: requests to the host are in progress.
+    - `policy_until_ms`: when the block that the host policy sets ends (Unix ms), 0 without a block.
+    - `policy_slots`: how many shards of the host may be leased at once by the host policy, 0 if it sets no limit.
     """
 
     host: str
@@ -93,7 +94,7 @@ class HostWait(Struct, frozen=True):
 class Waits(Struct, frozen=True):
     """The hosts of a crawl that wait, those with the shortest waits first.
 
-    - `hosts`: some of them. `number`: how many there are.
+    - `hosts`: some of the hosts that wait. `number`: how many hosts wait in all.
     - `standing`: every host with URLs waits, so the crawl makes no request now.
     - `left_s`: the seconds that the slowest host needs for its present URLs at the present pace. It is -1 if no host
       has URLs, or if a host does not answer.
@@ -120,18 +121,19 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 
 
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
-    """Return `state` with `rest_s` as the seconds until the host's delay has passed.
+    """Return `state` with the host's delay added to `rest_s`, which then is the seconds until the delay has passed.
 
-    The given `rest_s` counts from the last visit, as a negative number or 0. So the delay is added to it.
+    In the given state, `rest_s` is minus the seconds since the last visit to the host, or 0.
     """
     return replace(state, rest_s=state.rest_s + delay_of(state, spec))
 
 
 def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
-    """Return a sentence on hosts that were given up and `urls`, the number of URLs lost with them.
+    """Return a sentence on the hosts that were given up. Return an empty text if there are none.
 
-    Return an empty text if there are none. `hosts` maps each host to its last failure. `retry`: the command that tries
-    them again.
+    - `hosts`: the last failure of each host that was given up, by host.
+    - `urls`: how many URLs failed because of this. With 0 the result is empty.
+    - `retry`: the command that tries these URLs again.
     """
     if not hosts or not urls:
         return ""
@@ -207,7 +209,7 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_c
 
 
 def cause_of(wait: HostWait, clock: str) -> str:
-    """Return a phrase on why the host waits. `clock`: how long it waits, in words. The phrase begins with it."""
+    """Return a phrase on why the host waits. `clock`: the words for the time, with which the phrase begins."""
     text = f"{clock} for {wait.host}: "
     match wait.reason:
         case WaitReason.REFUSES:
@@ -239,8 +241,8 @@ def cause_of(wait: HostWait, clock: str) -> str:
 def remedy_of(wait: HostWait, unblock: str, given_up: str) -> str:
     """Return a phrase on what ends or shortens the host's wait.
 
-    `unblock`: the command that ends the wait. `given_up`: in words, how long it takes until the host is given up. Empty
-    if unknown.
+    - `unblock`: the command that ends the wait.
+    - `given_up`: the time until the host is given up, in words. Empty if unknown.
     """
     match wait.reason:
         case WaitReason.REFUSES | WaitReason.RETRY:

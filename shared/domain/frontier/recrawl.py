@@ -208,7 +208,7 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 
 @dataclass(frozen=True, slots=True)
 class SignalTrust:
-    """How often a host's signs of change were right. A sign of change is a page's date in a sitemap or feed (`lastmod`).
+    """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
     It has counts of comparisons of pages with their last fetch:
 

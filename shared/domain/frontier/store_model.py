@@ -25,7 +25,8 @@ class LeasedUrl(Struct):
     - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a takeover `depth` may
       be lower than the one sent, but not lower than `least`.
     - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
-    - `attempt`: the number of the present attempt, from 1. `hops`: the number of redirects in a row that led to the URL.
+    - `attempt`: the number of the present attempt, from 1.
+    - `hops`: the number of redirects in a row that led to the URL.
     - `last`: the stored fetch of the URL's page. None if no page is stored, or if it was not read.
     """
 
