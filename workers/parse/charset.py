@@ -86,7 +86,7 @@ def codec_of(label: str) -> str | None:
 
 
 def is_ascii_based(codec: str) -> bool:
-    """Return True if bytes below 0x40 always mean ASCII in `codec`, so that markup can be found without decoding."""
+    """Return True if bytes below 0x40 are always ASCII in `codec`. Markup is then found without decoding."""
     return codec not in _NOT_ASCII_BASED
 
 
@@ -105,18 +105,19 @@ def sniff(body: bytes, content_type: str | None) -> str:
 
 
 def _declared_by_xml(body: bytes) -> str | None:
-    """Return the codec for the encoding that an XML declaration at the beginning names.
+    """Return the codec for the encoding that the XML declaration at the beginning of `body` names.
 
-    Return None if there is none.
+    Return None if there is no such declaration, or its encoding is unknown.
     """
     match = _XML_DECLARATION.match(body)
     return None if match is None else _of_ascii_markup(match[1] or match[2])
 
 
 def _declared_late(body: bytes) -> str | None:
-    """Return the codec that a meta element beyond the first `_PRESCAN_BYTES` names, outside comments and scripts.
+    """Return the codec that the first meta element with a known encoding names, within the first `_LATE_BYTES`.
 
-    Return None if there is none in the first `_LATE_BYTES`.
+    Meta elements in comments and scripts are skipped. Return None if there is no such element, or if the page is not
+    longer than `_PRESCAN_BYTES`.
     """
     head = body[:_LATE_BYTES]
     if len(body) <= _PRESCAN_BYTES or b"charset" not in head.lower():
@@ -130,7 +131,7 @@ def _declared_late(body: bytes) -> str | None:
 
 
 def _is_utf8(body: bytes) -> bool:
-    """Return True if `body` is valid UTF-8. Its last character may be cut off."""
+    """Return True if `body` is valid UTF-8. An incomplete character at the end is ignored."""
     if body.isascii():
         return True
     try:
@@ -171,9 +172,9 @@ def _prescan(head: bytes) -> str | None:
 
 
 def _attributes(head: bytes, position: int) -> tuple[dict[bytes, bytes], int]:
-    """Return a tag's attributes and the position after its `>`, -1 if the tag does not end.
+    """Return the attributes of the tag whose name ends at `position`, and the position after its `>`.
 
-    `position` is the end of the tag's name. If an attribute is repeated, the first is returned.
+    The position is -1 if the tag does not end. If an attribute is repeated, its first value is returned.
     """
     attributes: dict[bytes, bytes] = {}
     while (match := ATTRIBUTE.match(head, position)) is not None:

@@ -1,9 +1,8 @@
 """Finds and loads the compiled tag scanner, and decides whether to use it.
 
-`cli.dev.native` builds it from `tags.c`, when a clone or a wheel is set up. The file name contains a checksum of the
-source, and its suffix names the Python version it fits. So a file of another source or another Python is never loaded,
-and `tags.py` scans instead. This module imports no third-party package, because the launcher's set-up and the wheel's
-build use it, too.
+`cli.dev.native` builds it from `tags.c`. The file name contains a checksum of the source and the version of Python. So
+a file for another source or another Python is never loaded, and `tags.py` scans instead. This module must not import a
+third-party package, because the launcher's set-up and the wheel's build import it.
 """
 
 import zlib
@@ -32,7 +31,10 @@ _RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], by
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen tag scanner. `scan` is the compiled scanner. None: use `tags.py`, and `reason` is why."""
+    """The choice between the two tag scanners.
+
+    `scan`: the compiled scanner, None if `tags.py` must be used. `reason`: why the compiled one is not used.
+    """
 
     scan: ScanTags | None
     reason: str = ""
@@ -49,7 +51,7 @@ class Choice:
 def chosen(environment: Mapping[str, str]) -> Choice:
     """Choose the tag scanner by the variable `VARIABLE` of `environment`: `auto` (the default), `python` or `compiled`.
 
-    Raise Unusable for another value, or if it is `compiled` and that scanner is not built.
+    Raise Unusable for another value, or if the value is `compiled` and the compiled scanner cannot be loaded.
     """
     match environment.get(VARIABLE) or "auto":
         case "python":

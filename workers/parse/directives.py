@@ -20,8 +20,8 @@ _WEEKDAY: Final = re.compile(r"[a-z]+")
 class Directives:
     """What a page forbids to robots.
 
-    Directives from several sources are combined: a page forbids what any of them forbids. `unavailable_after_ms`: the
-    Unix ms after which the page must not be indexed, None without such a time.
+    `a | b` is what at least one of `a` and `b` forbids. `unavailable_after_ms`: the Unix ms after which the page must
+    not be indexed, None without such a time.
     """
 
     noindex: bool = False
@@ -44,10 +44,7 @@ NOTHING_FORBIDDEN: Final = Directives()
 
 
 def meta_robots(content: str) -> Directives:
-    """Return the directives in the content of a meta element, named `robots` or by the product token.
-
-    Skip unknown ones.
-    """
+    """Return the directives in `content`, the content of a meta element for robots. Skip unknown directives."""
     content = content.lower()
     dates = [match[2] for match in _DATED.finditer(content)] if _UNAVAILABLE_AFTER in content else []
     return _directives(content.replace(",", " ").split(), dates)
@@ -77,7 +74,7 @@ def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Yield the comma-separated parts of a header value. The comma after the weekday of a date does not separate."""
+    """Yield the comma-separated parts of a header value. A comma in an `unavailable_after` date is no separator."""
     parts = iter(value.split(","))
     for part in parts:
         name, _, date = part.rpartition(":")

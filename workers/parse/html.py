@@ -108,8 +108,11 @@ class ParsedPage(msgspec.Struct, frozen=True, gc=False):
 def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb", xml: bool = False) -> ParsedPage:
     """Return the links and metadata of an HTML page in the Python codec `charset`.
 
-    Linear time; no content makes it raise. `product` is the product token, in lower case, for which a meta element may
-    have robots directives. `xml`: the page is XHTML.
+    The function takes linear time, and no content makes it raise.
+
+    - `options`: the limit of links, and whether images are links.
+    - `product`: the crawler's product token in lower case. A meta element with this name has robots directives.
+    - `xml`: the page is XHTML.
     """
     # "Replacement" (ascii) and UTF-16 have UTF-8 as their output encoding.
     encoding = None if charset == "ascii" or charset.startswith("utf-") else charset
@@ -151,7 +154,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
 
 
 def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
-    """Return the page with the queries of its references in the document's encoding.
+    """Return the page with the non-ASCII characters in the queries of its references percent-encoded in `encoding`.
 
     Characters that the encoding lacks become decimal references (https://url.spec.whatwg.org/#query-state).
     """
@@ -202,10 +205,7 @@ class _Element(NamedTuple):
 
 
 class _Head:
-    """Collects a page's metadata. If an element is repeated, the first is used.
-
-    Robots directives of all are combined.
-    """
+    """Collects a page's metadata. The first element of each kind is used, but all robots directives and feeds are."""
 
     __slots__ = ("base_href", "canonical", "feeds", "lang", "product", "refresh", "robots")
 
@@ -255,9 +255,9 @@ def _names_feed(attributes: dict[bytes, str]) -> bool:
 
 
 def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
-    """Return what the raw start tag `tag` (see `scan_tags`) means: a link, or an element.
+    """Return the link of the raw start tag `tag` (without `<`), or the element if the tag may have other metadata.
 
-    None: it has no relevant attribute.
+    Return None if the tag has no relevant attribute.
     """
     name, attributes = read_tag(tag)
     match name:
@@ -290,9 +290,9 @@ _NAME: Final = re.compile(rb"[^ \t\n\f\r/>]+")
 
 
 def read_tag(tag: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return a tag's name and attributes, with names in lower case.
+    """Return the name and the raw attribute values of a start tag (without `<`). All names are in lower case.
 
-    If an attribute is repeated, the first is returned.
+    If an attribute is repeated, its first value is returned.
     """
     named = _NAME.match(tag)
     assert named is not None  # scan_tags returns tags from their name on

@@ -104,10 +104,9 @@ def media_type(content_type: str | None) -> str:
 
 
 def classify(body: bytes, content_type: str | None) -> Media:
-    """Return the kind of a response body: the declared kind, unless its bytes are clearly binary.
+    """Return the kind of a response body: the declared kind, or OTHER if its first bytes are clearly binary.
 
-    If no type is declared, the first bytes decide. This follows https://mimesniff.spec.whatwg.org/, so a body declared
-    as another type never becomes HTML. HTML may contain NUL, which parsers skip.
+    If no type is declared, the first bytes decide. See https://mimesniff.spec.whatwg.org/.
     """
     essence = media_type(content_type)
     if essence not in UNDECLARED:
@@ -131,7 +130,10 @@ def _declared(essence: str) -> Media:
 
 
 def is_binary(body: bytes, content_type: str | None) -> bool:
-    """Return True if the first bytes of a body are those of a known binary format, or include a non-text byte."""
+    """Return True if the first bytes of a body are those of a known binary format, or include a non-text byte.
+
+    A non-text byte is allowed in UTF-16 and after a byte order mark.
+    """
     if _BINARY_MAGIC.match(body) is not None:
         return True
     if _BINARY_BYTE.search(body, 0, _SNIFFED_BYTES) is None:

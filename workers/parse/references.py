@@ -15,8 +15,7 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
     """Return the value of an attribute as text: decoded from `codec`, character references resolved, line ends LF.
 
-    Invalid bytes become U+FFFD. Each NUL becomes `separator`, which is U+FFFD as in a browser. Pass NUL as `separator`
-    to keep NULs that separate several values.
+    Invalid bytes become U+FFFD. `separator` replaces each NUL. Pass NUL if `raw` has several values, joined by NUL.
     """
     text = raw.decode(codec, "replace")
     if "\r" in text:

@@ -51,10 +51,10 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression that matches markup to skip, and after it the next wanted tag, if that is an ordinary one.
+    """Return an expression that matches ordinary markup to skip, and after it the next wanted tag if that is ordinary.
 
-    `wanted` is an expression for the names of wanted tags. Repetitions are bounded, which bounds the matcher's stack. A
-    self-closing raw text element is left to the exact step, which tracks if the element is in SVG.
+    `wanted`: an expression for the names of the wanted tags. The expression stops before markup that needs the exact
+    step of `scan_tags`, such as a self-closing raw text element.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
@@ -85,11 +85,14 @@ _SCRIPT_STEP: Final = re.compile(rb"<!(?=--)|-->|<(/?)script" + _NAME_END, re.IG
 
 
 def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: int = 1_000_000) -> Scan:
-    """Return the start tags of a, area, base, link, meta, frame, iframe and html (and img and source with `images`).
+    """Return the start tags of a, area, base, link, meta, frame, iframe and html.
 
-    Return at most `limit` tags in all. The encoding of `html` must use bytes below 0x40 as ASCII (all but UTF-16 and
-    the ISO-2022 family). Tags in comments, raw text elements and templates are skipped, except in a declarative shadow
-    root. With `xml`, `<script/>` and similar elements are empty, and CDATA sections are text.
+    Tags in comments, raw text elements and templates are skipped, except in a declarative shadow root.
+
+    - `html`: the page, in an encoding in which bytes below 0x40 are ASCII (all but UTF-16 and the ISO-2022 family).
+    - `images`: return the start tags of img and source, too.
+    - `xml`: `<script/>` and similar elements are empty, and CDATA sections are text.
+    - `limit`: the maximum of returned tags.
     """
     run = (_RUN_WITH_IMAGES if images else _RUN).match
     wanted = _WANTED_WITH_IMAGES if images else _WANTED
@@ -169,7 +172,7 @@ def tag_end(html: bytes, position: int) -> int:
 def past_markup(html: bytes, position: int, *, cdata: bool) -> int:
     """Return the position after the comment, bogus comment, declaration or lone `<` at `position`.
 
-    `cdata`: a CDATA section is skipped as a whole, and not as a bogus comment.
+    `cdata`: True to skip a CDATA section up to its `]]>`. False to skip it as a bogus comment, up to the first `>`.
     """
     if html.startswith(b"<!--", position):
         if (empty := _EMPTY_COMMENT.match(html, position)) is not None:
