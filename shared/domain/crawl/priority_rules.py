@@ -62,7 +62,7 @@ class CompiledPriority:
 def compiled_priority(rules: tuple[PriorityRule, ...]) -> CompiledPriority:
     """Return the compiled rules. Equal rules give the same object.
 
-    If a pattern cannot be used, the result has no rules, so it raises no error.
+    If a pattern cannot be used, the result has no rules. No error is raised.
     """
     try:
         return CompiledPriority(rules)

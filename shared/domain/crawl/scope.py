@@ -362,7 +362,7 @@ class CompiledScope:
         return seed_like or trap(url, scope.traps) is None
 
     def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
-        """Yield each rule that looks at the URL alone, with the reason why it excludes the URL, or None if it does not.
+        """Yield each rule that depends on the URL alone, with the reason why it excludes the URL, None if it does not.
 
         `seed_like`: the URL is a seed, or only redirects lie between a seed and the URL. Then include patterns and
         traps do not apply.
@@ -397,10 +397,11 @@ def home(spec: CrawlSpec) -> frozenset[str]:
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
-    """Return for each host of a seed the prefixes with which paths begin that are in scope in mode prefix.
+    """Return for each host of a seed the prefixes that decide in mode prefix which URLs of the host are in scope.
 
-    Compare a URL's path and query, followed by `?`, with them. A seed `/docs/index.html`, which names a file, gives the
-    prefix of its folder, `/docs/`. A seed `/docs` gives `/docs/` and `/docs?`, but not `/docs`, so `/docs-old` is out.
+    A URL is in scope if its path and query, followed by `?`, begin with one of the prefixes. A seed `/docs/index.html`,
+    which names a file, gives the prefix `/docs/`. A seed `/docs` gives `/docs/` and `/docs?`, so `/docs-old` is not in
+    scope.
     """
     begins: dict[str, set[str]] = {}
     for seed in spec.seeds:

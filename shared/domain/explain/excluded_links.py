@@ -113,8 +113,8 @@ def losses(
     - `left_out`: the page's excluded links, as `encoded` returned them. Each reason adds the number of its links. If
       the scope excluded links, the page adds one in OUTLINKS. It adds another one if its record of outlinks is
       incomplete.
-    - `reason`: the reason of the fetch. It adds one in NOT_INDEXED if it is a NotIndexed value. The incomplete body is
-      then not counted.
+    - `reason`: the reason that is stored with the fetch. A NotIndexed value adds one in NOT_INDEXED. The incomplete
+      body is then not counted.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):

@@ -68,8 +68,8 @@ class ChangeRate:
     def signalled(self, still_s: float) -> "ChangeRate":
         """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
 
-        `still_s`: the seconds without a change that the estimate does not contain yet. They lie before this change and
-        after it. Use `observed` only for changes that a fetch found without such a date.
+        `still_s`: the seconds before and after this change in which the page did not change, and which the estimate
+        does not contain yet. For a change that only a fetch showed, use `observed`.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

@@ -20,7 +20,9 @@ from shared.domain.frontier.signals import HostSignals, rate_signalled
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The new history and due time (Unix ms) of a page for which a sitemap or feed gave a date after its last fetch.
+    """The new history and due time (Unix ms) of a page that has a sign of change.
+
+    A sign of change is a date that a sitemap or feed gives for the page, if it is later than the page's last fetch.
 
     `sooner`: the page is now due earlier than it was before.
     """
