@@ -61,7 +61,7 @@ def css_urls(text: str) -> Iterator[str]:
 
 
 def _url(text: str, position: int) -> tuple[str | None, int]:
-    """Return the URL of a `url(...)` whose contents begin at `position`, and the position after the closing bracket.
+    """Return the URL of a `url(...)` whose contents begin at `position`, and the position after its end.
 
     The URL is None if it is malformed.
     """

@@ -205,7 +205,7 @@ class _Element(NamedTuple):
 
 
 class _Head:
-    """Collects a page's metadata. The first element of each kind is used, but all robots directives and feeds are."""
+    """Collects a page's metadata: all its robots directives and feeds, else the first element of each kind."""
 
     __slots__ = ("base_href", "canonical", "feeds", "lang", "product", "refresh", "robots")
 

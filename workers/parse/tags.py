@@ -1,14 +1,10 @@
 """Scans an HTML byte stream for the start tags that matter: linear in time, constant in memory, without a tree.
 
-A tree-building parser follows the WHATWG tree construction. Hostile markup drives that to quadratic time and memory:
-44 KB of unclosed formatting elements become nine million nodes, and 500 KB of nested `<div>` cost tens of seconds. No
-cheap check of the bytes detects such a page beforehand.
-
-Links need only the *tokenizer* of that specification
-(https://html.spec.whatwg.org/multipage/parsing.html#tokenization): tags with quoted and unquoted values, comments,
-raw text elements, script's escaped states, bogus comments. This module implements it: a regular expression skips
-ordinary markup, and an exact step handles all else. A differential test compares it with a tree builder. It is the
-reference for its compiled twin `tags.c`, and is used if that is not built.
+A parser that builds a tree needs quadratic time and memory for hostile markup. Links need only the *tokenizer* of the
+HTML standard (https://html.spec.whatwg.org/multipage/parsing.html#tokenization): tags with quoted and unquoted values,
+comments, raw text elements, script's escaped states, bogus comments. This module implements the tokenizer. A regular
+expression skips ordinary markup, and an exact step reads all other markup. `tags.c` is a compiled version of this
+module, with the same results. This module is used if `tags.c` is not built.
 
 Known differences from a tree builder:
 

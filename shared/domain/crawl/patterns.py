@@ -3,11 +3,12 @@ r"""Regular expressions that users write: RE2 syntax, searched in time linear in
 RE2 does not backtrack, so neither a pattern nor a page can make a search exponential. Its cost is at most proportional
 to the text's length times the pattern's compiled size, so that size is bounded as well (`MAX_PROGRAM`).
 
-A pattern is refused if RE2 cannot express it: lookaround, backreferences, possessive and atomic groups, `\Z`, `\u`. It
-is also refused if RE2 reads it differently than Python's `re`, in which specs were once written, because a pattern must
-not change its meaning silently. These are `{,n}`, `[[:alpha:]]`, and a backslash before the digits 1 to 9. `\C` and
-`\Q` are refused because they have no use in a spec. `\d`, `\s`, `\w` and `\b` mean ASCII, as canonical URLs are. In a
-pattern for text of every script (`unicode`), `\w` and `\b` would split words at accents and are refused.
+A pattern is refused for each of these reasons:
+
+- RE2 cannot express it: lookaround, backreferences, possessive and atomic groups, `\Z`, `\u`.
+- RE2 reads it differently than Python's `re`: `{,n}`, `[[:alpha:]]`, and a backslash before the digits 1 to 9.
+- It has `\C` or `\Q`.
+- It is for text of every script (`unicode`) and has `\w` or `\b`, which mean ASCII only. So do `\d` and `\s`.
 
 This is the only module that imports RE2.
 """

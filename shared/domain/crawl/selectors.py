@@ -4,9 +4,7 @@ A selector consists of compounds of a type or `*`, `#id`, `.class`, `[attribute]
 `*=`, and ` i`) and the pseudo-classes below. They are combined with ` `, `>`, `+`, `~`, and listed with commas. Names
 are letters, digits, `_`, `-` and characters beyond ASCII; other names are written in an attribute's quotes.
 
-A selector is checked in Python, and never by the parser that later runs it. So a user who declares a crawl gets an
-answer, and cannot crash the process that gives it. That parser accepts every selector that this module accepts; a test
-checks both.
+The parser that later applies the selectors accepts every selector that this module accepts.
 """
 
 import re

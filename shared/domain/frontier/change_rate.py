@@ -3,9 +3,8 @@
 The changes of a page are modelled as a Poisson process of an unknown rate. The estimate of that rate is a gamma
 distribution. A comparison that finds no change multiplies it by the likelihood e^(-rate x time), which gives another
 gamma distribution. A comparison that finds a change multiplies it by 1 - e^(-rate x time), which gives the difference
-of two. The gamma distribution with the same mean and variance replaces it (assumed density filtering: Minka, A family
-of algorithms for approximate Bayesian inference, 2001). So the time between fetches may vary. Counting changes would
-then be biased (Cho and Garcia-Molina, Estimating frequency of change, 2003, section 5).
+of two. The gamma distribution with the same mean and variance then replaces this difference (assumed density filtering:
+Minka, A family of algorithms for approximate Bayesian inference, 2001). The time between fetches may vary.
 
 Times are seconds, rates changes a second.
 """

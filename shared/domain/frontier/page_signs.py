@@ -34,7 +34,10 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class PageSigns:
-    """Computes when a page is due after a sign of change, for one crawl with the policy `adaptive` in one partition."""
+    """Computes when the pages of one crawl in one partition are due after a sitemap or feed gave a date for them.
+
+    The crawl has the policy `adaptive`.
+    """
 
     recrawl: CompiledRecrawl
     adaptive: AdaptiveSchedule

@@ -104,7 +104,10 @@ def reconcile(
 
 
 def _the_one(held: Mapping[Partition, str | None], able: Mapping[str, PlacementMaster], leader: str) -> str:
-    """Return the master that shall own all partitions: the leader if it is in `able`, else the one that owns most."""
+    """Return the master in `able` that shall own all partitions: the leader, else the master that owns most now.
+
+    `held`: the present owner of each partition. `able`: the masters that can own partitions, by name.
+    """
     if leader in able:
         return leader
     owned = Counter(owner for owner in held.values() if owner in able)

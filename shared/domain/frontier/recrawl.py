@@ -58,7 +58,10 @@ def value_s(rate: float, elapsed_s: float) -> float:
 
 
 def wait_s(rate: float, price_s: float, importance: float = 1.0) -> float:
-    """Return the seconds after a fetch until the value of the next one reaches `price_s`. Infinity if it never does."""
+    """Return the seconds after a fetch until the value of the next fetch reaches `price_s`. Infinity if it never does.
+
+    `rate`: the page's rate of change. `importance`: a factor of the value.
+    """
     rate = max(rate, SLOWEST)
     wanted = price_s * rate / importance
     return _inverse(wanted) / rate if wanted < 1.0 else inf

@@ -58,7 +58,7 @@ class HostSignals:
         """Return the signals after one of the host's pages was fetched again and compared at `now_ms` (Unix ms).
 
         - `rate`: the page's rate of change before the comparison.
-        - `signalled`: a sitemap or feed gave a date for the page after its earlier fetch.
+        - `signalled`: a sitemap or feed gave a date for the page that is later than its earlier fetch.
         - `changed`: the page had changed.
         - `checked_ms`: when the page was fetched before (Unix ms).
 

@@ -45,7 +45,7 @@ class LeasedUrl(Struct):
 class LeaseRow(Struct):
     """A lease as stored: a URL shard that was sent out.
 
-    - `order`: the fingerprints of all URLs of the shard, in its order.
+    - `order`: the fingerprints of all URLs of the shard, in the order of the message.
     - `urls`: the URLs of the shard that have no outcome yet.
     - `grants`, `expired`: how many grants the lease has had, and how many of them expired.
     - `contexts`: the seed contexts of the URLs that have one.
@@ -70,9 +70,8 @@ class LeaseRow(Struct):
 class QueueRow(Struct, frozen=True):
     """The stored row of one crawl's queue on one host, joined with the row of the host.
 
-    - `queued`, `waiting`, `leased`: how many of its URLs are in each state. `pages`: how many pages of the host the
-      crawl has stored.
-    - `next_due_ms`: when the first waiting URL is due.
+    - `queued`, `waiting`, `leased`: how many URLs of the queue are in each state.
+    - `pages`: how many pages of the host the crawl has stored. `next_due_ms`: when the first waiting URL is due.
     - `shard_cap`: the maximum of URLs in a shard, 0 for none.
     - `signals`: encoded HostSignals. `found_ms`: when a sitemap of the host last listed something new.
     - `operator_*`: what the host's policy sets. The row also has the fields of the host's HostHealth.
@@ -130,7 +129,7 @@ class LeaseRequest(Struct, frozen=True):
     - `max_revisits`: the maximum of stored pages that are due. They are leased before the queued URLs, and do not count
       in `max_urls`.
     - `max_together`: the maximum of all URLs of the shard. It is used only if `max_revisits` or `requisites` is set.
-    - `compared`: read the last fetch of each stored page (`LeasedUrl.last`).
+    - `compared`: the last fetch of each stored page is read, too (`LeasedUrl.last`).
     - `due_until_ms`: stored pages that became due later than this are not leased, except retries. 0: no such limit.
     - `requisites`: queued requisites are leased before other queued URLs, and do not count in `max_urls`.
     """
@@ -218,7 +217,7 @@ class QueueDelta(Struct):
 
 
 class HostChange(Struct, frozen=True):
-    """New values for a host's row: its facts, and the fields of its HostHealth."""
+    """New values for a host's row: what its last visit showed, and the fields of its HostHealth."""
 
     host_id: HostId
     crawl_delay_ms: int
