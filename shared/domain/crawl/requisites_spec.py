@@ -9,7 +9,7 @@ REQUISITES_PER_PAGE: Final = "max_requisites_per_page"
 """Reasons why a requisite is left out, besides those of the scope."""
 
 MAX_REQUISITE_HOPS: Final = 5
-"""The stylesheets and redirects between a page and a requisite of it. So endless imports end."""
+"""The maximum of stylesheets and redirects in a row between a page and its requisite."""
 
 
 class Requisites(StrEnum):

@@ -24,7 +24,7 @@ PAGES_A_CHUNK: Final = 100
 """The most pages that one chunk reads from the archive."""
 
 LINKS_A_CHUNK: Final = 5_000
-"""A chunk ends behind the page with which it has found so many links."""
+"""A chunk ends after the page with which it has found at least this many links."""
 
 _NARROWER: Final = frozenset(
     {

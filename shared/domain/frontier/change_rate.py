@@ -20,11 +20,11 @@ SLOWEST: Final = 2.0**-OCTAVES
 FASTEST: Final = 1.0
 
 REMEMBERED: Final = 24
-"""A belief weighs at most this many changes, and at most the time of this many of its latest intervals. So a page that
-begins to change, or ceases to, is noticed after a few fetches."""
+"""An estimate weighs at most this many changes, and at most the time of this many of its latest intervals. So a
+page that begins to change, or ceases to, is noticed after a few fetches."""
 
 PRIOR_SHAPE: Final = 0.5
-"""How much a host's rate weighs for a page that was not compared yet, in changes. Pages of a host differ widely."""
+"""The weight (`shape`) of the estimate for a page that was not compared yet, in changes."""
 
 _LONGEST_S: Final = 2.0**OCTAVES
 _STEPS: Final = 2048

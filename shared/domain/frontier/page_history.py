@@ -32,7 +32,7 @@ QUIET: Final = "quiet"
 """The reason of a sitemap that is done because its last fetches found nothing new."""
 
 MISSES_TO_GONE: Final = 2
-"""A page is gone when this many fetches in a row say so."""
+"""A page is gone after this many fetches in a row found no page."""
 
 _HISTORY: Final = struct.Struct(">BHIBHH")
 _SIGNS: Final = struct.Struct(">BI")

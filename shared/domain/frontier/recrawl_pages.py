@@ -41,10 +41,10 @@ RATES: Final = "rates"
 """The kind of tally that counts pages by the bucket of their changes without a sign (`signals.waiting_bucket`)."""
 
 SIGNALLED: Final = "signalled"
-"""The kind of tally that sums the followed parts of pages (`PageHistory.followed`) by the bucket of all changes."""
+"""The kind of tally that sums `PageHistory.followed` over pages, by the bucket of the rate of all their changes."""
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of tally that counts the pages of which SIGNALLED has a part, by the same bucket."""
+"""The kind of tally that counts the pages over which SIGNALLED sums, by the same bucket."""
 
 SITEMAPS: Final = "sitemap_rates"
 """The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""

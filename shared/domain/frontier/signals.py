@@ -14,7 +14,7 @@ from shared.domain.frontier.change_rate import ChangeRate, decoded, prior
 from shared.domain.frontier.recrawl import DAY_S, SignalTrust, bucket_of, bucket_rate
 
 TRUSTED: Final = 0.5
-"""The precision of a host's signs from which its pages are planned to be fetched when they have one."""
+"""A host's signs of change are trusted if their precision (`SignalTrust.precision`) is above this."""
 
 FOLLOWED: Final = 255
 """`PageHistory.followed` of a page all of whose changes are expected to have a sign."""
