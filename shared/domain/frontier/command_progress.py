@@ -85,10 +85,10 @@ def passes_again(run: CommandRun) -> bool:
 
 
 def hosts_of_chunk(run: CommandRun, hosts: Mapping[HostId, str]) -> set[HostId]:
-    """Return the ids of the hosts in which the next chunk of a command on seeds must look for URLs.
+    """Return the ids of those `hosts` in which the next chunk of a command on seeds must look for URLs.
 
     If the command lists its URLs, these are the hosts of the chunk's URLs. Otherwise they are the next hosts by id, at
-    most HOSTS_A_CHUNK. `hosts`: the names of all hosts of the crawl, by id.
+    most HOSTS_A_CHUNK. `hosts`: the names of the hosts to choose from, by id.
     """
     if not deletes_by_host(run):
         named = {host for host, _ in places_of_chunk(run)}

@@ -367,7 +367,7 @@ def with_context(link: DiscoveredLink, context: SeedContext) -> LinkWithContext:
 class ProducerMark(Struct, frozen=True):
     """The number of a message among the discoveries that one producer sends to a partition for one crawl.
 
-    - `producer`: the name of the sender of these messages: a worker for a week, or one upload of seeds, for example.
+    - `producer`: the name of the sender of these messages, such as a worker in one week, or one upload of seeds.
     - `n`: the number of the message, from 1.
     - `total`: how many URLs the producer has sent, including those of this message.
     - `spec`: the revision of the spec under which the producer judged the links.
