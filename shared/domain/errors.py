@@ -5,7 +5,7 @@ What the web does is never an exception.
 
 
 class Permanent(Exception):
-    """A retry cannot help: the caller gives up this one message or row, and keeps the evidence."""
+    """A retry cannot help. The caller gives up the one message or row that caused this, and keeps the evidence."""
 
 
 class TooLarge(Permanent):
@@ -21,9 +21,9 @@ class Transient(Exception):
 
 
 class StreamReplaced(Transient):
-    """The broker's stream was replaced or lost messages, so its positions no longer agree with those already read.
+    """The broker's stream was replaced or lost messages: it is not the one that was read up to the caller's position.
 
-    The caller compares positions with the new stream and loads its state again.
+    The caller compares its positions with the present stream, and loads its state again.
     """
 
 

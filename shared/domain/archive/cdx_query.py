@@ -51,9 +51,9 @@ class CdxSort(StrEnum):
 class CdxQuery:
     """A query of the CDX server, with its parameters.
 
-    - `location`: the URL, and `match`: which captures match it.
-    - `key`: the sort key that captures must have, or with which theirs must begin.
-    - `since`, `until` and `closest`: the first digits of a time as yyyymmddhhmmss; empty means none.
+    - `location`: the URL. `match`: which captures match it.
+    - `key`: what the sort key of a capture must equal if `match` is EXACT, else what it must begin with.
+    - `since`, `until` (both inclusive) and `closest`: the first digits of a time as yyyymmddhhmmss; empty means none.
     - `max_count`: the most captures to return.
     """
 
@@ -74,7 +74,7 @@ class CdxQuery:
         return tuple({place.fingerprint: place for place in (self.location, *found) if place is not None}.values())
 
     def hosts(self) -> Sequence[str]:
-        """Return the host of `location` as written, and with and without `www.`."""
+        """Return the hosts of `locations`: the host of `location`, and the same host with or without `www.`."""
         return tuple(dict.fromkeys(place.host for place in self.locations()))
 
     def selected(self, rows: Iterable[IndexRow]) -> list[IndexRow]:
@@ -97,7 +97,7 @@ class CdxQuery:
 
 
 def cdx_query(url: str, match: CdxMatch | None) -> tuple[Location, CdxMatch, str] | None:
-    """Return the location of `url`, which captures match, and their `CdxQuery.key`. Return None if it is no valid URL.
+    """Return the `location`, `match` and `key` of the CdxQuery for `url`. Return None if `url` is not valid.
 
     `url` may lack a scheme; then http is used. If `match` is None, a trailing `*` in `url` means PREFIX, a leading `*.`
     means DOMAIN, and anything else means EXACT.
@@ -126,7 +126,7 @@ def cdx_query(url: str, match: CdxMatch | None) -> tuple[Location, CdxMatch, str
 def _unix_ms(digits: str) -> int:
     """Return the earliest time that begins with these digits of yyyymmddhhmmss, as Unix ms.
 
-    If no such time exists, return the beginning of the year, and 1970 for an invalid year.
+    If no such time exists, return the beginning of its year. If the year is invalid, return the beginning of 1970.
     """
     padded = digits + _FIRST[len(digits) :]
     for text in (padded, digits[:4].zfill(4) + _FIRST[4:], f"1970{_FIRST[4:]}"):

@@ -48,7 +48,10 @@ def _query(query: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a part of a URL in lower case, with all percent-escapes undone, and then escaped where necessary."""
+    """Return a part of a URL in lower case, with percent-escapes only where a sort key needs them.
+
+    Repeated escapes such as `%2541` are decoded completely.
+    """
     octets = text.encode()
     for _ in range(_MAX_UNESCAPES):
         if b"%" not in octets or (plain := unquote_to_bytes(octets)) == octets:

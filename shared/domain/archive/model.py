@@ -54,7 +54,7 @@ class Exchange(Struct, frozen=True, gc=False):
     - `outlinks`: URLs by how they were found, in the form of Heritrix. That is a hop letter (L link, E embedded, R
       redirect, I inferred) and the element's path, such as "L a/@href".
     - `notes`: further fields of the metadata record.
-    - `digest`: `payload_digest(answer.body)` if the caller has computed it already.
+    - `digest`: `payload_digest(answer.body)` if the caller has computed it already, else None.
     """
 
     answer: Answer

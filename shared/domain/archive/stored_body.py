@@ -27,18 +27,18 @@ class NotARecord(ValueError):
 
 
 class StoredBody:
-    """A stored page, read from its `response` or `revisit` record. Iterate over it to read the body, only once.
+    """A stored page, read from its `response` or `revisit` record. Iterate over the object once to read the body.
 
-    `head` is the stored HTTP head. `headers` have lower-cased names, in order, duplicates kept. A revisit has no body
-    of its own: `refers_to` is the URL and WARC-Date of the record that has it. `truncated` is why the body was cut when
-    it was fetched, or None.
+    - `head`: the stored HTTP head.
+    - `headers`: its fields in order, with names in lower case. A repeated field occurs repeatedly.
+    - `refers_to`: of a revisit, the URL and WARC-Date of the record that has the body. None for a response.
+    - `truncated`: why the body was cut when it was fetched, or None.
+    - `incomplete`: after the iteration, None if the body is complete. "truncated": it was cut when it was fetched, or
+      at `decoded_limit`. "undecodable": its content coding is invalid.
 
-    The iteration yields the body without its content coding. It ends at `decoded_limit` bytes, or at the first byte
-    that cannot be decoded. If no byte of the body can be decoded, it yields the body as received. Raise NotARecord if
-    the record is damaged; some of the body may have been yielded before.
-
-    After the iteration, `incomplete` is None if the body is complete. It is `truncated` if the body was cut, now or
-    when it was fetched, and `undecodable` if its coding is invalid.
+    The iteration yields the body without its content coding. It ends after `decoded_limit` bytes, or at the first byte
+    that cannot be decoded. If no byte can be decoded, the iteration yields the body as received. It raises NotARecord
+    if the record is damaged, perhaps after it has yielded a part of the body.
     """
 
     def __init__(self, member: Member, *, record_limit: int = RECORD_LIMIT, decoded_limit: int = DECODED_LIMIT) -> None:

@@ -127,7 +127,7 @@ def _response(exchange: Exchange, record_id: str, subject: str, digest: bytes) -
 
 
 def _payload_digest_of(exchange: Exchange) -> bytes:
-    """Return the SHA-1 of a capture's payload. For a 304 it is that of the earlier payload, if its digest is known."""
+    """Return the SHA-1 of the payload. For a confirmed 304, return that of the earlier stored payload, if known."""
     revisit = exchange.revisit
     if revisit is not None and revisit.profile is RevisitProfile.NOT_MODIFIED and revisit.digest is not None:
         return revisit.digest
@@ -194,10 +194,9 @@ def _never_has_body(answer: Answer) -> bool:
 
 
 def _well_formed(head: bytes, http_version: str) -> bytes:
-    """Return `head` with CRLF line ends and exactly one line without visible characters: the last.
+    """Return `head` with CRLF line ends, and without lines that a reader could take for its end.
 
-    Readers end a head at the first line that they treat as blank, and they differ in that. With such a line inside, the
-    rest of the head would be read as payload, and no digest would match.
+    These are lines without visible characters. An HTTP/2 or HTTP/3 start line becomes one of HTTP/1.1.
     """
     if not http_version.startswith("1"):
         start, newline, rest = head.partition(b"\n")

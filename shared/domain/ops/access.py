@@ -49,12 +49,14 @@ class IdentityKind(StrEnum):
 class ApiKey:
     """An identity as stored: an API key, or a client certificate that needs no key.
 
-    - `digest` is the SHA-256 of the whole key. The key itself is not stored. For a certificate it is a digest that no
-      key has.
-    - `expires_at_ms`, `networks` (in canonical CIDR notation; empty: all) and `certificate` (its name) limit its use.
-    - `spec` is the JSON of the declaration as the request had it, None if no request declared it. `version` is the
-      number of the declaration.
-    - `last_used_at_ms` is late by up to a minute.
+    - `digest`: the SHA-256 of the whole key; the key itself is not stored. The digest of a certificate identity matches
+      no key.
+    - `expires_at_ms`: when the identity ends (Unix ms). None: never.
+    - `networks`: the networks of clients that may use the identity, in canonical CIDR notation. Empty: all.
+    - `certificate`: the name that the client's certificate must have. None: no certificate is needed.
+    - `spec`: the JSON of the declaration as the request had it. None if no request declared the identity.
+    - `version`: the number of the declaration.
+    - `last_used_at_ms`: when the identity was last used; up to a minute too early. None: no use is stored.
     """
 
     key_id: str

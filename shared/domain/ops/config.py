@@ -47,13 +47,13 @@ class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):
 class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of masters, as owners of partitions.
 
-    * `grant_s`: how long new grants and extensions last. It never exceeds the start-up value, which a new owner takes
-      as the longest that an earlier owner can have granted.
+    * `grant_s`: how long new grants and extensions last. A value above the start-up value has the effect of the
+      start-up value.
     * `dispatch_ahead_ratio`: shards dispatched per free visit; 0 dispatches nothing.
     * `dispatch_batch_size`: leases written in one transaction.
     * `max_hosts`: hosts that a partition keeps in memory; further queues wait in SQL.
     * `report_batch_size`: reports applied in one transaction.
-    * `sweep_interval_s`: time between two sweeps.
+    * `sweep_interval_s`: time between two repairs of the state of a partition: leases, host queues, streams.
     * `seed_upload_refusal_ratio`: how full the fullest partition may be before uploads of seeds are refused.
     * `max_crawls`: the most crawls that are not deleted; further ones cannot be created.
     * `split_after_expiries`: grants that may expire before a shard of several URLs is split.
@@ -90,8 +90,8 @@ Days = Annotated[int, Meta(ge=1, le=36_500)]
 class RetentionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of the leader: how long growing data is kept (shared.domain.ops.retention).
 
-    Commands are kept for at least 2 days, because an Idempotency-Key is valid for one. Producers are kept for at least
-    21 days, because a worker uses its producer name for a week.
+    `producers_days` is at least 21, because a worker uses its producer name for a week. `commands_days` is at least 2,
+    because an Idempotency-Key is valid for one day.
     """
 
     audit_days: Days | None = None
@@ -272,11 +272,11 @@ class MemberRole(StrEnum):
 
 
 class Drains(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The ids of the members that are to drain. Sorted."""
+    """The ids of the members that must drain, sorted."""
 
     masters: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
 
     def of(self, role: MemberRole) -> tuple[str, ...]:
-        """Return the ids of the masters, or of the workers, that are to drain."""
+        """Return the ids of the members with this role that must drain."""
         return self.masters if role is MemberRole.MASTER else self.workers

@@ -22,9 +22,10 @@ _IDLE_S: Final = 600.0
 
 
 class Histogram:
-    """Counts values in buckets, as a Prometheus histogram: one for each of `bounds` (ascending), and one above.
+    """Counts values in buckets, as a Prometheus histogram.
 
-    `total` is the sum of the values.
+    `bounds` are the upper bounds of the buckets, ascending. A further bucket has the values above the last bound.
+    `total` is the sum of all values.
     """
 
     __slots__ = ("_counts", "bounds", "total")
@@ -68,10 +69,10 @@ class _Counted:
 
 
 class CrawlCounts:
-    """Counts by crawl, for metrics. At most `max_count` crawls are counted by name; the others share the label OTHER.
+    """Counts by crawl, for metrics. At most `max_count` crawls have a counter; all others share one, with label OTHER.
 
-    A crawl keeps its own counter until it is idle for `idle_s`, so its counts do not move to another label. Times are
-    monotonic seconds.
+    A crawl loses its counter, and the counts in it, only if the counter was not used for `idle_s`. Times are monotonic
+    seconds.
     """
 
     def __init__(self, max_count: int = MAX_CRAWLS, *, idle_s: float = _IDLE_S) -> None:
@@ -81,10 +82,10 @@ class CrawlCounts:
         self._others: Counter[Key] = Counter()
 
     def of(self, crawl_id: CrawlId, name: str, now: float) -> Counter[Key]:
-        """Return the counter of a crawl, to which the caller adds.
+        """Return the counter of a crawl, to which the caller adds. Create it if the crawl has none.
 
-        It is the shared one if `max_count` crawls have counters. Do not keep the counter for more than some minutes:
-        the crawl may lose it when it is idle. Call `of` again instead.
+        Return the shared counter instead if `max_count` other crawls have counters. Do not keep the
+        counter for more than a few minutes, because an idle crawl loses it.
         """
         counted = self._crawls.get(crawl_id)
         if counted is None:
@@ -97,7 +98,7 @@ class CrawlCounts:
         return counted.counts
 
     def others(self) -> Counter[Key]:
-        """Return the shared counter, for crawls that have none of their own, such as deleted ones."""
+        """Return the counter that crawls without one share, such as deleted crawls."""
         return self._others
 
     def name(self, crawl_id: CrawlId) -> str:
@@ -118,7 +119,7 @@ class CrawlCounts:
     def named(self) -> dict[str, Counter[Key]]:
         """Return the counts by crawl name, and the shared counts under OTHER.
 
-        The counts of crawls with equal names are added: a crawl may be deleted and created again.
+        If a crawl was deleted and created again, the counts of both are added.
         """
         counts: dict[str, Counter[Key]] = {OTHER: Counter(self._others)}
         for counted in self._crawls.values():

@@ -12,7 +12,7 @@ class ExclusionTerms:
 
     - `reason` and `requested_by`: why it was made, and who asked for it.
     - `until_ms`: when it ends (Unix ms); None means never.
-    - `withdraw`: stored pages of the excluded URLs are withdrawn, too.
+    - `withdraw`: stored pages of the excluded URLs are also taken out of lists, exports, the index and items.
     """
 
     reason: str
@@ -55,10 +55,11 @@ class StoredExclusion:
 
 @dataclass(frozen=True, slots=True)
 class ExclusionList:
-    """The exclusions in force at one time, as they are published. `targets` are in the order of creation.
+    """The exclusions in force at one time, as they are published.
 
-    `ends_ms`: when the first of them ends (Unix ms), None if none ends. `to_command`: exclusions whose command has not
-    been sent yet.
+    - `targets`: their hosts, URL prefixes and address ranges, in the order of creation.
+    - `ends_ms`: the time at which the next of them ends (Unix ms). None: none of them ever ends.
+    - `to_command`: exclusions whose command has not been sent to the owners yet.
     """
 
     revision: int

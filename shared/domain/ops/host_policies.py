@@ -19,7 +19,7 @@ MAX_SLOTS: Final = 64
 
 
 class HostBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A block: no crawl sends a request to the host. `until` is its end as text; None: until the policy changes."""
+    """A block: no crawl sends a request to the host. `until`: when it ends, as text. None: when the policy changes."""
 
     reason: str
     until: str | None = None
@@ -35,7 +35,7 @@ class HostPolicySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """The values of a policy that the owner of its host applies. A value of 0 is not set."""
+    """The values of a host policy that the owner applies to the host. 0: the policy does not set the value."""
 
     delay_ms: int = 0
     blocked_until_ms: int = 0
@@ -45,7 +45,7 @@ class HostLimits:
 def limits_of(spec: HostPolicySpec, until_ms: int | None) -> HostLimits:
     """Return the limits that a policy sets. The delay is rounded up to whole milliseconds.
 
-    `until_ms` is the end of the policy's block in Unix ms. None: the block has no end.
+    `until_ms`: when the policy's block ends (Unix ms). None: never. Ignored if the policy has no block.
     """
     blocked_until_ms = 0 if spec.block is None else FOREVER_MS if until_ms is None else until_ms
     return HostLimits(math.ceil(round((spec.delay_s or 0.0) * 1000, 6)), blocked_until_ms, spec.slots or 0)

@@ -81,9 +81,9 @@ def within(address: str | None, networks: Iterable[str]) -> bool:
 
 
 def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
-    """Return an IP address without its zone.
+    """Return the IP address in `text`, without its zone. Return None if `text` is no IP address.
 
-    Return the IPv4 address of an IPv4-mapped one, and None for any other text.
+    For an IPv4-mapped IPv6 address return the IPv4 address.
     """
     try:
         address = ip_address((text or "").partition("%")[0])
@@ -110,9 +110,9 @@ def network_of(text: str) -> str:
 
 
 def certificate_name(text: str) -> str:
-    """Return a certificate's name in canonical form; a fingerprint loses its colons.
+    """Return a certificate's name in canonical form, a fingerprint without colons.
 
-    Raise ValueError for any other text.
+    Raise ValueError if `text` is not one of the names that the module lists.
     """
     kind, _, name = text.partition(":")
     if kind == "sha256":

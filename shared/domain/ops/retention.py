@@ -83,7 +83,10 @@ class Retention:
 
 
 def named_for(producer: str, week: int) -> str:
-    """Return the producer name that a process uses in `week` (see `week_of`) for the discoveries that it numbers."""
+    """Return the name under which a process numbers its discoveries during `week` (`week_of`).
+
+    `producer` is the unique name of the process. The result ends in `.k` and the number of the week.
+    """
     return f"{producer}.k{week}"
 
 
@@ -93,13 +96,16 @@ def week_of(now_ms: int) -> int:
 
 
 def used_until_ms(name: str) -> int | None:
-    """Return the end (Unix ms) of the week in a producer's name, after which it is not used. None: it has no week."""
+    """Return the time (Unix ms) after which no process numbers discoveries under `name`.
+
+    That is the end of the week with which `named_for` ended the name. Return None for a name without a week.
+    """
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS
 
 
 def is_upload(name: str) -> bool:
-    """Return True if a producer's name is used for a single upload, replay or rediscovery, and not for a week."""
+    """Return True if `name` is that of a single upload, replay or rediscovery, not that of a process for one week."""
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
 

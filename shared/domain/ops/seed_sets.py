@@ -109,18 +109,18 @@ def command_id_of(revision: int) -> str:
 
 
 def producer_of(revision: int) -> str:
-    """Return the producer name of the discoveries that carry a change's seeds.
+    """Return the name under which the discoveries with a change's seeds are numbered.
 
-    By it owners recognize repeated messages.
+    Owners use the name and the number to drop repeated messages. `revision` is that of the change.
     """
     return f"seeds-set-{revision}"
 
 
 def set_spec(given: Sequence[Any], scope: Mapping[str, object]) -> SeedSetSpec:
-    """Return the seed set with the declared list `given`, for a crawl with this scope. Both may be empty.
+    """Return the seed set with the declared list `given`, for a crawl whose spec has this `scope`.
 
-    If several seeds have the same canonical URL, only the first is used. Raise SpecError that names each seed that the
-    crawl cannot fetch.
+    If several seeds have the same canonical URL, only the first is used. Raise SpecError if the crawl cannot fetch some
+    seeds; the error names each of them.
     """
     bounds = {name: scope[name] for name in ("schemes", "max_url_length") if scope.get(name) is not None}
     seeds = parse_spec({"seeds": given, "scope": bounds}).seeds if given else ()

@@ -82,9 +82,10 @@ def reason_of(pressure: Iterable[Pressure]) -> str | None:
 class Watermarks:
     """When a resource counts as full, and when as free again.
 
-    `high` and `low` are used / total, `headroom` is in bytes. 0 < `low` <= `high` <= 1. A resource is full if the free
-    part is at most `1 - high`, or at most `headroom` if that is less. Work resumes when `1 - low` is free, or twice the
-    headroom if that is less. Without the headroom, a large disk would count as full although much is free.
+    `high` and `low` are shares of the capacity, 0 < `low` <= `high` <= 1. `headroom` is in bytes.
+
+    - A resource is full if its free bytes are at most `1 - high` of the capacity and at most `headroom`.
+    - Work resumes if its free bytes are at least `1 - low` of the capacity, or at least twice `headroom`.
     """
 
     high: float = 0.95
@@ -116,7 +117,8 @@ OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
 def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
     """Return True if a resource counts as full. Without a known capacity it is full only if it refuses writes.
 
-    `was_full`: it counted as full before, and stays so until the free bytes reach `Watermarks.goes_on_at`.
+    `was_full`: the resource counted as full before. Then it is full until the free bytes reach
+    `Watermarks.goes_on_at`.
     """
     if level.refused:
         return True

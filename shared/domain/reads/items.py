@@ -23,9 +23,10 @@ class TakenItem(NamedTuple):
 class PageItems(NamedTuple):
     """The items extracted from one fetch of a page, perhaps none.
 
-    An owner numbers the leases of a host, and the grants of a lease, in ascending order. So of two fetches of a page,
-    the later one has the greater (lease, grant), whatever clocks and the order of messages say. `context`: that of the
-    seed from which the page was found; set in messages only.
+    - `lease` and `grant`: those of the visit that fetched the page. Of two fetches of a page, the later one has the
+      greater pair (lease, grant).
+    - `at_ms`: when the page was fetched (Unix ms).
+    - `context`: the page's seed context; set in messages only.
     """
 
     host_id: HostId
@@ -45,8 +46,8 @@ class PageItems(NamedTuple):
 class ItemPosition(Struct, frozen=True):
     """How far the stream of items has been written to the table of items.
 
-    `stream_created_ns` is the stream's creation time (Unix ns), which identifies the stream. `sequence` is that of the
-    last message written.
+    `stream_created_ns`: the creation time of the stream (Unix ns), which identifies the stream. `sequence`: the
+    sequence number of the last message that was written.
     """
 
     stream_created_ns: int = 0
@@ -74,8 +75,8 @@ class CrawlItems(NamedTuple):
 DROPPED: Final = ("unaccepted", "outdated", "deleted")
 """Why items are dropped.
 
-"unaccepted": no outcome of their fetch was accepted as the page's. "outdated": the table has a later fetch of the page.
-"deleted": their crawl is deleted.
+"unaccepted": no owner accepted the outcome of the fetch that gave them. "outdated": the table has the items of a later
+fetch of the page. "deleted": their crawl is deleted.
 """
 
 
@@ -96,9 +97,9 @@ class ItemLetter(Struct, frozen=True):
 
 
 class StoredItem(Struct, frozen=True):
-    """An item in the table of items. `at_ms`: when its page was fetched (Unix ms).
+    """An item in the table of items.
 
-    `context` is that of the seed from which its page was found.
+    `at_ms`: when its page was fetched (Unix ms). `context`: the seed context of its page.
     """
 
     id: bytes

@@ -19,8 +19,8 @@ class Page(Struct, frozen=True):
 
     - `truncated`: why the body is incomplete.
     - `links_found` counts all outlinks, `links` those in scope.
-    - `gone`: the site no longer has the page; these are its last stored values.
-    - `context`: that of the seed from which the page was found.
+    - `gone`: the site no longer has the page. The other values are those of its last stored fetch.
+    - `context`: the seed context of the page.
     """
 
     host_id: HostId
@@ -66,8 +66,8 @@ class KnownUrl(Struct, frozen=True):
 class HostView(Struct, frozen=True):
     """Everything stored about a host, with the numbers of URLs in its queue of one crawl.
 
-    The fields `operator_...` are the values of the host policy; 0 means not set. `policy_reason` is the reason of its
-    block.
+    The fields `operator_...` are the values of the host policy; 0 means not set. `policy_reason`: why the policy blocks
+    the host.
     """
 
     host_id: HostId
@@ -92,17 +92,21 @@ class HostView(Struct, frozen=True):
 
     @property
     def held_until_ms(self) -> int:
-        """Until when no request is sent to the host (Unix ms), by back-off or policy. 0 if it was never blocked."""
+        """The time before which no request is sent to the host (Unix ms), by back-off or policy. It may have passed.
+
+        0: the host was never blocked.
+        """
         return max(self.blocked_until_ms, self.operator_blocked_until_ms)
 
 
 class FetchView(Struct, frozen=True):
     """What is stored about the fetches of a URL.
 
-    Most fields are those of the last fetch, or of the last that stored a page.
+    All fields but `history` describe one fetch. If a page is stored, it is the last fetch that stored a page, else the
+    last fetch.
 
-    - `history`: the other fetches, newest first, each as (`at_ms`, status, reason). A fetch later than `at_ms` stored
-      no page.
+    - `page`: a page is stored.
+    - `history`: the other fetches, newest first, each as (`at_ms`, status, reason).
     - `links` counts the outlinks in scope, `links_found` all outlinks (None if not counted).
     - `left_out` counts the outlinks that were not followed, by reason.
     """
@@ -155,11 +159,13 @@ class SeedView(Struct, frozen=True):
 class UrlView(Struct, frozen=True):
     """Everything stored about one URL.
 
-    - `chain`: the URLs of the pages that led to it, from the page that links to it back towards the seed.
-    - `history`: the history of its stored page, if the page is fetched again.
+    - `due_ms`: when the URL is tried again, if its state is WAITING (Unix ms). Else 0.
+    - `chain`: the URLs of pages that led to the URL. The first is the page that links to the URL, the last is nearest
+      to the seed.
+    - `history`: what repeated fetches have shown. None if the crawl does not fetch the URL again.
     - `kind`: as what the URL was found, such as a page or a sitemap.
-    - `extra_hops`: how many hops beyond the scope it is.
-    - `context`: that of the seed from which it was found.
+    - `extra_hops`: how many extra hops led to the URL, 0 if it is in scope.
+    - `context`: the seed context of the URL.
     """
 
     url: str

@@ -38,16 +38,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of a firing on one crawl. `detail`: why the verb is not applied now, empty if it is."""
+    """The effect of a firing on one crawl. `detail`: why the verb is not applied now, "" if it is applied."""
 
     outcome: FiringOutcome
     detail: str = ""
 
 
 def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> Step | None:
-    """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. None: nothing fires yet.
+    """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. Times are Unix ms.
 
-    A step lets at most one due time fire. If more are due, the caller runs the next step at once. Times are Unix ms.
+    Return None if `due_ms` fires later than `now_ms`. At most one due time fires in a step. If more are due, the caller
+    calls this again at once.
     """
     if fires_at(spec, schedule_id, due_ms) > now_ms:
         return None

@@ -27,7 +27,7 @@ class FiringOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrawlEffect:
-    """The effect of a firing on one crawl. `crawl_id` is None if there was no crawl of that name."""
+    """The effect of a firing on one crawl. `crawl_id` is None if no crawl had the name `crawl`."""
 
     crawl: str
     crawl_id: CrawlId | None
@@ -57,9 +57,9 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What one transaction of the leader did for a schedule: lines of its history, oldest first.
+    """The lines of a schedule's history that one transaction of the leader wrote, oldest first.
 
-    The lines are new. With `waited` they are earlier lines with a new outcome, since an effect that waited was applied.
+    `waited`: False if the lines are new. True if they are earlier lines whose outcome has changed from QUEUED.
     """
 
     schedule: str

@@ -92,5 +92,5 @@ class WaitingCommand:
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """The command's sort key in the order in which commands are read."""
+        """The command's sort key: commands are read from the database in ascending order of it."""
         return self.schedule_id, self.due_ms, self.crawl

@@ -66,10 +66,9 @@ def never_due(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
 
 
 def jitter_problem(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
-    """Return the problem if the jitter of a valid declaration can be as long as the interval to the following due time.
+    """Return a problem if the jitter of a valid declaration can be as long as the interval between two due times.
 
-    Return None if it is always shorter. Due times are processed in order, so a longer jitter would delay the following
-    due time, and let it be missed.
+    Return None if the jitter is always shorter. Only due times after `after_ms` are compared.
     """
     if not spec.jitter_s:
         return None

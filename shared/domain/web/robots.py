@@ -73,10 +73,7 @@ class RobotsLine:
 
 
 class RobotsRules:
-    """The rules of a robots.txt. They are parsed for each product token (a crawler's name) on first use, and cached.
-
-    Keep the object for further URLs, since parsing costs far more than matching.
-    """
+    """The rules of a robots.txt. They are parsed for each product token (a crawler's name) on first use, and cached."""
 
     __slots__ = ("_body", "_parsed", "_sitemaps")
 
@@ -138,7 +135,8 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     - `status`: that of the last response, or of the last redirect if there were too many. 0: no usable response came,
       and `detail` has the reason.
     - `body`: the decoded content, at most `MAX_ROBOTS_BYTES`. It is empty unless the status is 2xx.
-    - `stale_until_ms`: set in an old record that is reused after its lifetime. It may be reused until then (Unix ms).
+    - `stale_until_ms`: until when an old record may be reused, because the present robots.txt is unreachable (Unix
+      ms). 0: the record is not reused.
     """
 
     status: int
@@ -151,8 +149,7 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def fresh(self, now_ms: int) -> bool:
         """Return True if the record may still be used at `now_ms`: its lifetime has not passed.
 
-        A record whose time is slightly in the future may be used, since another machine's clock may be ahead. A record
-        from further in the future may not, since its age is unknown after a clock was wrong.
+        Return False also if `fetched_at_ms` is more than AHEAD_S in the future: then the age of the record is unknown.
         """
         end_ms = self.fetched_at_ms + self.lifetime_s * 1000
         return self.fetched_at_ms - AHEAD_S * 1000 <= now_ms < end_ms
@@ -202,7 +199,8 @@ def robots_record(
 ) -> RobotsRecord:
     """Return the record of a response to a request for robots.txt. `status` is 0 if no response came.
 
-    `max_age_s` is the lifetime by Cache-Control, if any. It is used within MIN_LIFETIME_S and MAX_LIFETIME_S (24 h).
+    `max_age_s`: the lifetime by Cache-Control, which is raised to MIN_LIFETIME_S or lowered to MAX_LIFETIME_S. None:
+    MAX_LIFETIME_S. If robots.txt is unreachable, the lifetime is UNREACHABLE_LIFETIME_S.
     """
     if _unreachable(status):
         lifetime = UNREACHABLE_LIFETIME_S
@@ -215,8 +213,8 @@ def robots_record(
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
     """Return the record to use after a robots.txt was fetched again: `new`, or a copy of `old` (RFC 9309 §2.3.1.4).
 
-    It is `old` if `new` is unreachable and `old` was not. The copy has the lifetime of `new`. This can happen
-    repeatedly, until `MAX_STALE_S` after the end of the lifetime of `old`.
+    Return the copy if `new` is unreachable and `old` is not, but no later than `MAX_STALE_S` after the lifetime of
+    `old`. The copy has the fetch time of `new`, and at most the lifetime of `new`.
     """
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new
@@ -231,7 +229,7 @@ def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
 def policy_of(record: RobotsRecord) -> RobotsPolicy:
     """Return the policy that follows from a robots.txt record.
 
-    It is its rules for 2xx, Unreachable for 5xx, 429 or no response, and AllowAll for everything else.
+    Return Rules for a status 2xx, Unreachable for 5xx, 429 or no response, and AllowAll for any other status.
     """
     if _unreachable(record.status):
         return Unreachable(record.detail or (f"status {record.status}" if record.status else "no answer"))
@@ -247,7 +245,7 @@ def _unreachable(status: int) -> bool:
 
 
 def _cut(body: bytes) -> bytes:
-    """Return the whole lines in the first `MAX_ROBOTS_BYTES`. A rule that is cut off could forbid everything."""
+    """Return the first `MAX_ROBOTS_BYTES` of a robots.txt, without an incomplete last line."""
     if len(body) <= MAX_ROBOTS_BYTES:
         return body
     end = max(body.rfind(b"\n", 0, MAX_ROBOTS_BYTES), body.rfind(b"\r", 0, MAX_ROBOTS_BYTES))

@@ -1,16 +1,16 @@
 """Parse a robots.txt and match URLs against it by RFC 9309, in time that a hostile file cannot increase.
 
 A file is read line by line for one product token (the crawler's name). Only the groups that name the token are kept, or
-else those of `*`, so agents times rules never multiply. A group ends at the first `User-agent` line after a rule.
-Unknown records and `Crawl-delay` lines do not end it (RFC 9309 §2.2.4). Common sites need some tolerance: some misspelt
-fields and a missing colon are accepted, and `Allow: /x/index.html` also allows `/x/`.
+those of `*` if no group names it. A group ends at the first `User-agent` line after a rule. Unknown records and
+`Crawl-delay` lines do not end a group (RFC 9309 §2.2.4). Some misspelt field names and a missing colon are accepted.
+`Allow: /x/index.html` also allows `/x/`.
 
-The rule with the longest pattern decides, counted in octets, and allow wins a tie. Patterns and URLs are compared in
-one form: octets outside ASCII and unusual ones are percent-encoded, unreserved ones are not. A reserved octet equals
-its escape, except where it divides the URL (`/` in a path). `*` matches any octets, a final `$` the end.
+Of the rules that match a URL, the one with the longest pattern decides, counted in octets. Of two that are equally
+long, the one that allows decides. In a pattern, `*` matches any octets, and a final `$` the end of the URL. Before
+patterns and URLs are compared, their percent-encoding is made equal (`_octet`).
 
-A decision does not try every rule. Plain patterns are looked up by the prefixes of the URL. A pattern with `*` is tried
-only if a short piece of it, chosen to be rare among the patterns, occurs in the URL.
+A decision does not try every rule. Patterns without `*` are looked up by the prefixes of the URL. A pattern with `*` is
+tried only if the URL contains its key, a short piece that few other patterns have (`_rarest`).
 """
 
 import math
@@ -57,9 +57,9 @@ _INDEX_PAGE: Final = b"/index.html"
 
 
 class RobotsRule(NamedTuple):
-    """A rule of a robots.txt, without its pattern. Of several rules that match a URL, the greatest as a tuple decides.
+    """A rule of a robots.txt, without its pattern. Of several rules that match a URL, the greatest tuple decides.
 
-    `size`: the length of the pattern in octets. `order`: the negated line number.
+    `size`: the length of the pattern in octets. `order`: minus the number of its line.
     """
 
     size: int
@@ -127,7 +127,7 @@ class AgentRules:
         return best
 
     def allows(self, url: str) -> bool:
-        """Return True if these rules allow to fetch the canonical `url`, also if none matches it."""
+        """Return True if these rules allow to fetch the canonical `url`. It is allowed if no rule matches it."""
         rule = self.deciding(url)
         return rule is None or rule.allows
 
@@ -177,7 +177,7 @@ def _lines(body: bytes) -> list[bytes]:
 
 
 def _field(line: bytes) -> tuple[int | None, bytes]:
-    """Return the kind of a line and its value. Return None and an empty value for a line of an unknown kind.
+    """Return the kind of a line (such as `_ALLOW`) and its value. Return None and b"" for a line of an unknown kind.
 
     The colon may be missing, as in `Disallow /x`.
     """
@@ -239,7 +239,7 @@ class _Group:
             self._add(folder, RobotsRule(len(folder), True, -number))
 
     def _add(self, pattern: bytes, rule: RobotsRule) -> None:
-        """Add a rule. If an earlier rule has an equivalent pattern, keep the greater of both."""
+        """Add a rule. If an earlier rule has an equivalent pattern, keep only the greater of the two rules."""
         if b"*" in pattern:
             pattern = _STARS.sub(b"*", pattern)
             if pattern.endswith((b"*", b"*$")):
@@ -271,9 +271,11 @@ def _wildcard(pattern: bytes) -> _Wildcard:
 
 
 def _rarest(pieces: Iterable[bytes], taken: dict[bytes, list[tuple[RobotsRule, _Wildcard]]]) -> bytes:
-    """Return the part of a pattern that the fewest patterns in `taken` use as key. Empty if its pieces are too short.
+    """Return the key under which a pattern with `*` is stored: a short part of it that few other patterns have as key.
 
-    It is the beginning or end of a piece, and has one of the lengths in `_GRAMS`.
+    - `pieces`: the parts of the pattern between its stars. The key is the beginning or end of one of them, with a
+      length of `_GRAMS`. The key is empty if all pieces are empty.
+    - `taken`: the patterns stored so far, by key.
     """
     rarest, alike = b"", math.inf
     for piece in sorted(pieces, key=len, reverse=True)[:4]:
@@ -319,9 +321,9 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 
 
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
-    """Return a raw octet or an escape (`%2F`) in the form in which URLs and patterns are compared.
+    """Return `octet`, one raw octet or one escape such as `%2F`, in the form in which URLs and patterns are compared.
 
-    `same`: the codes of octets that are equal to their escape, so that the escape is decoded.
+    `same`: the codes of the octets whose escape is decoded. The escape of any other octet stays.
     """
     if len(octet) == 1:
         return b"%%%02X" % octet[0]

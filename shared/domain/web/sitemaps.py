@@ -41,8 +41,8 @@ _LINE: Final = re.compile(rb"^[ \t]*site-?map[ \t]*:[ \t]*([^\r\n#]+)", re.IGNOR
 def sitemaps_of(robots: bytes, origin: str) -> tuple[Location, ...]:
     """Return the sitemaps that the robots.txt of `origin` names, in order, without duplicates.
 
-    A sitemap line applies to every crawler, whatever group it is in. Its URL should be absolute. A path that begins
-    with `/` is resolved against `origin`, since many files have one. Any other relative reference is ignored.
+    A sitemap line applies to every crawler, whatever group it is in. A path that begins with `/` is resolved against
+    `origin`. Any other relative reference is ignored.
     """
     found: dict[str, Location] = {}
     for match in _LINE.finditer(robots.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"\n")):
@@ -56,10 +56,9 @@ def sitemaps_of(robots: bytes, origin: str) -> tuple[Location, ...]:
 
 
 def listing_folder(sitemap: str) -> str:
-    """Return the prefix of the URLs that a sitemap may list by its location. `sitemap` is its canonical URL.
+    """Return the prefix that every URL in a sitemap must have: the sitemap's canonical URL up to the path's last `/`.
 
-    By https://www.sitemaps.org/protocol.html#location they have the same protocol and host, and are at or below its
-    path.
+    The rule is that of https://www.sitemaps.org/protocol.html#location.
     """
     path = sitemap.partition("?")[0]
     return path[: path.rindex("/") + 1]
@@ -73,9 +72,8 @@ def lists_whole_host(sitemap: str) -> bool:
 def date_s(text: str) -> int:
     """Return the time that a date in a sitemap or feed gives, in Unix seconds. Return 0 for text that is no such date.
 
-    The formats are those of W3C (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time is the
-    beginning of its day, month or year. So a page that was fetched later on the day of its date does not appear to have
-    changed. A time without a zone is in UTC.
+    The formats are those of W3C (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time means the
+    beginning of the day, month or year. A time without a zone is in UTC.
     """
     text = text.strip()
     if _USUAL(text) is not None:
@@ -87,7 +85,7 @@ def date_s(text: str) -> int:
 
 
 def general_date_s(text: str) -> int:
-    """Return the same as `date_s`, but support every form of W3C and RFC 822. `text` has no space at its ends."""
+    """Return the same as `date_s`, which uses this for the less common formats. `text` has no space at its ends."""
     if len(text) > MAX_DATE_CHARS:
         return 0
     if (match := _W3C.fullmatch(text)) is not None:

@@ -71,11 +71,7 @@ _FREQUENT: Final = ("mailto:", "javascript:", "tel:", "data:")
 
 
 class Location(msgspec.Struct, frozen=True, gc=False):
-    """A canonical URL with its host (the politeness key) and fingerprint.
-
-    A process keeps many thousands of them in memory. They contain no references to other objects, so the garbage
-    collector does not track them.
-    """
+    """A canonical URL with its host (the politeness key) and fingerprint. The garbage collector does not track it."""
 
     url: str
     host: str
@@ -235,9 +231,9 @@ class _LocatedCache:
         self._entries = 0
 
     def of(self, directory: str) -> dict[str, Location]:
-        """Return the cached links of pages in a directory. The dictionary is the cache's own.
+        """Return the cached links of the pages in a directory, by reference.
 
-        A caller that adds a link to it must call `added`.
+        The caller may add links to the dictionary, and must then call `added`.
         """
         links = self._now.get(directory)
         if links is None or len(links) >= LOCATED_CACHE:
@@ -261,10 +257,8 @@ _located: Final = _LocatedCache()
 class Resolver:
     """Resolves the links of one page against `base`: the page's canonical URL, or its `<base href>` made canonical.
 
-    The result equals `locate(reference, base)` for every reference, and is faster, since pages of a site repeat most of
-    their links. It depends only on the directory of the base, unless the reference is empty, begins with `?`, or is a
-    scheme without `//`. So all pages of a directory share results through a bounded process-wide cache. Long references
-    bypass it.
+    `resolve(reference)` returns the same as `locate(reference, base)`, but faster: all pages of a directory share their
+    results in a process-wide cache (`_LocatedCache`).
     """
 
     __slots__ = ("_base", "_cached", "_directory", "_links", "_own")

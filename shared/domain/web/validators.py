@@ -35,7 +35,8 @@ _DATES: Final = (
 class NotModified(StrEnum):
     """What a response 304 means for the stored page.
 
-    CONFIRMED: the stored page has not changed.
+    CONFIRMED: the stored page has not changed. UNASKED: the request had no condition, so the response means nothing.
+    CONTRADICTED: the response has a validator of another page than the stored one.
     """
 
     CONFIRMED = "confirmed"
@@ -48,9 +49,8 @@ class NotModified(StrEnum):
 def conditions(etag: str | None, last_modified: str | None, now_s: float) -> tuple[tuple[str, str], ...]:
     """Return the request headers that ask for a page only if it has changed since these validators.
 
-    Empty if none is usable. `now_s` is Unix time. If both validators are usable, both are sent (RFC 9111 §4.3.1). A
-    server that supports the first ignores the second (RFC 9110 §13.1.3). A date in an obsolete format is sent as
-    IMF-fixdate, as §5.6.7 requires.
+    Return one header for each usable validator (RFC 9111 §4.3.1), () if none is usable. A date in an obsolete format is
+    sent as IMF-fixdate. `now_s` is Unix time.
     """
     headers: tuple[tuple[str, str], ...] = ()
     if etag is not None and is_etag(etag):
@@ -62,9 +62,11 @@ def conditions(etag: str | None, last_modified: str | None, now_s: float) -> tup
 
 
 def judged(sent: tuple[tuple[str, str], ...], received: Mapping[str, str], now_s: float) -> NotModified:
-    """Return what a response 304 means. `sent`: the headers from `conditions`.
+    """Return what a response 304 means for the stored page.
 
-    `received`: its headers, with lower-case names.
+    - `sent`: the headers of the request that `conditions` returned.
+    - `received`: the headers of the response, by lower-case name.
+    - `now_s`: the Unix time of the fetch.
     """
     asked = dict(sent)
     if not asked:
@@ -86,7 +88,7 @@ def is_etag(text: str) -> bool:
 
 
 def same_etag(one: str, other: str, *, strong: bool = False) -> bool:
-    """Return True if two entity tags are equal, by weak comparison or if `strong` by strong one (RFC 9110 §8.8.3.2)."""
+    """Return True if two entity tags are equal by weak comparison, or by strong comparison if `strong` is True."""
     if strong and (one.startswith("W/") or other.startswith("W/")):
         return False
     return one.removeprefix("W/") == other.removeprefix("W/")
