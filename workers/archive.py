@@ -87,7 +87,7 @@ class _OpenSegment:
 
 @dataclass(slots=True, eq=False)
 class _Commit:
-    """One attempt to make durable everything that was placed before it began."""
+    """One attempt to make durable all records that were added before the attempt began."""
 
     goal: int
     parts: list[tuple[_OpenSegment, list[bytes], bool]]
@@ -239,9 +239,9 @@ class SegmentWriter:
             return _OpenSegment(segment, len(info), 0, [info])
 
     def _begin(self) -> "asyncio.Future[None]":
-        """Start a commit and return the future that its waiters await. No other commit may be running.
+        """Start a commit. Return a future that is done once the commit has ended and its result is recorded.
 
-        `_booked` records the result before the future is done.
+        No other commit may be running.
         """
         lives = [(live, True) for live in self._retired]
         if self._live is not None:
@@ -267,10 +267,11 @@ class SegmentWriter:
         took_s: float,
         booked: "asyncio.Future[None]",
     ) -> None:
-        """Record the result of a commit, then let its waiters continue.
+        """Record the result of a commit, then complete `booked`, the future that its waiters await.
 
-        Other callbacks may run between the end of the commit and this call. They await `booked`, which is not done yet.
-        If they awaited `running`, which is done already, they would loop for ever and block the event loop.
+        - `running`: the commit's run in a thread, which has ended.
+        - `bytes_in`: how many bytes were buffered when the commit began.
+        - `took_s`: the seconds that the commit took.
         """
         self._commit = None
         left = 0

@@ -26,10 +26,12 @@ _LASTMOD_BYTES: Final = 5
 class PageLinks:
     """Links of one page that are to be reported, all with the same depth and `kind`.
 
-    - `hops`: how many redirects, sitemaps or stylesheets in a row led to them.
-    - `extra`: how many hops beyond the scope they are.
-    - `context`: that of the seed from which the page was found.
-    - `lastmods`: by URL, when it last changed according to a sitemap (Unix seconds). Not every link has one.
+    - `host_id`, `host`, `page`: the host and the fingerprint of the page.
+    - `hops`: how many redirects, sitemaps or stylesheets in a row led to the links.
+    - `extra`: how many extra hops led to the links, 0 if they are in scope.
+    - `context`: the seed context of the page.
+    - `lastmods`: by URL, when a link last changed according to a sitemap or feed (Unix seconds). It lacks links for
+      which no time is known.
     """
 
     crawl: VisitCrawl
@@ -85,8 +87,11 @@ class DiscoveryStream(NamedTuple):
 class DiscoveryBatch(NamedTuple):
     """The links of one discovery message, all found under one revision of the spec.
 
-    `contexts` has the seed context of each origin, empty if no origin has one. `lastmods` has a list for each origin
-    with the `lastmod` of each of its links, empty if no link has one.
+    - `origins`: the links, grouped by the page (`Origin`) that has them.
+    - `links`: the number of links.
+    - `contexts`: the seed context of each origin. Empty if no origin has one.
+    - `lastmods`: for each origin, when each of its links last changed according to a sitemap or feed. Empty if no link
+      has such a time.
     """
 
     spec: Revision
@@ -197,10 +202,11 @@ class _Filling:
 
 @dataclass(slots=True)
 class _Mark:
-    """How far a stream's messages are numbered under one week's producer name.
+    """How far a stream's messages are numbered in one week.
 
-    `n` is the last acknowledged number, and `total` the number of links in all messages up to it. `pending`: the
-    message after it may have been sent, and is not acknowledged yet.
+    - `n`: the number of the last acknowledged message, 0 if none was.
+    - `total`: the number of links in all acknowledged messages.
+    - `pending`: message `n` + 1 was made, and is not acknowledged yet.
     """
 
     week: int
@@ -210,11 +216,11 @@ class _Mark:
 
 
 class Numbering:
-    """Numbers the discovery messages of one process, separately for each stream.
+    """Numbers the discovery messages of one process, separately for each stream (crawl and partition).
 
-    Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1 under a new
-    producer name. So owners may delete the names of old weeks, and this object may forget idle streams. A name is never
-    reused, even if the clock is set back.
+    Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1, under a new
+    producer name in the messages. The week never goes back, even if the clock is set back. At the beginning of a week,
+    streams without an unacknowledged message are forgotten.
     """
 
     def __init__(self, producer: str) -> None:
@@ -223,13 +229,14 @@ class Numbering:
         self._marks: dict[DiscoveryStream, _Mark] = {}
 
     def __len__(self) -> int:
-        """Return the number of streams whose numbers are in memory."""
+        """Return the number of streams that are not forgotten."""
         return len(self._marks)
 
     def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:
         """Return the next message of the stream, encoded, and its message id.
 
-        The number and the id stay the same in every call until `acknowledged` is called. `now_ms` decides the week.
+        Every call for the stream returns the same number and id until `acknowledged` is called. `now_ms` (Unix ms)
+        decides the week.
         """
         if week_of(now_ms) > self._week:
             self._week = week_of(now_ms)

@@ -31,8 +31,8 @@ _PATIENCE_S: Final = 2.0
 class DiskReservations:
     """The disk space that one worker process has reserved for answers.
 
-    `gauge` measures the disk. If it is None, every fetch fits, because another process watches the disk. `marks`
-    returns the watermarks now in force. It may be replaced.
+    - `gauge` measures the disk. None: every fetch fits, because another process watches the disk.
+    - `marks` returns the watermarks now in force. The attribute may be set to another function.
     """
 
     def __init__(self, gauge: Gauge | None, marks: Callable[[], Watermarks], archive: WarcArchive) -> None:
@@ -52,7 +52,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        Space for one answer of the greatest size counts as claimed.
+        `claimed` of the level is the space for one answer of the greatest size.
         """
         if self._gauge is None:
             return None

@@ -13,12 +13,11 @@ _MAX_GENERATIONS: Final = 4096
 
 
 class KnownLinks:
-    """A cache of links whose report the broker has acknowledged. Its size is fixed: each link has one possible slot.
+    """A cache of fixed size of the links whose report the broker has acknowledged.
 
-    It has no false positives, because it compares the whole fingerprint; a Bloom filter would drop real URLs. It
-    forgets a link when another link takes its slot. Such a link is reported again, and the frontier drops it. Entries
-    belong to one revision of a crawl's spec. A new revision may have another scope, so its links are reported again.
-    Memory: 24 bytes for each slot that was used.
+    A link in the cache was certainly reported. A reported link may be missing, because links share slots and a later
+    one replaces an earlier one. It is then reported again, which is harmless. Entries belong to one revision of a
+    crawl's spec. Each used slot takes 24 bytes of memory.
     """
 
     __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
@@ -34,11 +33,10 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return the number that tags links in the cache: those of this crawl, at this revision of its spec.
+        """Return the number (tag) under which `contains` and `remember` keep the links of a crawl at this revision.
 
-        Requisites have another number, and so have links that are `extra` hops beyond the scope, because another page
-        may have them in scope. After 4,096 numbers all are replaced by new ones. That forgets every link, so links are
-        reported again.
+        `requisites` and each value of `extra`, the number of extra hops that led to the links, have a tag of their own.
+        After 4,096 tags all are replaced by new ones, which forgets every link.
         """
         generation = self._generations.get((crawl_id, revision, requisites, extra))
         if generation is None:
@@ -53,7 +51,10 @@ class KnownLinks:
         self._tags = memoryview(_zeros(self._tags.nbytes)).cast("Q")
 
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Return True if the link was reported under this tag (`generation`) with a depth of at most `depth`."""
+        """Return True if the link was reported under this tag (`generation`) with a depth of at most `depth`.
+
+        False is uncertain: the cache may have forgotten the link.
+        """
         slot = (hash(fingerprint) + generation) & self._mask
         tag = self._tags[slot]
         return (
@@ -79,5 +80,5 @@ class KnownLinks:
 
 
 def _zeros(size: int) -> mmap:
-    """Return `size` zero bytes of which unused pages take no memory. A bytearray would occupy all of it at once."""
+    """Return `size` zero bytes. A memory page takes no memory before it is written to."""
     return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)

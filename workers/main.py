@@ -205,9 +205,10 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
 
 
 async def _drain(visits: Tasks, background: Tasks, stop: StopRequest, short: Coroutine[Any, Any, None]) -> None:
-    """Wait until the visits have ended.
+    """Wait until all `visits` have ended.
 
-    Run `short`, which cancels them after some time; cancel them on `stop.at_once`.
+    Meanwhile run `short` in `background`, which cancels the visits after some time. If `stop.at_once` is set, cancel
+    them immediately.
     """
 
     async def end_at_once() -> None:

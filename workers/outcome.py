@@ -63,7 +63,7 @@ def answered(
 def _left_out(reading: PageReading) -> list[LeftOut]:
     """Return the numbers of left-out links by reason, with example URLs.
 
-    If there are any, and the archived list of outlinks was truncated, add the number of links missing in it (UNLISTED).
+    If some links are left out, add an entry UNLISTED with the number of links that the archive's list lacks, if any.
     """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out

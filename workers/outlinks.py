@@ -96,9 +96,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Examples:
-    """Collects example URLs of one page's links that are left out. `sent`: how many the crawl has sent, by reason.
+    """Collects example URLs of one page's links that are left out, by reason, in `gathered`.
 
-    `add` raises `sent`. A thread that reads a large page may do so concurrently, and then a few more are sent.
+    `sent`: how many examples of the crawl were collected for each reason. `add` raises it, and adds nothing from
+    MAX_EXAMPLES_SENT on.
     """
 
     __slots__ = ("_sent", "gathered")
@@ -120,8 +121,8 @@ class _Examples:
 class OutlinkResolver:
     """Decides which links of one crawl's pages are reported, at one revision of its spec.
 
-    Call `acknowledged` after the broker has acknowledged the report of the links that `outlinks` returned. Before that,
-    a link that another page has, too, is reported twice, which is harmless.
+    Call `acknowledged` after the broker has acknowledged the report of the links that `outlinks` or `listed` returned.
+    Until then the same links are reported again if another page has them, which is harmless.
     """
 
     __slots__ = ("_examples_sent", "_extract", "_generation", "_known", "_origins", "_place", "_requisites", "_scope")
@@ -236,11 +237,16 @@ class OutlinkResolver:
         max_requisites: int = 0,
         changed_since: int | None = None,
     ) -> Outlinks:
-        """Return the entries of the sitemap or feed `page`: those to report with `depth`, and counts of the others.
+        """Return the URLs that `page` lists: those to report with `depth`, and counts of the others.
 
-        Each of `references` is a reference and its base, which is None if it must be absolute. `judge` returns the
-        reason to exclude a URL. With `max_requisites` they are requisites of `page`, and only so many of them are used.
-        With `changed_since` (Unix s) each has its `lastmod`, too, and known links with a later one are `renewed`.
+        They are entries of a sitemap or feed, the sitemaps or feeds that `page` or its robots.txt names, or the
+        requisites of `page`.
+
+        - `references`: for each URL the text as written and its base. If the base is None, the text must be absolute.
+        - `judge` returns the reason to exclude a URL, None to report it.
+        - `max_requisites`: the URLs are requisites, and only the first so many are used. 0: they are none.
+        - `changed_since` (Unix s): the entries of `references` have a third value, the `lastmod`. Known URLs with a
+          later `lastmod` are in `renewed`. None: no `lastmod` is used.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation
@@ -306,9 +312,9 @@ class OutlinkResolver:
         )
 
     def first_of(self, origin: str) -> bool:
-        """Return True at the first call for `origin`, whose excluded sitemaps are counted only once.
+        """Return True if this is the first call for `origin`. Excluded sitemaps are counted once for an origin.
 
-        After `_MAX_ORIGINS` origins all are forgotten.
+        After `_MAX_ORIGINS` origins all are forgotten, and then True is returned again.
         """
         if origin in self._origins:
             return False
@@ -362,7 +368,7 @@ def _fitting(urls: Sequence[str]) -> int:
 
 
 def without_url(reference: str) -> str:
-    """Return the reason why a reference without a canonical URL is left out: another scheme, or an invalid URL."""
+    """Return why `reference`, which has no canonical URL, is left out: it has another scheme, or is no valid URL."""
     return ExclusionReason.SCHEME if names_other_scheme(reference) else INVALID
 
 

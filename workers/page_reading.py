@@ -81,21 +81,22 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from a response.
 
     - `found`: the links to report, at `depth` and `hops`.
-    - `beyond`: further links to report, which are `extra` hops beyond the scope.
-    - `outlinks`: all outlinks of a page. They are acknowledged after the links have been reported.
+    - `beyond`: further links to report, out of scope; `extra` extra hops lead to them.
+    - `outlinks`: the links of a page, as `OutlinkResolver.acknowledged` requires them after the report.
     - `links`: the number of outlinks in scope.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
-    - `html`: the HTML from which items are extracted. None for another type, and for a page that must not be indexed.
+    - `html`: the HTML from which items are extracted. None for another type, or if `not_indexed` is set.
     - `needs_scripts`: the page has scripts and neither text nor links.
     - `links_found`: the number of all outlinks, -1 if the response can have none.
     - `kind`: the kind of the links to report, such as page or feed.
     - `entries`: the entries of a sitemap or feed, -1 for everything else; `problem`: why it was not read to its end.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
-    - `requisites`: what the page or stylesheet needs to be replayed, if the crawl fetches that. `requisite_hops`: how
-      many stylesheets and redirects lead to them, counted from 1.
+    - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
+      those of a page, and 1 more for each stylesheet and redirect in between.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
     - `lastmods`: by URL, when a link to report last changed according to a sitemap (Unix seconds).
-    - `unlisted`: the number of outlinks that the scope judged and that are not in `archived`.
+    - `unlisted`: the number of outlinks that cannot be found in `archived` if the scope becomes wider. Of a sitemap or
+      feed, these are all excluded entries.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 
@@ -144,8 +145,9 @@ def read(
 ) -> PageReading:
     """Return the type, title and links of an `answer` that was requested at `at_ms` (Unix ms).
 
-    Its URL is `page`, at `depth`, and was reached by `hops` redirects in a row. The URL was found as `kind`, and is
-    `extra` hops beyond the scope.
+    - `page`: the URL of the answer, found as `kind` at `depth`.
+    - `hops`: how many redirects in a row led to the URL.
+    - `extra`: how many extra hops led to the URL, 0 if it is in scope.
     """
     reading = _read(crawl, page, depth, hops, answer, at_ms, kind, extra)
     return (
@@ -281,10 +283,7 @@ def added(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int
 
 
 def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) -> Outlinks | None:
-    """Return the feeds that a page names. They have the depth of the page, and their entries one more.
-
-    None: it names none.
-    """
+    """Return the feeds that `page` names, to be reported with `depth`, the depth of the page. None: it names none."""
     if not parsed.feeds:
         return None
     base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
@@ -294,9 +293,10 @@ def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) ->
 
 
 def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Location], str | None]:
-    """Return a function that decides if a page that `page` links to or lists, at `depth`, is in scope.
+    """Return a function that decides if a URL is in scope which `page` links to or lists.
 
-    It returns None if the page is in scope, else the name of the rule that excludes it.
+    The function returns None if the URL is in scope, else the name of the rule that excludes it. `depth` is the depth
+    that the URL would have.
     """
 
     in_scope, via_host = crawl.scope.judge, page.host
@@ -311,8 +311,8 @@ def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Locat
 def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -> Callable[[Location], str | None]:
     """Return a function that decides if the crawl reads a sitemap or feed that `page` names.
 
-    It returns None if so, else the name of the rule that excludes it. `hops`: how many redirects and sitemap indexes
-    lead to it.
+    The function returns None if the crawl reads it, else the name of the rule that excludes it. `hops`: how many
+    redirects and sitemap indexes lead to the sitemap or feed.
     """
 
     def judge(location: Location) -> str | None:
@@ -325,8 +325,8 @@ def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -
 def _with_link_field(parsed: ParsedPage, value: str, page_url: str, max_count: int) -> ParsedPage:
     """Return the page with the links of its Link header `value` added, so that it has at most `max_count` links.
 
-    They are relative to the page's own URL: its base element does not apply (RFC 8288 §3.1). A canonical link in the
-    page takes precedence over one in the header (RFC 6596).
+    Relative links in the header are resolved against `page_url`; the base element does not apply (RFC 8288 §3.1). A
+    canonical link in the page takes precedence over one in the header.
     """
     canonical = next(field_links(value, _CANONICAL), None) if parsed.canonical is None else None
     if canonical is not None:

@@ -44,7 +44,8 @@ T = TypeVar("T")
 class Reporter:
     """Reports the results of all visits of a worker process. `run` is its only background task.
 
-    `producer` names this process as the sender of discoveries. No other process may ever use that name.
+    `producer`: the name of this process as the sender of discoveries, which no other process ever uses. `report_s`: the
+    longest time in seconds that a page waits for a flush.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Reporter:
     def _send(
         self, group: asyncio.TaskGroup, flush: "_Flush", stream: DiscoveryStream, batches: list[DiscoveryBatch]
     ) -> "asyncio.Task[None]":
-        """Start a task that sends a stream's messages after those of earlier flushes, and return it."""
+        """Start and return a task that sends `batches` in `stream`, after the stream's messages of earlier flushes."""
         before = self._sending.get(stream)
         sending = group.create_task(self._discover(before, flush, stream, batches), name="report.discover")
         self._sending[stream] = sending
@@ -214,9 +215,9 @@ class Reporter:
         stream: DiscoveryStream,
         batches: list[DiscoveryBatch],
     ) -> None:
-        """Publish a stream's messages one after another, each after the one before it was acknowledged.
+        """Publish `batches` in `stream` as messages, each after the message before it was acknowledged.
 
-        `before` is the task that sends the stream's messages of an earlier flush. Wait for it first.
+        Wait first for `before`, the task that sends the stream's messages of an earlier flush.
         """
         if before is not None and not before.done():
             flush.stall()
@@ -239,7 +240,10 @@ class Reporter:
         await self._conclude([part], flush)
 
     async def _conclude(self, parts: Sequence[FlushPart], flush: "_Flush") -> None:
-        """Publish the items, then the outcomes, of parts whose links the broker has acknowledged."""
+        """Mark the links of `parts` as reported, then publish the items, then the outcomes.
+
+        The broker must have acknowledged the links.
+        """
         self._failpoint("discoveries_acked")
         for part in parts:
             for page in part.pages:
@@ -301,7 +305,7 @@ class Reporter:
 class _Flush:
     """The parts that are reported together.
 
-    `turn` is done when this flush has ended or is stalled: the next may begin.
+    `turn`: a future that is done when this flush has ended or is stalled, so that the next flush may begin.
     """
 
     parts: Sequence[FlushPart]
@@ -310,9 +314,9 @@ class _Flush:
     _sending: int = 0
 
     def stall(self) -> None:
-        """Mark the flush as stalled: a step fails.
+        """Mark the flush as stalled, because one of its steps fails or waits for an earlier flush.
 
-        `turn` and `sent` wait no longer, so other parts and flushes continue.
+        This completes `turn` and lets `sent` return, so that other parts and flushes continue.
         """
         for future in (self.turn, self._sent):
             if not future.done():
@@ -357,9 +361,9 @@ def _items_by_crawl(taken: Iterable[FlushPart]) -> list[tuple[VisitCrawl, list[P
 
 
 def _within_bounds(outcome: Outcome) -> Iterator[bytes]:
-    """Yield the outcome as encoded messages. Halve it until each message has at most MAX_BYTES, or only one result.
+    """Yield the outcome as one or more encoded messages, each with at most MAX_BYTES or only one result.
 
-    Only the last message ends the lease.
+    Only the last message has what ends the visit, such as `final` and `not_attempted`.
     """
     data = encode(outcome)
     if len(data) <= MAX_BYTES or len(outcome.results) < 2:

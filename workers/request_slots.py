@@ -92,9 +92,9 @@ class Requests:
         return self.waiting >= self.max_requests
 
     def place(self, crawl_id: CrawlId, weight: int) -> Place:
-        """Put a visit into its crawl's queue for a slot, and return its place. It may get a slot at once.
+        """Put a visit into its crawl's queue for a slot, and return its place. The place may have a slot at once.
 
-        The caller must call `leave` with the place, even if it is cancelled. `weight` is that of the crawl.
+        The caller must call `leave` with the place, even if the caller is cancelled. `weight`: the weight of the crawl.
         """
         line = self._lines.get(crawl_id)
         if line is None:
@@ -138,9 +138,10 @@ class Requests:
             self._serve()
 
     def _serve(self) -> None:
-        """Grant a slot to the crawl that the heap lists first, if its entry is up to date.
+        """Remove the first crawl from the heap, and grant a slot to the visit of it that has waited longest.
 
-        Push the crawl again if visits wait.
+        Grant none if its virtual time has grown since it was put into the heap. If visits of the crawl still wait, put
+        the crawl into the heap again.
         """
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False
@@ -161,7 +162,10 @@ class Requests:
         place.granted.set_result(True)
 
     def _begin_turn(self, line: _CrawlLine) -> None:
-        """Raise the crawl's virtual time to the present one, so that it saves up no share while it does not wait."""
+        """Raise the crawl's virtual time to that of the crawl that was last served.
+
+        Otherwise a crawl that did not wait for a while would then get all slots.
+        """
         line.virtual = max(line.virtual, self._virtual)
 
     def _push(self, line: _CrawlLine) -> None:
@@ -196,8 +200,8 @@ class Admission:
     async def enter(self, crawl_id: CrawlId, weight: int, body_bytes: int) -> bool:
         """Wait for a request slot, and for disk space for a response body of `body_bytes`.
 
-        Return True with both taken. Return False if `end` was called, so the visit must end. `weight` is that of the
-        crawl.
+        Return True with both taken. Return False if `end` was called, so the visit must end. `weight`: the weight of
+        the crawl.
         """
         self._place = place = self._requests.place(crawl_id, weight)
         if not await place.granted:

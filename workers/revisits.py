@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 def conditions(entry: ShardUrl) -> tuple[tuple[str, str], ...]:
-    """Return the headers that make the request for a URL conditional (RFC 9110). Empty without a usable validator.
+    """Return the headers that make the request for a URL conditional (RFC 9110).
 
-    It is also empty for a URL without a stored page, because a 304 would mean nothing then. A Last-Modified date is
-    checked against the time of the fetch that returned it.
+    Return () if the URL has no stored page, or no usable validator.
     """
     return validators.conditions(entry.etag, entry.last_modified, entry.stored_ms / 1000) if entry.digest else ()
 
 
 def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
-    """Return the exchange with a reference to the stored page of the URL, if that has the same payload.
+    """Return the exchange with a reference to the stored page of the URL, if the stored page has the same payload.
 
-    The archive then stores it without the payload. Otherwise return the exchange as it is, perhaps with its digest.
+    The archive stores such an exchange without the payload. Otherwise return the exchange without a reference. Its
+    `digest` is set if the payload was compared.
     """
     answer = exchange.answer
     if not entry.digest:

@@ -1,14 +1,14 @@
 """robots.txt of the origins that visits fetch from: fetched once, shared by all workers, and cached parsed.
 
-It is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At most one
-visit of a process does so for an origin at the same time. It fetches under its own grant, host delay and egress rules.
+A robots.txt is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At
+most one visit of a process looks up or fetches the robots.txt of an origin at the same time. The visit fetches under
+its own grant, host delay and egress rules.
 
-A redirect to another origin leads to a host for which the visit has no grant. If the robots.txt of that origin is
-cached, it is used without a request. Otherwise the result of the request is cached for that origin, too. Visits of this
-process make such requests one after another, with the host's delay between them.
+A redirect may lead to another origin, for whose host the visit has no grant. If the robots.txt of that origin is
+cached, it is used without a request. Otherwise it is requested and cached for that origin, too. Visits of this process
+send such requests to one origin one after another, with the host's delay between them.
 
-When a visit has settled all its URLs, it renews a robots.txt that has used up `RENEWED_AT` of its lifetime. So no page
-of a host that is visited often waits for robots.txt, and a short failure of it stops no visit.
+When a visit has settled all its URLs, it renews a robots.txt that has used up `RENEWED_AT` of its lifetime.
 """
 
 import asyncio
@@ -156,8 +156,8 @@ class RobotsCache:
     async def renew(self, origin: str, crawl: VisitCrawl, send: Send) -> None:
         """Fetch the robots.txt of `origin` again, by `send`, if the cached one expires soon.
 
-        The cached one stays valid until it is replaced. If the new one is unreachable, the cached one stays until it
-        expires. Return at once if another visit of this process is fetching it.
+        If robots.txt is unreachable now, keep the cached one until it expires. Return at once if another visit of this
+        process is fetching the robots.txt of `origin`.
         """
         lock = _lock_of(self._locks, origin)
         if lock.locked() or not self._renewal_due(origin):
@@ -217,9 +217,9 @@ class RobotsCache:
     async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
         """Fetch robots.txt and follow its redirects. Return the record and the Retry-After in ms, -1 if there is none.
 
-        Return None if `send` returns None. Return Robots if this crawl's egress rules deny the origin, or an exclusion
-        covers it. The record is unreachable if the answer is unreadable, or redirects without a usable target.
-        Otherwise such an answer would allow everything.
+        - Return None if `send` returns None.
+        - Return Robots that allow everything if the crawl's egress rules deny `origin`, or an exclusion covers it.
+        - Return an unreachable record for an answer that is unreadable, or redirects without a usable target.
         """
         moved = _Moved(f"{origin}/robots.txt", 0)
         for hop in range(MAX_ROBOTS_HOPS + 1):
@@ -247,10 +247,10 @@ class RobotsCache:
         self._free_at = resting | {origin: now + delay_s}
 
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
-        """Return the cached robots.txt of another origin, to which a redirect leads.
+        """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
-        Return None if it must be requested. It must be requested if it is not cached, or old enough to be renewed. A
-        cached failure is used only if it came since `asked_ms`, while the caller waited for the lock.
+        Return None if it must be requested, because it is not cached or is old enough to be renewed. Return a failure
+        only if it came at `asked_ms` or later.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -264,10 +264,10 @@ class RobotsCache:
         return None
 
     async def _keep_elsewhere(self, origin: str, record: RobotsRecord) -> None:
-        """Cache the robots.txt of another origin, for the visits of that origin and for further redirects to it.
+        """Cache the robots.txt of `origin`, to which the robots.txt of another origin redirected.
 
-        A failure is cached separately, because the visits of that origin may have an older record to use. A denial by
-        egress rules or an exclusion is not cached, since it may concern this crawl only.
+        A failure is cached for further redirects only, and not for the visits of `origin`. A denial by egress rules or
+        an exclusion is not cached.
         """
         if not isinstance(policy_of(record), Unreachable):
             self._keep(origin, record, _understood(record))
@@ -282,7 +282,7 @@ class RobotsCache:
     ) -> tuple[RobotsRecord, int] | Robots | _Moved | None:
         """Request robots.txt at the URL `place` by `send`. Return the same as `_fetch`, or _Moved for a redirect.
 
-        `first`: `place` is the first request, and not the target of a redirect.
+        `first`: True for the first request, False if `place` is the target of a redirect.
         """
         # Read one byte more than is used, to distinguish a truncated file from one that ends there.
         limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
@@ -322,8 +322,8 @@ class RobotsCache:
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
         """Return the cached rules of `origin` if they may be used, else None.
 
-        A cached failure is used only if it came since `asked_ms`, while the caller waited for the lock. Other visits
-        fetch again and report the failure, because the owner decides how long the host is paused.
+        Return a cached failure only if it came at `asked_ms` or later. After an older failure the caller must fetch
+        robots.txt again.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -347,10 +347,7 @@ class RobotsCache:
         return robots
 
     async def _shared(self, origin: str) -> RobotsRecord | None:
-        """Return the record of `origin` that a worker stored in the shared bucket.
-
-        None if there is none, or it is unreadable.
-        """
+        """Return the record of `origin` in the shared bucket. Return None if it has none, or an unreadable one."""
         try:
             data = await self._broker.get_robots(robots_key(origin))
             return None if data is None else decode_robots(data)
@@ -369,9 +366,11 @@ class RobotsCache:
 
 
 def host_note(robots: Iterable[Robots], crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
-    """Return what a visit reports about its host. It includes the first failure among `robots`, those of its origins.
+    """Return what a visit reports about its host.
 
-    `crawl_delay_ms` is -1 if robots.txt sets none. `latency_ms` and `ip` are those of the last response.
+    - `robots`: the robots.txt of each origin of the host. The first failure among them is reported.
+    - `crawl_delay_ms`: -1 if robots.txt sets no delay.
+    - `latency_ms` and `ip`: those of the last response.
     """
     unreachable = next((each for each in robots if each.failure), None)
     if unreachable is None:
@@ -420,10 +419,9 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Return the record with a lifetime of at least twice its crawl delay, up to 24 h.
+    """Return the record with its lifetime raised to twice its crawl delay, so that it outlives the wait for a page.
 
-    Otherwise it would expire before the first page may be fetched, and each visit would only fetch robots.txt again.
-    For a delay near a day or more, the lifetime is the delay and `_BEYOND_DELAY_S`.
+    Raise the lifetime to at most 24 h, or `_BEYOND_DELAY_S` more than the delay, whichever is longer.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

@@ -98,8 +98,7 @@ class WorkerIdentity:
 def pause_s(grant: int) -> float:
     """Return the seconds before the broker delivers a shard again, after its visit failed under grant number `grant`.
 
-    After the first failure it is 0. It grows with each further one, up to the duration of a grant. So a worker at which
-    every visit fails uses up the grants of a lease no sooner than a worker that crashes.
+    The pause is 0 after the first grant, and doubles with each further one, up to _MAX_PAUSE_S.
     """
     return 0.0 if grant <= 1 else min(_MAX_PAUSE_S, _UNEXPECTED_PAUSE_S * 2.0 ** min(grant - 2, 8))
 
@@ -107,9 +106,11 @@ def pause_s(grant: int) -> float:
 def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, max_open: int) -> list[CrawlId]:
     """Return the crawls whose WARC files should be completed now.
 
-    Crawls in `busy`, which have open visits, are left out. `visited` maps each crawl to the end of its last visit
-    (`Clock.elapsed`). A crawl is due IDLE_S seconds after that. If there are more than `max_open` crawls, the least
-    recently visited are due at once.
+    These are the crawls without a visit for IDLE_S seconds. If `visited` has more than `max_open` crawls, the least
+    recently visited are returned, too.
+
+    - `visited`: for each crawl, when its last visit ended (`Clock.elapsed`).
+    - `busy`: crawls with open visits, which are never returned.
     """
     idle = sorted((at, crawl_id) for crawl_id, at in visited.items() if crawl_id not in busy)
     max_count = max(0, len(visited) - max_open)
@@ -184,7 +185,7 @@ class Runtime:
     async def _pause(self, wait_s: float) -> None:
         """Wait `wait_s` seconds, or until a master requests the status.
 
-        A master that starts does so after it has created the streams, so a pull may succeed then.
+        A master that starts requests the status once it has created the streams. Then a pull may succeed.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -244,7 +245,7 @@ class Runtime:
     # --- one shard ----------------------------------------------------------------------------------------------------
 
     async def _attend_and_settle(self, message: VisitMessage, *, accepted: bool) -> None:
-        """Run a shard's visit, then ack or nak its message as the result requires. No other code does that.
+        """Run a shard's visit, then ack or nak its message as the result requires.
 
         `accepted`: False hands the shard back without a visit.
         """
@@ -334,8 +335,7 @@ class Runtime:
     async def _report_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
         """Report to the owner a shard that cannot be decoded. Return VisitSettled, so that its message is acked.
 
-        A nak would make the broker deliver it for ever, and its host's slot would stay taken. After the ack, the owner
-        finds that the message is missing and publishes it again in its own version, as often as grants may expire.
+        The owner finds later that the message is missing, and publishes the shard again in its own version.
         """
         log.error("shard.rejected", reason=reason, delivery=message.delivery, bytes=len(message.data))
         if (origin := message.origin) is not None:

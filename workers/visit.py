@@ -329,7 +329,7 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Apply a delay longer than the owner's. Return False if the shard has no delay, so the owner must apply it."""
+        """Use the longer delay `delay_s` from now on. Return False if the shard has no delay, so the visit must end."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
@@ -338,7 +338,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Request robots.txt for the URL `via`, not before `earliest`, and archive it. None if the visit must end."""
+        """Send a request for the robots.txt of the URL `via`, at `earliest` or later. None if the visit must end."""
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)

@@ -132,7 +132,7 @@ class VisitCrawls:
     def now(self, crawl: VisitCrawl) -> VisitCrawl | None:
         """Return the crawl in its latest published state, None if it was deleted.
 
-        Return the same object if the state has not changed, or if the published one is missing or older.
+        Return `crawl` itself if its state has not changed, or if no state or an older one is published.
         """
         published = self._specs.latest(crawl.crawl_id)
         if published is None or (published.revision < crawl.revision and not published.gone):
@@ -216,12 +216,12 @@ def is_page(kind: UrlKind) -> bool:
 
 
 def skips_body(media: Media) -> Callable[[int, str | None], bool] | None:
-    """Return the function for `FetchRequest.skips_body` by the spec's media types. None: every body is fetched."""
+    """Return the function for `FetchRequest.skips_body` that follows from `media`. None: every body is fetched."""
     return None if media.fetched is None else partial(_skips_body, media)
 
 
 def _skips_body(media: Media, status: int, content_type: str | None) -> bool:
-    """Return True if `media.fetched` leaves out the type of a response. A response without a type is fetched."""
+    """Return True if `media.fetched` leaves out the type of a response with status 2xx. False if it has no type."""
     essence = media_type(content_type)
     return 200 <= status < 300 and essence not in UNDECLARED and not media.fetches(essence)
 

@@ -26,7 +26,8 @@ again in parts that are held."""
 class SettledUrl(msgspec.Struct, frozen=True, gc=False):
     """A URL's outcome, with the links and items of its page.
 
-    `outlinks` are marked as reported (OutlinkResolver.acknowledged) when the broker has acknowledged the links.
+    - `found`: the links to report.
+    - `outlinks`: the arguments for `OutlinkResolver.acknowledged` once the broker has acknowledged the links.
     """
 
     outcome: UrlOutcome
@@ -56,8 +57,8 @@ def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl
 class VisitEnd:
     """The end of a visit, as its last outcome message reports it.
 
-    - `final`: the lease ends, and the URLs `not_attempted` return to the queue.
-    - `note`: what the visit learned about the host.
+    - `final`: the lease ends, and the URLs `not_attempted` return to the queue. False: the lease continues.
+    - `note`: facts about the host, such as its latency.
     - `failed`: the visit ended by an error of the worker. Its grant ends, and the lease gets another grant.
     """
 
@@ -83,8 +84,9 @@ class Reports(Protocol):
 class VisitReport:
     """The results of one visit, collected for the reporter.
 
-    `quiet_since`: when the last response ended (Clock.elapsed), None before the first. `reported`: a future that is
-    done when every part taken so far is acknowledged; None before the first `take`.
+    - `quiet_since`: when the last response ended (Clock.elapsed). None before the first response.
+    - `reported`: a future that is done when everything that `take` has returned so far is reported. None before the
+      first call of `take`.
     """
 
     __slots__ = (
@@ -137,7 +139,7 @@ class VisitReport:
         await self._reporter.wait_for_capacity()
 
     def take(self) -> "FlushPart":
-        """Remove the results that were not reported yet, and return them as a part of the flush that calls this."""
+        """Return the results that no flush has yet, as a part of the flush that calls this, and remove them here."""
         pages, self._pages = self._pages, []
         after, self.reported = self.reported, asyncio.get_running_loop().create_future()
         return FlushPart(self, pages, self._ending, after, self.reported)

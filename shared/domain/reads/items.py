@@ -75,8 +75,8 @@ class CrawlItems(NamedTuple):
 DROPPED: Final = ("unaccepted", "outdated", "deleted")
 """Why items are dropped.
 
-"unaccepted": no owner accepted the outcome of the fetch that gave them. "outdated": the table has the items of a later
-fetch of the page. "deleted": their crawl is deleted.
+"unaccepted": no owner accepted the outcome of the fetch that gave them. "outdated": the table has a later fetch of
+the page. "deleted": their crawl is deleted.
 """
 
 
