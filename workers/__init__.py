@@ -17,7 +17,7 @@ A worker makes results durable in one order and awaits each step: archive record
 published outcome implies all the rest. If a worker is killed between two steps, a later grant repeats the work. No page
 is ever marked done without its links.
 
-`Runtime` settles each shard's message in one place. It acknowledges it if the shard is done or its lease is gone. It
-naks it if the broker must deliver it again, as after an unexpected error, which it logs with its traceback. A worker
-keeps no state that must survive it and never touches SQL. Any number of workers may run.
+`Runtime` acknowledges a shard's message if the shard is done or its lease is gone. It naks the message if the broker
+must deliver it again, for example after an unexpected error. A worker may lose all its state without harm, and never
+touches SQL. Any number of workers may run.
 """

@@ -14,9 +14,8 @@ _CUT_PART: Final = 1 / 3
 class Grant:
     """Permission to fetch the remaining URLs of a lease until a time.
 
-    Times are `Clock.elapsed` seconds of this process. The grant's time is counted from the moment before the worker
-    sent its request for it. So the grant ends at the worker before it ends at the owner, however long the reply took. A
-    late reply never shortens it.
+    Times are `Clock.elapsed` seconds of this process. The grant's duration is counted from before the worker sent its
+    request. So the grant always ends at the worker before it ends at the owner.
 
     - `remaining`: the positions in the shard of the URLs that are still to be fetched.
     - `not_before`: when the first request may be sent.
@@ -65,10 +64,7 @@ class Grant:
 
     @property
     def cut_at(self) -> float:
-        """The time at which requests in flight are cancelled.
-
-        It is shortly before the grant ends, because timers fire late.
-        """
+        """The time at which requests in flight are cancelled, shortly before the grant ends."""
         return self._expires - self._margin * _CUT_PART
 
     @property

@@ -75,13 +75,13 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """As `fresh`, but out of scope: links that are `extra` hops beyond it."""
+    """As `fresh`, but out of scope: `extra` extra hops lead to these links."""
 
     renewed: tuple[Location, ...] = ()
     """Entries of a sitemap that are known, and have changed by their `lastmod`. They are part of `known`."""
 
     lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """When those of `fresh` and `renewed` changed last by the sitemap, by URL in Unix seconds."""
+    """By URL, when a link in `fresh` or `renewed` last changed according to the sitemap or feed (Unix seconds)."""
 
     extra: int = 0
 

@@ -164,7 +164,7 @@ class Requests:
     def _begin_turn(self, line: _CrawlLine) -> None:
         """Raise the crawl's virtual time to that of the crawl that was last served.
 
-        Otherwise a crawl that did not wait for a while would then get all slots.
+        Otherwise a crawl that did not wait for a while would then get the next slots before all others.
         """
         line.virtual = max(line.virtual, self._virtual)
 

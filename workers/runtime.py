@@ -98,7 +98,8 @@ class WorkerIdentity:
 def pause_s(grant: int) -> float:
     """Return the seconds before the broker delivers a shard again, after its visit failed under grant number `grant`.
 
-    The pause is 0 after the first grant, and doubles with each further one, up to _MAX_PAUSE_S.
+    The pause is 0 after the first grant and _UNEXPECTED_PAUSE_S after the second. Then it doubles with each further
+    grant, up to _MAX_PAUSE_S.
     """
     return 0.0 if grant <= 1 else min(_MAX_PAUSE_S, _UNEXPECTED_PAUSE_S * 2.0 ** min(grant - 2, 8))
 

@@ -2,7 +2,7 @@
 
 Every request to the host waits in `Visit._await_politeness`. It waits for the host's delay, and at the last moment
 checks the grant and the crawl's revision. A request in flight is cancelled when the grant ends or the owner revokes it.
-What was complete by then is still reported, and the owner decides what counts.
+Answers that were complete before are still reported, and the owner accepts or drops the report.
 
 The crawl may change during the visit. The next request is then sent under the new revision. If the crawl is paused, no
 further request is sent and the remaining URLs are handed back. If it is deleted, requests in flight are cancelled too,

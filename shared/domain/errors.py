@@ -1,6 +1,6 @@
 """Exceptions for failures of the crawler and its servers, named for what the caller must do.
 
-What the web does is never an exception.
+A failed fetch is a value (`FetchFailed`), never an exception.
 """
 
 

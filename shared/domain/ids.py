@@ -43,5 +43,5 @@ def partition_of_id(number: int) -> Partition:
 
 
 def numbered(sequence: int, partition: Partition) -> int:
-    """Return the HostId or LeaseId for the `sequence`-th number that the partition's owner allots."""
+    """Return the HostId or LeaseId with this sequence number in `partition`: unique among all partitions."""
     return sequence * MAX_PARTITIONS + partition

@@ -1,10 +1,9 @@
 """Build WARC/1.1 records (ISO 28500:2017) as bytes from the values of a fetch. Pure: identities and times are
 arguments.
 
-A page becomes three records: `response` (or `revisit`), `request` and `metadata`, the latter two concurrent to the
-first. Stored HTTP messages are self-consistent. The fetcher removed the transfer coding, so `Transfer-Encoding` and a
-wrong `Content-Length` are kept under the names X-Crawler-..., and a correct length is added. The content coding stays
-as received.
+A page becomes three records: `response` (or `revisit`), `request` and `metadata`. The latter two name the first as
+WARC-Concurrent-To. A body is stored without its transfer coding and with its content coding. So `Transfer-Encoding` and
+a wrong `Content-Length` are renamed to X-Crawler-..., and a correct length is added.
 """
 
 import hashlib

@@ -54,7 +54,8 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
     * `max_hosts`: hosts that a partition keeps in memory; further queues wait in SQL.
     * `report_batch_size`: reports applied in one transaction.
     * `sweep_interval_s`: time between two repairs of the state of a partition: leases, host queues, streams.
-    * `seed_upload_refusal_ratio`: how full the fullest partition may be before uploads of seeds are refused.
+    * `seed_upload_refusal_ratio`: how full the discoveries of any partition in NATS may be before uploads of seeds
+      are refused.
     * `max_crawls`: the most crawls that are not deleted; further ones cannot be created.
     * `split_after_expiries`: grants that may expire before a shard of several URLs is split.
     * `dead_letter_after_expiries`: grants of a single URL that may expire before it becomes a dead letter.

@@ -9,7 +9,7 @@ BURST_S: Final = 10
 """The seconds of permits that may be used at once."""
 
 MAX_BUCKETS: Final = 10_000
-"""Buckets in memory. Of a further one the least recently used is dropped, which is the same as refilling it."""
+"""The most buckets in memory. A further bucket replaces the least recently used one, which fills that one."""
 
 
 @dataclass(frozen=True, slots=True)

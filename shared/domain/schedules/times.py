@@ -1,8 +1,7 @@
 """Due times of a schedule, as Unix ms. Pure: the time from which to search is an argument.
 
-The library cronsim finds the local times that match a cron expression. The module `zones` converts them to Unix time.
-So every expression follows the same two rules for daylight saving. The rules of cronsim itself are those of Debian's
-cron, which differ for expressions that begin with a star.
+The library cronsim finds the local times that match a cron expression. The module `zones` converts them to Unix time,
+by the same rules of daylight saving for every expression.
 """
 
 import hashlib

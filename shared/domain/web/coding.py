@@ -1,7 +1,7 @@
 """Remove content codings (gzip, deflate, br, zstd) with bounded output (pure).
 
-Every stage is a generator of pieces no longer than `_PIECE`, so the cap bounds memory however far a bomb would expand.
-Each stage's own output is bounded too, so that a bomb inside a bomb costs at most one cap per stage.
+A body may have several codings, one inside the other. Each is removed by a generator of short pieces, whose output is
+bounded by the cap. So a decompression bomb costs at most one cap per coding.
 """
 
 from collections.abc import Callable, Iterator
@@ -163,7 +163,7 @@ def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
-    """Yield all output for `data`. A full piece may leave output inside `stream`, so repeat until a piece is short."""
+    """Yield the output of the decompressor `stream` for `data`, in pieces of at most `_PIECE` bytes."""
     while True:
         out = stream.decompress(data, _PIECE)
         if out:

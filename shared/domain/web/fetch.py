@@ -1,4 +1,4 @@
-"""A fetch's request and its result. What the server does is a value, never an exception."""
+"""A fetch's request and its result. A fetch that fails has a result, too (`FetchFailed`), and raises no exception."""
 
 from collections.abc import Callable
 from enum import StrEnum

@@ -26,7 +26,7 @@ MAX_STALE_S: Final = 86_400.0
 """Seconds beyond its lifetime for which an old copy is used while the site's robots.txt is unreachable."""
 
 AHEAD_S: Final = 300.0
-"""Seconds that a record may come from the future, since the clocks of two machines differ."""
+"""The most seconds by which the fetch time of a record may lie in the future, since the clocks of machines differ."""
 
 MAX_AGENTS: Final = 16
 """Product tokens for which one file is kept parsed. One more discards them all; they are parsed again on demand."""
