@@ -52,7 +52,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        `claimed` of the level is the space for one answer of the greatest size.
+        In the level, `claimed` is the space for one answer of the greatest size.
         """
         if self._gauge is None:
             return None

@@ -21,9 +21,8 @@ LAST_REPORTS_S: Final = 10.0
 """How long after the grace the last reports may take. After that the shards are handed back instead."""
 
 SILENT_S: Final = 5.0
-"""The broker is silent if it has not answered for this many seconds, and left the last `_UNANSWERED` requests without an
-answer. A reply that it stores nothing counts as no answer. The visits are then cancelled, and their shards come again.
-"""
+"""The broker is silent if it has not answered for this many seconds, and has not answered the last `_UNANSWERED`
+requests. A reply that it stores nothing counts as no answer. Visits are then cancelled, and their shards come again."""
 
 _UNANSWERED: Final = 2
 """A loaded server may take as long as SILENT_S for one request, so one request without an answer is not enough."""

@@ -35,8 +35,10 @@ class KnownLinks:
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
         """Return the number (tag) under which `contains` and `remember` keep the links of a crawl at this revision.
 
-        `requisites` and each value of `extra`, the number of extra hops that led to the links, have a tag of their own.
         After 4,096 tags all are replaced by new ones, which forgets every link.
+
+        - `requisites`: return the tag of requisites, which differs from that of other links.
+        - `extra`: return the tag of links to which so many extra hops lead. Each number has another tag.
         """
         generation = self._generations.get((crawl_id, revision, requisites, extra))
         if generation is None:

@@ -75,7 +75,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """As `fresh`, but out of scope: `extra` extra hops lead to these links."""
+    """As `fresh`, but links out of scope. `extra`: how many extra hops lead to them."""
 
     renewed: tuple[Location, ...] = ()
     """Entries of a sitemap that are known, and have changed by their `lastmod`. They are part of `known`."""

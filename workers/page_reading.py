@@ -81,7 +81,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from a response.
 
     - `found`: the links to report, at `depth` and `hops`.
-    - `beyond`: further links to report, out of scope; `extra` extra hops lead to them.
+    - `beyond`: further links to report, which are out of scope. `extra`: how many extra hops lead to them.
     - `outlinks`: the links of a page, as `OutlinkResolver.acknowledged` requires them after the report.
     - `links`: the number of outlinks in scope.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
@@ -95,8 +95,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
       those of a page, and 1 more for each stylesheet and redirect in between.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
     - `lastmods`: by URL, when a link to report last changed according to a sitemap (Unix seconds).
-    - `unlisted`: the number of outlinks that cannot be found in `archived` if the scope becomes wider. Of a sitemap or
-      feed, these are all excluded entries.
+    - `unlisted`: the number of outlinks that a wider scope cannot find in `archived`. Of a sitemap or feed, these are
+      all excluded entries.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 
@@ -293,10 +293,10 @@ def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) ->
 
 
 def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Location], str | None]:
-    """Return a function that decides if a URL is in scope which `page` links to or lists.
+    """Return a function that decides if the URL of a link or entry of `page` is in scope.
 
-    The function returns None if the URL is in scope, else the name of the rule that excludes it. `depth` is the depth
-    that the URL would have.
+    The function returns None if the URL is in scope, else the name of the rule that excludes it. `depth`: the depth of
+    the URL.
     """
 
     in_scope, via_host = crawl.scope.judge, page.host

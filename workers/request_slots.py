@@ -138,10 +138,10 @@ class Requests:
             self._serve()
 
     def _serve(self) -> None:
-        """Remove the first crawl from the heap, and grant a slot to the visit of it that has waited longest.
+        """Remove the first crawl from the heap, and grant a slot to the crawl's visit that has waited longest.
 
-        Grant none if its virtual time has grown since it was put into the heap. If visits of the crawl still wait, put
-        the crawl into the heap again.
+        Grant none if the crawl's virtual time has grown since the crawl was put into the heap. If visits of the crawl
+        still wait, put the crawl into the heap again.
         """
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False

@@ -126,7 +126,7 @@ def _response(exchange: Exchange, record_id: str, subject: str, digest: bytes) -
 
 
 def _payload_digest_of(exchange: Exchange) -> bytes:
-    """Return the SHA-1 of the payload. For a confirmed 304, return that of the earlier stored payload, if known."""
+    """Return the SHA-1 of the payload. For a revisit NOT_MODIFIED, return that of the earlier payload, if known."""
     revisit = exchange.revisit
     if revisit is not None and revisit.profile is RevisitProfile.NOT_MODIFIED and revisit.digest is not None:
         return revisit.digest

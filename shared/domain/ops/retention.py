@@ -98,14 +98,14 @@ def week_of(now_ms: int) -> int:
 def used_until_ms(name: str) -> int | None:
     """Return the time (Unix ms) after which no process numbers discoveries under `name`.
 
-    That is the end of the week with which `named_for` ended the name. Return None for a name without a week.
+    That is the end of the week in a name that `named_for` returned. Return None for any other name.
     """
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS
 
 
 def is_upload(name: str) -> bool:
-    """Return True if `name` is that of a single upload, replay or rediscovery, not that of a process for one week."""
+    """Return True if `name` numbers the discoveries of a single upload, replay or rediscovery, not those of a week."""
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
 

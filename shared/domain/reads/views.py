@@ -92,7 +92,7 @@ class HostView(Struct, frozen=True):
 
     @property
     def held_until_ms(self) -> int:
-        """The time before which no request is sent to the host (Unix ms), by back-off or policy. It may have passed.
+        """The time before which no request is sent to the host (Unix ms), by back-off or policy. It may lie in the past.
 
         0: the host was never blocked.
         """
@@ -102,8 +102,7 @@ class HostView(Struct, frozen=True):
 class FetchView(Struct, frozen=True):
     """What is stored about the fetches of a URL.
 
-    All fields but `history` describe one fetch. If a page is stored, it is the last fetch that stored a page, else the
-    last fetch.
+    All fields but `history` describe one fetch: the last that stored a page, or the last of all if no page is stored.
 
     - `page`: a page is stored.
     - `history`: the other fetches, newest first, each as (`at_ms`, status, reason).
