@@ -229,7 +229,7 @@ def _read(
 
 
 def _requisite(crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str) -> PageReading:
-    """Read a requisite. Only a stylesheet has links: the requisites that it needs itself, if the crawl fetches any."""
+    """Return the reading of a requisite. Only a stylesheet has links: further requisites, if the crawl fetches any."""
     reading = PageReading(mime)
     if mime != "text/css" or crawl.spec.scope.requisites is Requisites.NONE:
         return reading
@@ -354,9 +354,9 @@ def _scripts_alone(body: bytes) -> bool:
 def _redirect(
     crawl: VisitCrawl, page: Location, depth: int, hops: int, answer: Answer, mime: str, kind: UrlKind, extra: int
 ) -> PageReading:
-    """Read a redirect.
+    """Return the reading of a redirect.
 
-    Its target is reported as a discovery with the same depth, so depth 0 has seeds and their redirects.
+    The link to report is the target of the redirect, with the same depth. So depth 0 has seeds and their redirects.
     """
     location = answer.header("location")
     if location is None:

@@ -274,7 +274,7 @@ class Runtime:
     async def _settle(self, message: VisitMessage, settlement: Settlement) -> None:
         """Ack or nak the message, in at most _SETTLE_TRIES attempts.
 
-        If all fail, the broker delivers the shard again, and the owner then replies that its lease is gone.
+        If all fail, the broker delivers the shard again, and the owner then replies that the shard's lease is gone.
         """
         for _ in range(_SETTLE_TRIES):
             try:

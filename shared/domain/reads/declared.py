@@ -46,9 +46,9 @@ class _Allowing(msgspec.Struct, frozen=True):
 
 
 class SpecSummary(msgspec.Struct, frozen=True):
-    """The parts of a stored spec that lists of crawls need: its pool, allowed networks, and the rules with patterns.
+    """The parts of a stored spec that a list of crawls has instead of the whole spec, which may be large.
 
-    A list contains it instead of the spec, which may be large.
+    They are the pool, the networks of `egress.allow`, and the rules that contain patterns.
     """
 
     pool: str = "default"

@@ -92,9 +92,9 @@ class HostView(Struct, frozen=True):
 
     @property
     def held_until_ms(self) -> int:
-        """The time before which no request is sent to the host (Unix ms), by back-off or policy. It may lie in the past.
+        """The time before which no request is sent to the host (Unix ms), by back-off or policy.
 
-        0: the host was never blocked.
+        It may lie in the past. 0: the host was never blocked.
         """
         return max(self.blocked_until_ms, self.operator_blocked_until_ms)
 

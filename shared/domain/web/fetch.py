@@ -84,7 +84,7 @@ class Answer(Struct, frozen=True):
     `request_head` and `response_head` are the bytes of the start line and headers as sent and received, with CRLF line
     ends and the closing empty line. HTTP/2 heads are rendered in HTTP/1.1 form. `body` is the payload without the
     transfer coding, but with the content coding (as WARC stores it). `decoded` is the payload without content coding,
-    cut at `limits.decoded_bytes`. `headers` are the response's, names lower-cased, in order, duplicates kept.
+    cut at `FetchLimits.decoded_bytes`. `headers` are the response's, names lower-cased, in order, duplicates kept.
     """
 
     url: str
