@@ -38,8 +38,7 @@ _WORKER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class RecordIds:
     """A source of random UUIDs (version 4) as text, for WARC records. It reads randomness from the system in batches.
 
-    Create a new one after a fork, because both processes would return the same ids. It is safe in any thread: `pop` and
-    `extend` of a list are single steps, so no two calls return the same id.
+    Create a new object after a fork, because both processes would return the same ids. Any thread may use the object.
     """
 
     def __init__(self) -> None:

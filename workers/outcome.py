@@ -29,7 +29,7 @@ def answered(
     """Return the outcome of a URL for which a response came, whatever its HTTP status is.
 
     - `stored`: the location in the archive. None if the crawl does not store or fetch its media type.
-    - `at_ms`: when it was requested (Unix ms).
+    - `at_ms`: when the URL was requested (Unix ms).
     - `retry_after_ms`: the wait that the response requires, -1 if it requires none.
     - `mark`: the hash by which the crawl compares the page's content (`revisits.content_mark`).
     """

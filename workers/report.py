@@ -7,9 +7,9 @@ after another, and so are the parts of a visit.
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
 was added. The next flush begins only when this one has ended or is stalled.
 
-No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. It delays
-only the parts that need it. For example, if the subject of a link is full, the part with that link and its visit wait,
-and all other parts are reported.
+No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Only the
+parts that depend on the step are delayed. For example, if the subject for a link is full, only the part with that link
+and later parts of the same visit wait.
 """
 
 import asyncio

@@ -27,10 +27,10 @@ _MAX_KNOWN: Final = 1_024
 class _CrawlLine:
     """The queue of one crawl's visits that wait for a request slot.
 
-    - `virtual`: its virtual time, which is the request time it has used, divided by its weight.
-    - `mean_s`: the mean duration of its requests.
-    - `listed`: it has an entry in the heap of waiting crawls.
-    - `out`: the number of slots that its visits use.
+    - `virtual`: the crawl's virtual time: the request time that the crawl has used, divided by its weight.
+    - `mean_s`: the mean duration of the crawl's requests, in seconds.
+    - `listed`: the crawl has an entry in the heap of waiting crawls.
+    - `out`: the number of slots that visits of the crawl use.
     """
 
     weight: int = 1

@@ -54,9 +54,9 @@ def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
 
 
 def content_mark(crawl: "VisitCrawl", answer: Answer, html: Html | None, items: PageItems | None) -> bytes:
-    """Return a hash of the content by which the crawl compares versions of a page: its text or its items.
+    """Return a hash of the text or the items of a page, by which the crawl compares versions of the page.
 
-    It is empty if the crawl compares payloads, and for a page that is not HTML or has no 2xx status.
+    Return b"" if the crawl compares payloads, if the page is not HTML, or if its status is not 2xx.
     """
     compare = crawl.spec.recrawl.compare if crawl.spec.recrawl.used else Compare.PAYLOAD
     if compare is Compare.PAYLOAD or html is None or not 200 <= answer.status < 300:

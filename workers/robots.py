@@ -73,9 +73,9 @@ _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 class Robots(Struct, frozen=True):
     """What robots.txt permits on an origin.
 
-    - `failure`: why it is unreachable, such as `robots_dns` or `robots_http_503`; empty if it is not.
+    - `failure`: why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. Empty if it is reachable.
     - `retry_after_ms`: the wait that the response requires, -1 if it requires none.
-    - `fetched_at_ms`: when it was requested (Unix ms), 0 if it was not.
+    - `fetched_at_ms`: when robots.txt was requested (Unix ms), 0 if it was not requested.
     """
 
     policy: RobotsPolicy

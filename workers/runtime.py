@@ -55,7 +55,7 @@ MAX_OPEN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class VisitSettled:
-    """A visit's result: it was reported, or its lease no longer exists. The message of the shard is acked."""
+    """A visit's result: the visit was reported, or the lease no longer exists. The message of the shard is acked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class VisitHandedBack:
 
 @dataclass(frozen=True, slots=True)
 class VisitAbandoned:
-    """A visit's result: it lost its grant, or a later delivery has the lease.
+    """A visit's result: the visit lost its grant, or a later delivery of the shard has the lease.
 
-    Its message is neither acked nor nak'ed.
+    The message of the shard is neither acked nor nak'ed.
     """
 
 

@@ -1,8 +1,8 @@
 """Hot configuration: what operators may change at run time, and the resulting values of a member (pure).
 
 A hot configuration is complete: for each field that it omits, every member uses its start-up value. So it overrides
-flags, environment and files, and removing a field restores the start-up value. It is written strictly (the API refuses
-unknown fields) and read tolerantly: a member of an earlier version uses the fields it knows.
+flags, environment and files, and removing a field restores the start-up value. The API refuses unknown fields. A member
+of an earlier version ignores fields that it does not have.
 """
 
 from collections.abc import Mapping, Sequence

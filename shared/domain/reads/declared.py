@@ -203,9 +203,9 @@ class Repeatable:
 
 @dataclass(frozen=True, slots=True)
 class CommandProgress:
-    """A command, and its progress: `applied` of the cluster's `partitions` have applied it.
+    """A command, and its progress: `applied` of the cluster's `partitions` have applied the command.
 
-    `at_ms`: when it was made.
+    `at_ms`: when the command was made (Unix ms).
     """
 
     id: str

@@ -12,9 +12,9 @@ class FiringOutcome(StrEnum):
     """The outcome of a due time, as a whole or for one crawl.
 
     - FIRED: the verb was applied.
-    - QUEUED: it waits for the end of the crawl's run.
-    - SKIPPED: it was dropped, because the crawl's run has not ended.
-    - REFUSED: it is not legal in the crawl's state, or there is no crawl.
+    - QUEUED: the verb waits for the end of the crawl's run.
+    - SKIPPED: the verb was dropped, because the crawl's run had not ended.
+    - REFUSED: the verb is not legal in the crawl's state, or there is no crawl.
     - MISSED: the due time came too late, so nothing fired.
     """
 

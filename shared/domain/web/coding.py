@@ -33,8 +33,10 @@ Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 class Decoded:
     """A body without its content codings.
 
-    `data` is the decoded body. If `truncated`, it is only the first `cap` bytes. If `error` is set (one line for
-    people), it is the part before the error.
+    - `data`: the decoded body. After an error, only what came before the error. If a coding is unknown, the body as
+      received.
+    - `truncated`: `data` has only the first `cap` bytes.
+    - `error`: what is wrong with the coding, as one line for people. None: nothing.
     """
 
     data: bytes
