@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -362,13 +363,14 @@ def closing_without_alert(context: ssl.SSLContext) -> Iterator[str]:
 
 
 def test_plugin_ends_with_a_terraform_that_was_killed(tmp_path: Path) -> None:
-    orphan = Plugin({"TMPDIR": str(tmp_path)}, tmp_path / "errors")
-    (process,) = psutil.Process(orphan.process.pid).children()
-    assert EXECUTABLE in " ".join(process.cmdline()) or "main.py" in " ".join(process.cmdline())
-    orphan.process.kill()
-    assert orphan.close() == -signal.SIGKILL
-    process.wait(60)
-    assert list(tmp_path.glob("orb-*")) == [], "its folder is removed"
+    with TemporaryDirectory() as folder:  # the path of a socket has at most 107 characters
+        orphan = Plugin({"TMPDIR": folder}, tmp_path / "errors")
+        (process,) = psutil.Process(orphan.process.pid).children()
+        assert EXECUTABLE in " ".join(process.cmdline()) or "main.py" in " ".join(process.cmdline())
+        orphan.process.kill()
+        assert orphan.close() == -signal.SIGKILL
+        process.wait(60)
+        assert list(Path(folder).iterdir()) == [], "its folder is removed"
 
 
 def test_plugin_started_by_hand_says_what_it_is(tmp_path: Path) -> None:
