@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from shared.runtime import garbage
-from shared.runtime.garbage import AGED, FORCED_S, IDLE, RESTED_S, collecting_when_idle, is_due
+from shared.runtime.garbage import AGED, FORCED_S, IDLE, RESTED_S, YOUNG, collecting_when_idle, is_due
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,16 @@ def test_only_a_check_starts_a_full_collection(
     thresholds = gc.get_threshold()
     assert asyncio.run(story()) == (0, 1)
     assert gc.get_threshold() == thresholds
+
+
+def test_youngest_generation_is_collected_after_a_bounded_number_of_objects() -> None:
+    async def counted() -> int:
+        with collecting_when_idle():
+            gc.collect(0)
+            before = int(gc.get_stats()[0]["collections"])
+            kept = [[n] for n in range(20 * YOUNG)]
+            during = int(gc.get_stats()[0]["collections"]) - before
+            assert len(kept) == 20 * YOUNG
+            return during
+
+    assert asyncio.run(counted()) == pytest.approx(20, abs=1)
