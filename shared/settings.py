@@ -8,7 +8,6 @@ processes read only environment variables.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -261,8 +260,7 @@ class SettingOrigin(StrEnum):
     DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingValue:
+class SettingValue(msgspec.Struct, frozen=True):
     """A setting as the user gave it: its text, its origin, and its place.
 
     The place is a flag, a variable or a line of a file, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`.

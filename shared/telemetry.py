@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, assert_never
 
 import msgspec
@@ -130,8 +129,7 @@ def _without_meta(_logger: Any, _method: str, event: Any) -> Any:
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """The description of a metric: its name without the prefix `orb_`, its type, its help text, and its label names."""
 
     name: str

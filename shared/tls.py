@@ -6,11 +6,11 @@ and open connections continue.
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 import structlog
+from msgspec import Struct
 
 from shared.domain.errors import Unusable
 
@@ -19,8 +19,7 @@ log = structlog.get_logger(__name__)
 LOOK_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
+class TlsSettings(Struct, frozen=True):
     """The PEM files that this process uses for a TLS connection.
 
     `ca`: the authority that must have signed the peer's certificate (None: the system's authorities). `cert`, `key`:

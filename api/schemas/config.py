@@ -1,7 +1,6 @@
 """The request and response bodies of the hot configuration."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -56,13 +55,13 @@ def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callabl
 
 DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "worker": _WORKER,
-    "master": asdict(_MASTER),
+    "master": msgspec.to_builtins(_MASTER),
     "storage": {
         "high_watermark_ratio": _MASTER.storage.high,
         "low_watermark_ratio": _MASTER.storage.low,
         "headroom_bytes": _MASTER.storage.headroom,
     },
-    "retention": asdict(_MASTER.retention),
+    "retention": msgspec.structs.asdict(_MASTER.retention),
 }
 """The values of members that were started without flags, by part of the configuration and name."""
 

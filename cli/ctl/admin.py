@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -304,8 +303,10 @@ def _defaults() -> Mapping[tuple[str, str], str]:
         ("worker", "report_s"): worker["report_s"],
         ("master", "grant_s"): tuning.grant_s,
     }
-    tuned = {("master", name): value for name, value in asdict(tuning).items() if not isinstance(value, dict)}
-    tuned |= {("retention", name): value for name, value in asdict(tuning.retention).items()}
+    tuned = {
+        ("master", name): value for name, value in msgspec.to_builtins(tuning).items() if not isinstance(value, dict)
+    }
+    tuned |= {("retention", name): value for name, value in msgspec.structs.asdict(tuning.retention).items()}
     tuned |= {
         ("storage", "high_watermark_ratio"): tuning.storage.high,
         ("storage", "low_watermark_ratio"): tuning.storage.low,

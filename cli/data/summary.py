@@ -5,7 +5,7 @@ docs/command.md documents the JSON fields, because scripts use them.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -204,7 +204,7 @@ def as_json(summary: Summary, folder: CrawlFolder, *, at_work: bool = False) -> 
         "identities": {"urls": counters.url_drift(), "links": counters.link_drift()},
         **{kind: dict(summary.tallies.get(kind, {})) for kind in _TALLIES},
         "left_out_examples": {
-            reason: [asdict(example) for example in examples] for reason, examples in summary.examples.items()
+            reason: [structs.asdict(example) for example in examples] for reason, examples in summary.examples.items()
         },
         "losses": _losses(summary),
         "hosts": summary.hosts,

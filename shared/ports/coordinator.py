@@ -15,8 +15,9 @@ is newer, even if its revision is lower.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 LEADER_MARGIN_S: Final = 4.0
 """A leader stops acting by itself this many seconds before another master could win the leadership."""
@@ -39,8 +40,7 @@ class Conflict(Exception):
         self.keys = tuple(keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A key of the coordinator and its value.
 
     - `revision`: the coordinator's revision at which the value was last written.
@@ -55,8 +55,7 @@ class Entry:
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The entries of all keys under a prefix, by key, as of the coordinator's `revision`.
 
     - `changed`: a revision after which no key under the prefix has changed.
@@ -73,8 +72,7 @@ class Snapshot:
         return (self.history, self.changed) > (other.history, other.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class ViewChange:
+class ViewChange(Struct, frozen=True):
     """A key that differs between two snapshots. `before` is None if it is new, `after` is None if it was deleted.
 
     If both are set and have different `created`, the key was deleted and created again between the snapshots.

@@ -6,14 +6,14 @@ those of the broker.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from shared.ports.broker import Delivered
 
 
-@dataclass(frozen=True, slots=True)
-class EventsState:
+class EventsState(Struct, frozen=True):
     """The state of the stream of events: its creation time (Unix ns), and the sequences of its first and last event.
 
     An empty stream has `first == last + 1`.

@@ -6,11 +6,11 @@ and a worker takes no further visit. If a gauge cannot be read, the last result 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from shared.domain.errors import Permanent, Transient
 from shared.domain.ops.watermarks import OF_MEMORY, FillLevel, Pressure, PressureState, Resource, Watermarks

@@ -4,13 +4,13 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from shared.adapters.nats import NatsBroker, NatsLogin, StreamSettings
 from shared.adapters.nats.connection import NatsConnection

@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, Final
 
 import httpx
@@ -71,8 +70,8 @@ def defaults_of_members() -> dict[str, Any]:
     """Return the defaults of what the hot configuration leaves out, by schema and field."""
     tuning = MasterTuning()
     worker = {field.name: field.default for field in msgspec.structs.fields(ClusterWorkerSettings)}
-    found = {f"MasterValues.{name}": value for name, value in asdict(tuning).items()}
-    found |= {f"RetentionValues.{name}": value for name, value in asdict(tuning.retention).items()}
+    found = {f"MasterValues.{name}": value for name, value in msgspec.to_builtins(tuning).items()}
+    found |= {f"RetentionValues.{name}": value for name, value in msgspec.structs.asdict(tuning.retention).items()}
     found |= {f"WorkerValues.{name}": worker[name] for name in ("max_visits", "report_s")}
     storage = ("high_watermark_ratio", tuning.storage.high), ("low_watermark_ratio", tuning.storage.low)
     found |= {f"StorageValues.{name}": value for name, value in storage}

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from shared.adapters.nats import StreamSettings
 from shared.adapters.nats.client import PlainClient

@@ -81,7 +81,7 @@ def expected() -> dict[str, Any]:
     streams = StreamSettings()
     limits |= {
         f"StreamSettings.{name}": getattr(streams, name)
-        for name in StreamSettings.__dataclass_fields__
+        for name in StreamSettings.__struct_fields__
         if re.search(r"_bytes$|_per_subject$|^max_|_count$", name)
     }
     return limits | dict(constants())

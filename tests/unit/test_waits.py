@@ -1,9 +1,9 @@
 """Why hosts wait, for how long, and what a crawl says of it first."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from api.schemas.frontier import waits_body
 from cli.terminal.display import picture

@@ -4,8 +4,9 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from shared.adapters.nats import requests, streams
 from shared.adapters.nats.connection import NatsConnection, Unanswered, status_of

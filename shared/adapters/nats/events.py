@@ -8,8 +8,9 @@ new one.
 import base64
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from shared.adapters.nats.connection import NatsConnection
 from shared.adapters.nats.jetstream import (

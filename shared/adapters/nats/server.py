@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
 from shared.adapters.nats.accounts import MASTERS, NatsUser, accounts_of
 from shared.adapters.nats.settings import MIB, NatsLogin
@@ -52,8 +53,7 @@ class Endpoint:
         return self.logins[MASTER]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerSettings(Struct, frozen=True):
     """The settings of the bundled nats-server.
 
     - `port`: -1 means any free port.

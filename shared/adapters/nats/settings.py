@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from shared.domain.errors import Unusable
 from shared.settings import PREFIX, ClusterMasterSettings, ClusterWorkerSettings, MasterSettings, WorkerSettings
 from shared.tls import TlsSettings, tls_files
@@ -40,8 +42,7 @@ def login_of(settings: ClusterMasterSettings | MasterSettings | WorkerSettings) 
     return NatsLogin(user, password, settings.nats_token)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
+class StreamSettings(Struct, frozen=True):
     """The settings of the streams in NATS, and the time limits of the connection.
 
     Durations are in seconds. Sizes are in bytes, and -1 means unbounded.

@@ -9,11 +9,11 @@ import fcntl
 import mmap
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from shared.adapters.objects.local import OPEN_SUFFIX, is_at, sync_folder
 
@@ -26,8 +26,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGN
 _WARCINFO: Final = re.compile(rb"\r\nwarc-type:[ \t]*warcinfo[ \t]*\r\n", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentScan:
+class SegmentScan(Struct, frozen=True):
     """The whole records that were found in a WARC file.
 
     - `end`: the position after the last whole record.
@@ -40,8 +39,7 @@ class SegmentScan:
     damaged: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """The result of repairing one WARC file: the numbers of bytes kept and cut.
 
     `kept` 0 means that the file was deleted. `damaged`: ranges of the kept bytes (start, end) that are not whole
@@ -99,8 +97,7 @@ def _repair(path: Path) -> Repaired | None:
         os.close(fd)
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(Struct):
     """The result of reading one gzip member of a WARC file.
 
     - `end`: the position after the member. `whole`: it is exactly one WARC record. `warcinfo`: it is a warcinfo record.

@@ -6,10 +6,11 @@ A line has a sort key, a 14-digit timestamp, and a JSON object with the fields t
 import base64
 import json
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.web.url import host_of
@@ -60,8 +61,7 @@ def _plain(text: str) -> str:
     return "".join(chr(o) if 0x20 < o < 0x7F and o not in b"#%" else f"%{o:02x}" for o in octets).lower()
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRow:
+class IndexRow(Struct, frozen=True):
     """One stored fetch (capture) as the CDXJ index lists it.
 
     `surt` is the sort key of the URL, `mime` the media type without parameters, `digest` the payload's SHA-1.

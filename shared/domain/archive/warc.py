@@ -9,10 +9,11 @@ a wrong `Content-Length` are renamed to X-Crawler-..., and a correct length is a
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.archive.model import ArchivedCrawl, Exchange, RevisitProfile, labelled_sha1, payload_digest
 from shared.domain.web.fetch import Answer
@@ -24,8 +25,7 @@ _HTTP_LATER: Final = re.compile(rb"^HTTP/[23](?:\.\d)?(?=\s)|(?<= )HTTP/[23](?:\
 _CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160), 0x2028, 0x2029], " ")
 
 
-@dataclass(frozen=True, slots=True)
-class PageRecords:
+class PageRecords(Struct, frozen=True):
     """The uncompressed WARC records of one page, in the order they are written, and the response's payload digest."""
 
     response: bytes

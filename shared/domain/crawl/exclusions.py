@@ -13,11 +13,12 @@ A target is stored in canonical form. So another spelling of a host or path cann
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.ids import Partition
 from shared.domain.web.addresses import Address, Network, embedded, parse_address
@@ -45,8 +46,7 @@ class TargetKind(StrEnum):
     NETWORK = "network"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What one exclusion covers, in canonical form.
 
     `text`: the target as text. `host`: the host of a HOST or PREFIX, as `name` or `name:port`. Empty for a NETWORK.

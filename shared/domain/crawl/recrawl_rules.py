@@ -1,6 +1,5 @@
 """The section `recrawl` of a spec, compiled for owners: it decides the interval of each URL. The module does no I/O."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -9,8 +8,7 @@ from shared.domain.crawl.patterns import PatternRefused, Patterns
 from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class PageInterval:
+class PageInterval(msgspec.Struct, frozen=True):
     """The policy for the wait between two fetches of a page, and the bounds of this wait in ms.
 
     `rule`: the index of the matching rule of `by_pattern`, None if no rule matched.

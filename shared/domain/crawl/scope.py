@@ -14,10 +14,11 @@ prefix.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from shared.domain.crawl.patterns import PatternRefused, Patterns
 from shared.domain.crawl.requisites_spec import MAX_REQUISITE_HOPS, REQUISITE_HOST, Requisites
@@ -67,16 +68,14 @@ class ExclusionReason(StrEnum):
     REQUISITE = REQUISITE_HOST
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeRule:
+class ScopeRule(Struct, frozen=True):
     """The rule of the scope that excludes a URL. `name`: the rule. `detail`: how it applies to the URL, in words."""
 
     name: ExclusionReason
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The result of one rule of the scope for a URL.
 
     `detail`: why the URL is not allowed, or within which limit it is.

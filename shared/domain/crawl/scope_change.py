@@ -5,8 +5,9 @@ led to it. No page led to a seed, so only schemes, length and exclude patterns a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.override_spec import SCOPE_FIELDS
@@ -129,8 +130,7 @@ def extra_of_page(extra: int, hops: int) -> int:
     return extra if hops else max(0, extra - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedScope:
+class ChangedScope(Struct, frozen=True):
     """The scope that a RESCOPE command applies to the URLs of a crawl.
 
     `revisits`: the crawl fetches stored pages again. `host_specs`: the spec as it applies to each host.
@@ -146,8 +146,7 @@ class ChangedScope:
         return limit is None or pages < limit
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeChange:
+class ScopeChange(Struct, frozen=True):
     """What a changed scope would remove from the queue of a crawl, counted or estimated from a sample of its URLs.
 
     - `queued`: how many URLs are queued now. Stored pages that wait for their next fetch are included.

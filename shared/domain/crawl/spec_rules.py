@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -82,8 +81,7 @@ _OURS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SpecProblem:
+class SpecProblem(msgspec.Struct, frozen=True):
     """One problem of a spec, for the author of the spec.
 
     `path`: where it is, such as `scope.include[2]`, empty for the whole spec. `message`: what is wrong. `hint`: what to

@@ -5,9 +5,10 @@ under another id. Transitions that the leader makes by itself are not verbs: SEE
 and FINISHED to RUNNING when a complete crawl has work again.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.frontier.states import CrawlState
 
@@ -80,8 +81,7 @@ class RunUnderWay(IllegalTransition):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlStatus:
+class CrawlStatus(Struct, frozen=True):
     """A crawl's state with the details that verbs depend on.
 
     `resumes_as`: the state to which `resume` leads from PAUSED, else None. `reason`: the finish reason, None if not

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.ids import CrawlId, Fingerprint, HostId
@@ -51,8 +52,7 @@ _UNSEEN: Final = re.compile(r"[\x00-\x20\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud80
 """Characters that control a terminal or that cannot be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExcludedLink:
+class ExcludedLink(Struct, frozen=True):
     """An example of an excluded link, to be stored.
 
     `url`: the link. `reason`: why it was excluded. `host_id`, `fingerprint`: the page that has the link.
@@ -65,8 +65,7 @@ class ExcludedLink:
     fingerprint: Fingerprint
 
 
-@dataclass(frozen=True, slots=True)
-class ExcludedLinkExample:
+class ExcludedLinkExample(Struct, frozen=True):
     """An example of an excluded link for display. `url`: the link. `page`: the URL of the page that has it."""
 
     url: str

@@ -5,8 +5,9 @@ spec.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.crawl.media_spec import NOT_PARSED
 from shared.domain.crawl.requisites_spec import REQUISITES_PER_PAGE
@@ -67,8 +68,7 @@ _PAGES: Final = {
 """For each reason of incomplete bodies: where they end, and what gives the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
+class Losses(Struct, frozen=True):
     """What a crawl did not fetch although nothing failed, by reason.
 
     `left_out`: the numbers of excluded links. `truncated`: the numbers of incomplete bodies. `examples`: some excluded

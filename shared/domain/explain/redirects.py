@@ -1,14 +1,14 @@
 """Describe where redirects from a seed lead, for a crawl that got no page from them. The module does no I/O."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 COOKIES: Final = "the site may need cookies, which are not sent back"
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """One response with a 3xx status in a chain of redirects.
 
     `target`: the canonical URL to which it redirects, None if it names no valid URL.

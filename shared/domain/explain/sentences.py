@@ -1,8 +1,9 @@
 """Explain the state of a URL in sentences, for `orb` and the API. The functions do no I/O."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.host_specs import compiled_scope, deciding, spec_for
@@ -33,8 +34,7 @@ from shared.domain.web.robots import BY_TYPE, NotIndexed
 from shared.domain.web.url import canonicalize, host_of
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """The texts for a failure or exclusion reason: a short name, a sentence on it, and advice (may be empty)."""
 
     short: str

@@ -9,9 +9,10 @@ Minka, A family of algorithms for approximate Bayesian inference, 2001). The tim
 Times are seconds, rates changes a second.
 """
 
-from dataclasses import dataclass
 from math import expm1, log1p, log2
 from typing import Final
+
+from msgspec import Struct
 
 OCTAVES: Final = 32
 """Rates are kept between 2**-OCTAVES (a change in 136 years) and one change a second."""
@@ -34,8 +35,7 @@ CODES: Final = 2**24
 """Values that `ChangeRate.code` may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRate:
+class ChangeRate(Struct, frozen=True):
     """An estimate of a page's rate of change: a gamma distribution, as its `mean` (changes a second) and its `shape`.
 
     `shape` is the weight of the estimate: the number of observed changes that it is worth, at most REMEMBERED.

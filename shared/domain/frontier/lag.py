@@ -1,14 +1,14 @@
 """Lag: how much work waits in the frontier, and for how long."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """How many URLs, shards or messages wait, and the age of the oldest in seconds (None if none waits).
 
     `more`: the count is a lower bound, because the read was limited.
@@ -19,8 +19,7 @@ class Waiting:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FrontierLag:
+class FrontierLag(Struct, frozen=True):
     """How much work waits in the frontier at each stage, in one snapshot.
 
     - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. The age is the longest time

@@ -5,8 +5,7 @@ sooner. How much sooner depends on how often the signs of its host were right. T
 after its last fetch.
 """
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
@@ -18,8 +17,7 @@ from shared.domain.frontier.recrawl_pages import AdaptiveSchedule
 from shared.domain.frontier.signals import HostSignals, rate_signalled
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
+class Signed(Struct, frozen=True):
     """The new history and due time (Unix ms) of a page that has a sign of change.
 
     A sign of change is a date that a sitemap or feed gives for the page, if it is later than the page's last fetch.
@@ -32,8 +30,7 @@ class Signed:
     sooner: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PageSigns:
+class PageSigns(Struct, frozen=True):
     """Computes when the pages of one crawl in one partition are due after a sitemap or feed gave a date for them.
 
     The crawl has the policy `adaptive`.

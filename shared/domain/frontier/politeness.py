@@ -4,8 +4,10 @@ The functions do no I/O: the time `now_ms` and the random number for jitter are 
 Unix ms.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.crawl.spec import DAY_S, Politeness, Retry
 from shared.domain.frontier.failure import HostEffect
@@ -105,8 +107,7 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
     return min(base_s * 2.0**doublings * (0.9 + 0.2 * rng01), max_s)
 
 
-@dataclass(frozen=True, slots=True)
-class HostHealth:
+class HostHealth(Struct, frozen=True):
     """How a host answered its last requests, and until when it gets no request because of its refusals and failures.
 
     - `failures`: the number from which the back-off is computed. A failure, or a refusal while the host is `refusing`,

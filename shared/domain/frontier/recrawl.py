@@ -14,9 +14,10 @@ Times, values and prices are seconds, rates are changes a second.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.frontier.change_rate import OCTAVES, SLOWEST
 
@@ -81,8 +82,7 @@ def within(seconds: float, min_s: float, max_s: float) -> float:
     return min(max(seconds, min_s), max_s)
 
 
-@dataclass(frozen=True, slots=True)
-class RecrawlSchedule:
+class RecrawlSchedule(Struct, frozen=True):
     """How long the pages of each bucket wait between two fetches, so that an owner keeps its budget of requests.
 
     `waits_s`: the wait for each bucket of rates of change (`bucket_of`). `price_s`: the price of a fetch from which the
@@ -161,8 +161,7 @@ def solved(
     return RecrawlSchedule(2.0**high, tuple(waits))
 
 
-@dataclass(frozen=True, slots=True)
-class _Signs:
+class _Signs(Struct, frozen=True):
     """The pages of one bucket that are fetched when a sitemap or feed gives a date for them (a sign of change).
 
     - `rate`: the rate of change of each page.
@@ -209,8 +208,7 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
     return sum(fresh) / sum(pages)
 
 
-@dataclass(frozen=True, slots=True)
-class SignalTrust:
+class SignalTrust(Struct, frozen=True):
     """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
     It has counts of comparisons of pages with their last fetch:

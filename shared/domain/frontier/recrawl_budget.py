@@ -9,8 +9,10 @@ owner begins with the slots after its start.
 Instants are Unix ms.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _DAY_MS: Final = 86_400_000
 _KEPT_PART: Final = 100
@@ -22,8 +24,7 @@ _EXACT: Final = 4096
 """Of more slots than this the first are counted by the share, and not one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """A partition's part of a crawl's slots: the slots whose point is in [low, high), in the range 0 to 2^64."""
 
     low: int
@@ -45,8 +46,7 @@ def share(pages_before: int, pages: int, pages_all: int) -> Share:
     return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)
 
 
-@dataclass(frozen=True, slots=True)
-class RecrawlBudget:
+class RecrawlBudget(Struct, frozen=True):
     """The requests that one partition may still start under a crawl's budget of requests a day. Immutable.
 
     `used`: the number of the newest slot that cannot be used any more. A slot is the right to one request.

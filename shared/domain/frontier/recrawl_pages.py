@@ -6,9 +6,9 @@ I/O.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import PageInterval
@@ -168,8 +168,7 @@ class RecrawlPages:
         return enough and not 0 <= now_ms - self._solved_ms < _SOLVE_EVERY_MS
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptiveSchedule:
+class AdaptiveSchedule(Struct, frozen=True):
     """How long the pages of a crawl wait under the policy `adaptive`, at the moment `now_ms`.
 
     `part`: the part of the crawl's pages that is in this partition, from 0 to 1.

@@ -6,8 +6,10 @@ Signs of a host that show nothing change no due time. The module does no I/O.
 """
 
 import struct
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.domain.crawl.recrawl_rules import PageInterval
 from shared.domain.frontier.change_rate import ChangeRate, decoded, prior
@@ -25,14 +27,13 @@ SITEMAP_PART: Final = 5.0
 _STORED: Final = struct.Struct(">ffffI")
 
 
-@dataclass(frozen=True, slots=True)
-class HostSignals:
+class HostSignals(Struct, frozen=True):
     """What is stored of one host's signs of change, the dates that its sitemaps and feeds give for pages.
 
     `trust`: how often these dates were right. `read_ms`: when a sitemap of the host was last read (Unix ms, 0: never).
     """
 
-    trust: SignalTrust = SignalTrust()  # noqa: RUF009  it is frozen
+    trust: SignalTrust = SignalTrust()
     read_ms: int = 0
 
     @property

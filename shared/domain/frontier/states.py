@@ -1,8 +1,9 @@
 """States of URLs and crawls, flags of URLs, an owner's position in the reports, and the fence of its transactions."""
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.ids import Partition, Term
 
@@ -185,8 +186,7 @@ def with_extra_hops(flags: int, extra: int) -> int:
     return flags & ~EXTRA_BITS | extra << _EXTRA_SHIFT
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """The position up to which a partition's owner has applied outcomes and discoveries, in one reports stream.
 
     `stream_created_ns` identifies the stream by its creation time (Unix ns). For outcomes and for discoveries there is
@@ -231,8 +231,7 @@ def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(Struct, frozen=True):
     """The condition of every transaction of a partition's owner, which keeps an earlier owner from writing.
 
     The transaction commits only if the partition has the owner's `term` and exactly this `version`. The commit

@@ -6,7 +6,7 @@ of an earlier version ignores fields that it does not have.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -232,7 +232,7 @@ def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
     if config.log_level is not None:
         values["log_level"] = config.log_level
     values["storage"] = watermarks(config.storage)
-    values["retention"] = replace(KEPT_BY_DEFAULT, **_set_fields(config.retention))
+    values["retention"] = msgspec.structs.replace(KEPT_BY_DEFAULT, **_set_fields(config.retention))
     tuning = replace(started, **values)
     return replace(tuning, grant_s=min(tuning.grant_s, started.grant_s))
 
@@ -250,7 +250,7 @@ def watermarks(part: StoragePart) -> Watermarks:
 
 def changed_values(before: WorkerTuning | MasterTuning, after: WorkerTuning | MasterTuning) -> Mapping[str, str]:
     """Return the values that differ between two tunings: a mapping from name to the text `old -> new`."""
-    old, new = asdict(before), asdict(after)
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
     return {name: f"{old[name]} -> {value}" for name, value in new.items() if old.get(name) != value}
 
 

@@ -7,8 +7,9 @@ counters is bounded.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from shared.domain.ids import CrawlId
 
@@ -61,8 +62,7 @@ Key = tuple[str, str]
 """What is counted for a crawl: a kind and a key of it, such as ("status", "2xx")."""
 
 
-@dataclass(slots=True)
-class _Counted:
+class _Counted(Struct):
     name: str
     used_at: float
     counts: Counter[Key] = field(default_factory=Counter)

@@ -6,9 +6,10 @@ key and a host's delay that an operator set.
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 _WEEKLY: Final = re.compile(r"\.k(\d{1,9})$")
 _ONCE: Final = ("seeds-", "letter-", "rediscover-")
@@ -45,8 +46,7 @@ class RetainedKind(StrEnum):
     CHANGES = "changes"
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True):
     """How long each kind of data is kept, in days.
 
     `revisions` is a count instead: the revisions of each crawl's spec, and of the hot configuration, that are kept.

@@ -5,11 +5,11 @@ does not stop and resume in quick succession.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -40,8 +40,7 @@ _NAMES: Final[Mapping[Resource, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FillLevel:
+class FillLevel(msgspec.Struct, frozen=True):
     """How full a resource is: `used` of `capacity` bytes. A capacity of 0 or less means that no limit is known.
 
     `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: bytes that are free,
@@ -78,8 +77,7 @@ def reason_of(pressure: Iterable[Pressure]) -> str | None:
     return "; ".join(each.detail for each in pressure) or None
 
 
-@dataclass(frozen=True, slots=True)
-class Watermarks:
+class Watermarks(msgspec.Struct, frozen=True):
     """When a resource counts as full, and when as free again.
 
     `high` and `low` are shares of the capacity, 0 < `low` <= `high` <= 1. `headroom` is in bytes.

@@ -5,13 +5,13 @@ bounded by the cap. So a decompression bomb costs at most one cap per coding.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 import brotli
 import zstandard
 from isal import isal_zlib
+from msgspec import Struct
 
 _PIECE: Final = 256 * 1024
 _MAX_CODINGS: Final = 4
@@ -29,8 +29,7 @@ _InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assi
 Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(Struct, frozen=True):
     """A body without its content codings.
 
     - `data`: the decoded body. After an error, only what came before the error. If a coding is unknown, the body as

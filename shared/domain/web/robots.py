@@ -1,7 +1,6 @@
 """robots.txt by RFC 9309: the result of fetching it, and which URLs it allows. `robots_rules` parses the rules."""
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -59,8 +58,7 @@ BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
 """The reasons of answers that are not archived, because of their media type."""
 
 
-@dataclass(frozen=True, slots=True)
-class RobotsLine:
+class RobotsLine(msgspec.Struct, frozen=True):
     """The line of a robots.txt that decides if a URL may be fetched.
 
     `number` counts from 1. `group` is the name of the group that contains the line. `allows`: the URL may be fetched.
@@ -155,8 +153,7 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.fetched_at_ms - AHEAD_S * 1000 <= now_ms < end_ms
 
 
-@dataclass(frozen=True, slots=True)
-class AllowAll:
+class AllowAll(msgspec.Struct, frozen=True):
     """The robots policy of a host without a robots.txt: everything may be fetched.
 
     `reason`: which response came instead of the file.
@@ -165,15 +162,13 @@ class AllowAll:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """The robots policy of a host with a robots.txt: its rules decide."""
 
     rules: RobotsRules
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(msgspec.Struct, frozen=True):
     """The robots policy of a host whose robots.txt cannot be read: no URL may be fetched now. The host is deferred."""
 
     reason: str

@@ -16,8 +16,9 @@ tried only if the URL contains its key, a short piece that few other patterns ha
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 MAX_ALIKE: Final = 2_000
 """The number of patterns with `*` that may share their rarest piece.
@@ -94,8 +95,7 @@ class _Wildcard(NamedTuple):
         return target.find(last, at) >= 0
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRules:
+class AgentRules(Struct, frozen=True):
     """The rules of a robots.txt for one product token (a crawler's name).
 
     `group`: the name of the group that applies, the token or `*`. None: no group applies. `too_costly`: matching could
@@ -208,8 +208,7 @@ def _named(value: bytes, name: bytes) -> int | None:
     return 0 if token is not None and token[0].lower() == name else None
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """All groups of a robots.txt with one name (the token or `*`), merged while the file is read."""
 
     named: bool = False

@@ -1,9 +1,9 @@
 """Requisites in the transaction of discoveries: their budget, and URLs that are both a requisite and a page."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.engine.bulk import Bulk
@@ -65,8 +65,7 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
     return left
 
 
-@dataclass(frozen=True, slots=True)
-class Relinked:
+class Relinked(Struct, frozen=True):
     """A change of a known URL that was found as a requisite, or that is one and was found again (`relinked`).
 
     - `state`, `reason`: the present ones of the URL. `before`, `flags`: its flags before and after the change.
