@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 from isal import isal_zlib
 
 from shared.domain.archive.model import Archived, ArchivedCrawl, Exchange, RecordLocation
@@ -62,8 +63,7 @@ def _random_ids(n: int) -> list[str]:
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
+class _Packed(msgspec.Struct, frozen=True):
     """A page's compressed records: `response` is the response or revisit, `beside` the request and the metadata."""
 
     response: bytes
@@ -106,8 +106,7 @@ class _Commit:
             self.stored += 1
 
 
-@dataclass(slots=True)
-class ArchiveStats:
+class ArchiveStats(msgspec.Struct):
     """The counts of an archive since its start: appended pages, compressed bytes of their records, and failed writes.
 
     `commits`: the durations in seconds of the successful writes to the store. One write makes a group of pages durable.
@@ -115,7 +114,7 @@ class ArchiveStats:
 
     pages: int = 0
     bytes: int = 0
-    commits: Histogram = field(default_factory=Histogram)
+    commits: Histogram = msgspec.field(default_factory=Histogram)
     failures: int = 0
 
 

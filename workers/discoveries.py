@@ -1,8 +1,9 @@
 """Builds the discovery messages of one worker process: links by partition, in numbered messages of bounded size."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from shared.domain.frontier.seed_contexts import SeedContext, context_bytes, numbered
 from shared.domain.frontier.states import UrlKind
@@ -22,8 +23,7 @@ _ORIGIN_BYTES: Final = 40
 _LASTMOD_BYTES: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class PageLinks:
+class PageLinks(Struct, frozen=True):
     """Links of one page that are to be reported, all with the same depth and `kind`.
 
     - `host_id`, `host`, `page`: the host and the fingerprint of the page.
@@ -200,8 +200,7 @@ class _Filling:
         yield from self._done
 
 
-@dataclass(slots=True)
-class _Mark:
+class _Mark(Struct):
     """How far a stream's messages are numbered in one week.
 
     - `n`: the number of the last acknowledged message, 0 if none was.

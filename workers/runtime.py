@@ -4,10 +4,10 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, assert_never
 
 import structlog
+from msgspec import Struct
 
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
@@ -53,13 +53,11 @@ MAX_OPEN: Final = 256
 """At most so many crawls have segments open, because each is an open file. The least recently visited are finished."""
 
 
-@dataclass(frozen=True, slots=True)
-class VisitSettled:
+class VisitSettled(Struct, frozen=True):
     """A visit's result: the visit was reported, or the lease no longer exists. The message of the shard is acked."""
 
 
-@dataclass(frozen=True, slots=True)
-class VisitHandedBack:
+class VisitHandedBack(Struct, frozen=True):
     """A visit's result: the worker cannot finish it now.
 
     The message is nak'ed and comes again after `delay_s` seconds.
@@ -68,8 +66,7 @@ class VisitHandedBack:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class VisitAbandoned:
+class VisitAbandoned(Struct, frozen=True):
     """A visit's result: the visit lost its grant, or a later delivery of the shard has the lease.
 
     The message of the shard is neither acked nor nak'ed.
@@ -85,8 +82,7 @@ async def _hand_back(message: VisitMessage) -> None:
         await message.nak(0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
+class WorkerIdentity(Struct, frozen=True):
     """A worker's name for people (`id`), and the name under which only this process sends discoveries (`producer`)."""
 
     id: str

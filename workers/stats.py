@@ -1,8 +1,9 @@
 """The counts of a worker process since its start. Metrics and the worker's status are read from them."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.ops.counts import OTHER, CrawlCounts, Histogram, Key, status_class
@@ -16,8 +17,7 @@ _WAITS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 
 _KINDS: Final = frozenset(map(str, FailureKind))
 
 
-@dataclass(slots=True)
-class WorkerStats:
+class WorkerStats(Struct):
     """The counts of a worker process since its start.
 
     - `pages`, `bytes`: archived answers, and the bytes of their bodies.

@@ -11,12 +11,12 @@ and no answer is archived any more.
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shared.domain.archive.model import Exchange
@@ -63,8 +63,7 @@ wait after robots.txt, or for a delay the owner did not have when it cut the sha
 _EXTEND_RETRY_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class VisitContext:
+class VisitContext(Struct, frozen=True):
     """The parts that a worker's visits share. `ack_wait_s`: the ack wait of the broker's consumer, in seconds."""
 
     clock: Clock

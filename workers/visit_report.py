@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -48,13 +48,12 @@ def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl
     """Return `settled` with the seed context of the URL set in its links and items."""
     if context is None:
         return settled
-    found = tuple([replace(links, context=context) for links in settled.found])
+    found = tuple([msgspec.structs.replace(links, context=context) for links in settled.found])
     items = None if settled.items is None else settled.items._replace(context=context)
     return msgspec.structs.replace(settled, found=found, items=items)
 
 
-@dataclass(frozen=True, slots=True)
-class VisitEnd:
+class VisitEnd(msgspec.Struct, frozen=True):
     """The end of a visit, as its last outcome message reports it.
 
     - `final`: the lease ends, and the URLs `not_attempted` return to the queue. False: the lease continues.
@@ -189,8 +188,7 @@ class FlushPart:
         return needed
 
 
-@dataclass(slots=True)
-class UnreportedSize:
+class UnreportedSize(msgspec.Struct):
     """The numbers of pages, links and bytes of items that are not reported yet.
 
     `full` compares them with the limits.

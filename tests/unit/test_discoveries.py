@@ -1,10 +1,10 @@
 """Discovery messages: each link to its partition, bounded, numbered without a gap; none lost, none said twice."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared.domain.frontier.seed_contexts import SeedContext, context_at
 from shared.domain.ids import CrawlId, Partition, Revision, numbered

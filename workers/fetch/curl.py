@@ -5,7 +5,6 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Final, Protocol
@@ -226,7 +225,7 @@ def _denied_behind_proxy(target: Target, rules: EgressRules) -> str | None:
     Only the host's name, or its IP address in the URL, is checked. The name is not resolved.
     """
     try:
-        url = ada_url.URL(replace(target, path="/").url)
+        url = ada_url.URL(structs.replace(target, path="/").url)
     except ValueError:
         return None
     host = url.hostname

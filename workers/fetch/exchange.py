@@ -4,12 +4,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 from typing import Any, Final
 
 import pycurl
+from msgspec import Struct
 
 from shared.domain.web.addresses import parse_address
 from shared.domain.web.coding import Decoded, decode
@@ -62,8 +62,7 @@ of a longer body is closed."""
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 
-@dataclass(frozen=True, slots=True)
-class HandleOptions:
+class HandleOptions(Struct, frozen=True):
     """The options that all exchanges of a fetcher share."""
 
     rules: EgressRules

@@ -6,11 +6,12 @@ receives, byte for byte.
 
 import re
 from base64 import b64encode
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
 
 ACCEPT_ENCODING: Final = "gzip, br, zstd, deflate"
 
@@ -22,8 +23,7 @@ _FORBIDDEN_IN_VALUE: Final = re.compile(r"[\x00\r\n]")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The parts of a request's URL.
 
     `authority`: host[:port] without a default port. `path`: path and query. `credentials`: `user:password`, or None.
@@ -68,8 +68,7 @@ def locate(url: str) -> Target | None:
     return Target(scheme, authority, path, credentials)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """A request head.
 
     `raw` is the bytes that are sent; `lines` are the same headers in the form of CURLOPT_HTTPHEADER.
@@ -135,8 +134,7 @@ def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...
 _CURL_DEFAULTS: Final = ("User-Agent", "Accept", "Expect", "Content-Type", "Proxy-Connection")
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(Struct, frozen=True):
     """The head of a final response, not of an interim one such as 103.
 
     `raw` is in HTTP/1.1 form, with CRLF line ends and the closing empty line.

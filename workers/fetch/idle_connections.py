@@ -7,9 +7,10 @@ connection is tried again. It either works, which removes the estimate, or sets 
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 MAX_SERVERS: Final = 10_000
 """The number of most recently used servers with an estimate. A dropped server costs one lost request."""
@@ -22,8 +23,7 @@ _MIN_PAUSE_S: Final = 0.25
 """A shorter pause sets no estimate: with concurrent requests it may be that of another connection."""
 
 
-@dataclass(slots=True)
-class _ServerTimeouts:
+class _ServerTimeouts(Struct):
     used_at: float = -inf
     kept_s: float = inf
 

@@ -7,11 +7,12 @@ third-party package, because the launcher's set-up and the wheel's build import 
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Final, cast
+
+from msgspec import Struct
 
 from shared.domain.errors import Unusable
 from workers.parse.start_tags import Scan, ScanTags
@@ -29,8 +30,7 @@ REASON: Final = "reason.txt"
 _RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], bytes, bool]]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The choice between the two tag scanners.
 
     `scan`: the compiled scanner, None if `tags.py` must be used. `reason`: why the compiled one is not used.

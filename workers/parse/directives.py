@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.web.robots import NotIndexed
 
@@ -16,8 +17,7 @@ _DATED: Final = re.compile(rf"{_UNAVAILABLE_AFTER}[ \t]*:[ \t]*([a-z]+[ \t]*,)?(
 _WEEKDAY: Final = re.compile(r"[a-z]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Directives:
+class Directives(Struct, frozen=True):
     """What a page forbids to robots.
 
     `a | b` is what at least one of `a` and `b` forbids. `unavailable_after_ms`: the Unix ms after which the page must

@@ -6,7 +6,6 @@ and its arguments. It works for the host of its own behaviour alone (`mutated`),
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -65,7 +64,7 @@ def _first_head(original: Replacement, lines: list[bytes]) -> Any:
 def _names_as_sent(original: Replacement, lines: list[bytes]) -> Any:
     head = original(lines)
     pairs = [line.partition(":") for line in head.raw.decode("latin-1").split("\r\n")[1:-2]]
-    return replace(head, headers=tuple((name, value.strip()) for name, _, value in pairs))
+    return structs.replace(head, headers=tuple((name, value.strip()) for name, _, value in pairs))
 
 
 def _by_line_alone(original: Replacement, group: Any, pattern: bytes, rule: Any) -> None:
