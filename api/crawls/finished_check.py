@@ -13,8 +13,9 @@ crawls publish meanwhile does not delay the result.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.owner import Owner
@@ -38,8 +39,7 @@ Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
 """Returns the applied position of each partition. Partitions without an owner may be missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectEnds:
+class SubjectEnds(Struct, frozen=True):
     """The sequences of a partition's last outcome and last discovery in the stream of reports; 0 if there is none."""
 
     outcome: int
@@ -50,8 +50,7 @@ class SubjectEnds:
         return position.outcome_seq >= self.outcome and position.discovery_seq >= self.discovery
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The proof that a crawl is finished: the reason ("complete" or a budget) and the version of its counters."""
 
     reason: str
@@ -89,8 +88,7 @@ def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(Struct, frozen=True):
     """A check in progress: crawls with nothing left to do, and the reports that must be applied first.
 
     - `crawls`: each crawl with the version of its counters when the round began.

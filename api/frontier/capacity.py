@@ -5,7 +5,8 @@ Pure; times are monotonic seconds.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from api.frontier.leases import Leases, TrackedLease
 from api.frontier.pool_shares import PoolShares
@@ -21,8 +22,7 @@ AHEAD = 2
 """Shards sent out per free visit, so that a worker never waits for the owner's round trip."""
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     pool: str
     free: int
     reported_at: float
@@ -110,8 +110,7 @@ class PoolCapacity:
             self._free[known.pool] -= known.free
 
 
-@dataclass(slots=True)
-class Spent:
+class Spent(Struct):
     """What a crawl has used of its budget in one partition: stored pages and bytes, and leased URLs."""
 
     pages: int = 0

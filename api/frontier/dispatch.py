@@ -8,11 +8,11 @@ the URLs stay queued, and dispatch tries again after the time that the error nam
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
 import structlog
+from msgspec import Struct, field
 
 from api.frontier.host_shares import NEVER, CrawlQueue
 from api.frontier.hosts import Host
@@ -43,8 +43,7 @@ _SPENT_S = 60.0
 """How soon a queue of new URLs is examined again after the budget was spent, while stored pages are fetched again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refused(Struct, frozen=True):
     """A shard that the broker refused, because an earlier shard is still in the same slot of the host.
 
     It is published again at `at` (`Clock.elapsed`). Each further refusal doubles the wait, `wait_s`.
@@ -66,8 +65,7 @@ class _Preparation(Enum):
 _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 
-@dataclass(slots=True)
-class DispatchPlan:
+class DispatchPlan(Struct):
     """The decisions of one pass of dispatch, for queues that were taken out of the lines of due hosts.
 
     - `requests`: leases to write. Their slots and their budget are reserved already.

@@ -9,10 +9,10 @@ request may start for long, a lease that asks to begin goes back to the queue, a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 import structlog
+from msgspec import Struct
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.hosts import Host
@@ -71,8 +71,7 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
     return GrantTerms(delay_s, max(0.0, rested_at - now), max(0.0, host.blocked_until - now), stop)
 
 
-@dataclass(slots=True)
-class _PendingAsk:
+class _PendingAsk(Struct):
     """A worker's question to begin a lease, which arrived at `asked` (`Clock.elapsed`) and waits for its answer.
 
     `caught_up`: None, or the number of the lease's newest grant when the question arrived. With a number, all outcomes

@@ -8,8 +8,9 @@ Pure; times are the owner's monotonic seconds.
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from shared.domain.ids import CrawlId
 
@@ -21,8 +22,7 @@ CREDIT_S: Final = 60.0
 _SPARE: Final = 8
 
 
-@dataclass(slots=True)
-class CrawlQueue:
+class CrawlQueue(Struct):
     """A host's queue of one crawl: its counters and times, and its place in the order of the host's queues.
 
     - `delay_s`: the host's delay for this crawl. `slots`: how many shards of it may be out at once.

@@ -1,9 +1,9 @@
 """Derive from an outcome the row of a fetch, the facts of its host, and what changes of a stored page. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from api.frontier.dispatch_crawls import DispatchCrawl
@@ -265,8 +265,7 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
     return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None
 
 
-@dataclass(slots=True)
-class RepeatedFetch:
+class RepeatedFetch(Struct):
     """Decides what a fetch changes in a crawl that fetches its pages again, for a stored page, a new page or a sitemap.
 
     - `place`: crawl, host and fingerprint of the URL.

@@ -5,8 +5,9 @@ after a commit. If it is unknown whether a transaction committed, the ownership 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from api.frontier.capacity import PoolCapacity
 from api.frontier.commands import Commands
@@ -30,8 +31,7 @@ _COMMANDS_UNREAD_S: Final = 30.0
 """How long after its claim an owner judges what it leases. A command that was sent before is read long before that."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrontierSettings:
+class FrontierSettings(Struct, frozen=True):
     """Limits of an owner, in seconds and counts.
 
     - `grant_s`: how long a worker may fetch without asking again.

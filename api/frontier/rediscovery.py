@@ -7,11 +7,11 @@ under another producer's name. The repeat changes only counters, because its URL
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from shared.domain.crawl.scope import CompiledScope
@@ -48,8 +48,7 @@ _MESSAGES_A_NAME: Final = 10_000
 _Linked = tuple[ReadablePage, FoundAgain]
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
+class _Judge(Struct, frozen=True):
     """A crawl and its scope at one revision, by which a chunk judges its links even if the crawl changes meanwhile."""
 
     crawl_id: CrawlId

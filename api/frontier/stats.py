@@ -5,9 +5,10 @@ The sum over all masters is the count of the cluster, wherever partitions are ow
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from api.frontier.dispatch_crawls import DispatchCrawls
 from shared.domain.crawl.scope import ExclusionReason
@@ -33,8 +34,7 @@ class TransactionKind(StrEnum):
     UPKEEP = "upkeep"
 
 
-@dataclass(slots=True)
-class OwnerStats:
+class OwnerStats(Struct):
     """What the owners of one master have done since its start, for metrics.
 
     - `crawls`: numbers of responses by class of status, per crawl.

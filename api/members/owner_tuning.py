@@ -1,6 +1,6 @@
 """Convert the settings of owners to the values that the hot configuration may change, and back."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from api.crawls.seed_upload import BUSY
 from api.frontier.capacity import AHEAD

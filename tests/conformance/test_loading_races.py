@@ -4,6 +4,8 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from api.crawls.active_crawls import ActiveCrawlSync
 from api.crawls.reconcile import LoadCrawl
 from api.frontier.capacity import BudgetReservation
@@ -31,7 +33,7 @@ def test_crawl_taken_up_while_an_owner_loads_is_dispatched(start: Start) -> None
 def test_limits_tuned_while_an_owner_loads_hold(start: Start) -> None:
     cluster, _ = start(1)
     sim, _ = _loading(cluster)
-    sim.owner.tune(replace(SETTINGS, grant_s=7.0))
+    sim.owner.tune(structs.replace(SETTINGS, grant_s=7.0))
     cluster.world.run_for(2.0)
     own = sim.owner.ownership
     assert own is not None
