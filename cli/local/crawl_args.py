@@ -4,9 +4,10 @@ import argparse
 import os
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from cli.local.crawl_folder import CrawlFolder
 from cli.local.spec_flags import declared, merged, seed_urls, stored, with_outage, written
@@ -19,8 +20,7 @@ MAX_WORKERS: Final = 256
 STOP_FIRST: Final = "stop the command that is at work (Ctrl-C)"
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlRequest:
+class CrawlRequest(Struct, frozen=True):
     """A checked command line of `orb crawl`: the spec, the folder, the number of workers, and the parsed arguments."""
 
     spec: CrawlSpec

@@ -8,11 +8,11 @@ import math
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from cli.local.supervisor import Child, RestartLimitReached, Supervisor
 from cli.terminal.progress import Watch
@@ -31,8 +31,7 @@ class RunEnd(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True):
     """How a run ended.
 
     - `message`: the reason, as a sentence for users, if `end` is FAILED. Otherwise "".

@@ -8,7 +8,6 @@ import argparse
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,8 +44,7 @@ _EFFECTS: Final = {
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """A flag of `orb crawl` that sets one field of the spec.
 
     - `path`: the path of the field, such as `budget.max_pages`.

@@ -11,9 +11,10 @@ import sysconfig
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from cli.local.fork_server import ForkServer
 from cli.local.logs import tail
@@ -35,8 +36,7 @@ E_co = TypeVar("E_co", covariant=True)
 E = TypeVar("E")
 
 
-@dataclass(slots=True)
-class RestartBudget:
+class RestartBudget(Struct):
     """Limits how often a child process is restarted, and delays each restart.
 
     More than `max_count` deaths within `within_s` seconds are too many. The delay doubles with each of these deaths,

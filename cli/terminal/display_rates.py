@@ -4,8 +4,9 @@ The functions do not read a clock: the time is an argument.
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.states import CrawlState
@@ -20,8 +21,7 @@ LEAST_EVENTS: Final = 1.0
 _SETTLED: Final = ("done", "failed", "excluded")
 
 
-@dataclass(slots=True)
-class DisplayRate:
+class DisplayRate(Struct):
     """The recent rate of a growing count, per second: a moving average with exponential decay."""
 
     _events: float = 0.0
@@ -53,8 +53,7 @@ class DisplayRate:
         self._count, self._at = count, now
 
 
-@dataclass(slots=True)
-class ProgressRates:
+class ProgressRates(Struct):
     """The rates of one run, and estimates of its remaining time. Pages of earlier runs of the crawl are left out.
 
     - `started`: when the run began. All times here are monotonic seconds.
