@@ -1,4 +1,7 @@
-"""The name and version of this software, for the User-Agent, archives (`software`), the wheel and the console."""
+"""The name and version of this software.
+
+The User-Agent, WARC files (`software`), the wheel and the console show them.
+"""
 
 from typing import Final
 

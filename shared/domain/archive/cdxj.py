@@ -49,9 +49,10 @@ def _query(query: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a part of a URL in lower case, with percent-escapes only where a sort key needs them.
+    """Return a part of a URL in the form of sort keys: lower case, with percent-escapes decoded.
 
-    Repeated escapes such as `%2541` are decoded completely.
+    Only spaces, control characters, `#`, `%` and non-ASCII octets are escaped in the result. An escape of an escape,
+    such as `%2541`, is decoded until a plain character is left.
     """
     octets = text.encode()
     for _ in range(_MAX_UNESCAPES):

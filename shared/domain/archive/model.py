@@ -51,8 +51,8 @@ class Exchange(Struct, frozen=True, gc=False):
     - `depth`: the number of links from a seed. None if the URL does not belong to the crawl, such as a robots.txt.
     - `seed`: the URL is a seed. `via`: the URL that led to it, if known.
     - `fetched_at_ms`: the UTC wall clock at the start of the request, in ms since 1970.
-    - `outlinks`: URLs by how they were found, in the form of Heritrix. That is a hop letter (L link, E embedded, R
-      redirect, I inferred) and the element's path, such as "L a/@href".
+    - `outlinks`: maps how links were found to their URLs. A key has the form of Heritrix, such as "L a/@href": a letter
+      (L link, E embedded, R redirect, I inferred) and the element's path.
     - `notes`: further fields of the metadata record.
     - `digest`: `payload_digest(answer.body)` if the caller has computed it already, else None.
     """
@@ -70,9 +70,9 @@ class Exchange(Struct, frozen=True, gc=False):
 
 
 class Archived(Struct, frozen=True):
-    """The result of storing a page, which its outcome reports.
+    """Where a fetched page was stored: the `location` of its response or revisit record.
 
-    `location` is that of the response or revisit record, `digest` the SHA-1 of the payload.
+    `digest` is the SHA-1 of the payload.
     """
 
     location: RecordLocation

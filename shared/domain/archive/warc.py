@@ -126,7 +126,11 @@ def _response(exchange: Exchange, record_id: str, subject: str, digest: bytes) -
 
 
 def _payload_digest_of(exchange: Exchange) -> bytes:
-    """Return the SHA-1 of the payload. For a revisit NOT_MODIFIED, return that of the earlier payload, if known."""
+    """Return the SHA-1 of the response's payload.
+
+    A response 304 has no payload. For a revisit NOT_MODIFIED return the digest of the earlier payload, or that of the
+    304's own body if the earlier one is unknown.
+    """
     revisit = exchange.revisit
     if revisit is not None and revisit.profile is RevisitProfile.NOT_MODIFIED and revisit.digest is not None:
         return revisit.digest
@@ -151,7 +155,7 @@ def _record(kind: str, record_id: str, header: str, content_type: str, head: byt
 def _metadata(exchange: Exchange) -> bytes:
     """Return the block of the metadata record: one line for each field.
 
-    Names are those of Heritrix, where it has one.
+    A field that Heritrix writes, too, has the same name as there.
     """
     answer = exchange.answer
     fields = [("fetchTimeMs", str(round(answer.timings.total_s * 1000)))]
@@ -184,7 +188,7 @@ def _fields(fields: Sequence[tuple[str, str]]) -> bytes:
 
 
 def _line(value: str) -> str:
-    """Return `value` with the characters replaced that could end a header line."""
+    """Return `value` with each character replaced that could end a header line."""
     return value if value.isprintable() else value.translate(_CONTROLS)
 
 
@@ -193,9 +197,9 @@ def _never_has_body(answer: Answer) -> bool:
 
 
 def _well_formed(head: bytes, http_version: str) -> bytes:
-    """Return `head` with CRLF line ends, and without lines that a reader could take for its end.
+    """Return `head` with CRLF line ends, and without blank lines except the one that ends it.
 
-    These are lines without visible characters. An HTTP/2 or HTTP/3 start line becomes one of HTTP/1.1.
+    A line without visible ASCII characters is blank. The start line of an HTTP/2 or HTTP/3 head is written as HTTP/1.1.
     """
     if not http_version.startswith("1"):
         start, newline, rest = head.partition(b"\n")

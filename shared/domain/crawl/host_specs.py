@@ -124,7 +124,7 @@ def compiled_scope(spec: CrawlSpec) -> CompiledScope:
 class OverriddenScope(CompiledScope):
     """A CompiledScope that judges each URL by the override that applies to its host.
 
-    If a field of an override decides a rule, the detail of the rule has the path of this field.
+    If a rule uses a field that the override sets, the path of this field is added to the detail of the rule.
     """
 
     def __init__(self, spec: CrawlSpec) -> None:
@@ -265,10 +265,9 @@ class OverriddenScope(CompiledScope):
 
 
 def _place(override: Override, number: int, rule: ExclusionReason) -> str:
-    """Return the place in the spec of the override's field that `rule` uses, to append to a text.
+    """Return the path of the override's field that `rule` uses, in brackets: ` (overrides[0].mode)`.
 
-    It has the form ` (overrides[0].mode)`. Return an empty text if the override does not set this field. `number`: the
-    index of the override.
+    Return an empty text if the override does not set this field. `number`: the index of the override.
     """
     field = _FIELDS.get(rule)
     if field is None or getattr(override, field) is None:

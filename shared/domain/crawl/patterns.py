@@ -1,14 +1,15 @@
 r"""Regular expressions that users write: RE2 syntax, searched in time linear in the text.
 
-RE2 does not backtrack, so neither a pattern nor a page can make a search exponential. Its cost is at most proportional
-to the text's length times the pattern's compiled size, so that size is bounded as well (`MAX_PROGRAM`).
+RE2 does not backtrack, so neither a pattern nor a page can make a search exponential. The cost of a search is at most
+proportional to the text's length times the pattern's compiled size. The size is limited, too (`MAX_PROGRAM`).
 
 A pattern is refused for each of these reasons:
 
 - RE2 cannot express it: lookaround, backreferences, possessive and atomic groups, `\Z`, `\u`.
 - RE2 reads it differently than Python's `re`: `{,n}`, `[[:alpha:]]`, and a backslash before the digits 1 to 9.
 - It has `\C` or `\Q`.
-- It is for text of every script (`unicode`) and has `\w` or `\b`, which mean ASCII only. So do `\d` and `\s`.
+- It is for text of every script (`unicode`) and has `\w` or `\b`, which match ASCII only. `\d` and `\s` also match
+  ASCII only, but are allowed.
 
 This is the only module that imports RE2.
 """

@@ -322,9 +322,13 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        If seeds of the spec are on `host`, the path must begin with the prefix of one of these seeds. Otherwise it must
-        begin with the prefix of any seed. `host` must then also be `via_host`, or have its registrable domain if
-        `redirect` is True. `redirect`: only redirects lie between a seed and the URL.
+        If seeds of the spec are on `host`, the path must begin with the prefix of one of these seeds. If none is, two
+        conditions apply:
+
+        - The path must begin with the prefix of any seed.
+        - `host` must be `via_host`. If `redirect` is True, the same registrable domain is enough.
+
+        `redirect`: only redirects lie between a seed and the URL.
         """
         paths = self._prefixes.get(host)
         if paths is None:

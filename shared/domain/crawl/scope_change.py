@@ -23,7 +23,8 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if both specs have equal scopes, also in overrides, so that they admit the same URLs.
 
-    In mode prefix the prefixes of their seeds must be equal, too. With `extra_hops` the hosts of their seeds must be.
+    With `extra_hops` the hosts (or domains) of their seeds must be equal, too. If the mode is prefix, or an override
+    sets a mode, the prefixes of their seeds must be equal.
     """
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
@@ -120,12 +121,11 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return how many extra hops beyond the scope the page or redirect is that led to a URL.
-
-    It is `extra` for the target of a redirect, else `extra` - 1, but not below 0.
+    """Return how many extra hops beyond the scope the page or redirect is from which a URL was found.
 
     - `extra`: how many extra hops beyond the scope the URL itself is.
-    - `hops`: the number of redirects in a row that led to the URL.
+    - `hops`: the number of redirects in a row that led to the URL. If it is not 0, the result is `extra`, because a
+      redirect adds no extra hop. If it is 0, the result is `extra` - 1, but not below 0.
     """
     return extra if hops else max(0, extra - 1)
 

@@ -439,7 +439,11 @@ def user_agent(spec: CrawlSpec, version: str) -> str:
 
 
 def host_slots(politeness: Politeness, effective_delay_s: float) -> int:
-    """Return how many URL shards of one host may be leased at once: always 1 if the host's delay is above 0."""
+    """Return how many URL shards of one host may be leased at once.
+
+    It is 1 if the host's delay is above 0. Otherwise it is `politeness.host_slots`, or SLOTS_WITHOUT_DELAY if that is
+    not set.
+    """
     if effective_delay_s > 0:
         return 1
     return politeness.host_slots or SLOTS_WITHOUT_DELAY

@@ -120,9 +120,9 @@ class ReadablePage(Struct, frozen=True):
 
 
 class ReadablePages(Struct, frozen=True):
-    """The pages that the next chunk of a REDISCOVER must read.
+    """The pages whose links the next chunk of a REDISCOVER command must read.
 
-    `rest`: the progress number from which the chunk after that continues. None: no chunk follows.
+    `rest`: the progress number from which the following chunk begins. None: this chunk is the last.
     """
 
     pages: Sequence[ReadablePage]
@@ -146,7 +146,9 @@ class Rediscovered(Struct, frozen=True):
 class FoundAgain(Struct, frozen=True):
     """A link of a stored page that the present scope admits.
 
-    - `depth`, `hops`, `extra`: the links from a seed, the redirects in a row, and the extra hops that lead to the URL.
+    - `depth`: the number of links from a seed to the URL.
+    - `hops`: the number of redirects in a row that led to the URL.
+    - `extra`: how many extra hops beyond the scope the URL is.
     - `kind`: what the URL was found as.
     """
 

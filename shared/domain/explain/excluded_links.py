@@ -107,13 +107,18 @@ def losses(
 ) -> Sequence[tuple[str, str, int]]:
     """Return what a fetch adds to its crawl's counts of missing content (the tallies), as (kind, key, number).
 
+    - ("left_out", reason, n): for each reason, the number of the page's excluded links.
+    - (OUTLINKS, "left_out", 1): the scope excluded links of the page.
+    - (OUTLINKS, UNLISTED, 1): besides, the archive's record of the page's outlinks does not have all of them.
+    - (NOT_INDEXED, `reason`, 1): `reason` is the value of a NotIndexed.
+    - ("truncated", `truncated`, 1): the fetch stored a page with an incomplete body, and `reason` is no NotIndexed.
+
+    The parameters:
+
     - `page`: the fetch stored a page.
-    - `truncated`: why the body is incomplete, None if it is complete. A page with an incomplete body adds one.
-    - `left_out`: the page's excluded links, as `encoded` returned them. Each reason adds the number of its links. If
-      the scope excluded links, the page adds one in OUTLINKS. It adds another one if its record of outlinks is
-      incomplete.
-    - `reason`: the reason that is stored with the fetch. A NotIndexed value adds one in NOT_INDEXED. The incomplete
-      body is then not counted.
+    - `truncated`: why the body is incomplete, None if it is complete.
+    - `left_out`: the page's excluded links, as `encoded` returned them.
+    - `reason`: the reason that is stored with the fetch.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):

@@ -109,10 +109,10 @@ class Losses(Struct, frozen=True):
         ]
 
     def hide_urls(self) -> bool:
-        """Return True if links of some pages were not read, so that the crawl may not know all URLs in scope.
+        """Return True if some links of pages were not read, so that the crawl may not know all URLs in scope.
 
-        This is so for incomplete bodies, for pages of a type that is not parsed, and beyond the limit of links of a
-        page.
+        Links are not read in three cases: the body is incomplete, the page's type is not parsed, or the page has more
+        links than the limit.
         """
         return any(self.left_out.get(each) for each in (LINKS_PER_PAGE, NOT_PARSED)) or any(self.truncated.values())
 
@@ -129,7 +129,8 @@ class Losses(Struct, frozen=True):
     def too_narrow(self, spec: CrawlSpec) -> str:
         """Return a sentence for a crawl of one page: how many of its links the rules excluded, and how to follow them.
 
-        Return an empty text if no rule excluded a link.
+        Links that no spec admits, such as `mailto:`, are not counted. Return an empty text if no other link was
+        excluded.
         """
         counts = {reason: n for reason, n in self.left_out.items() if not _without_page(reason, spec)}
         reason, _ = next(_ranked(counts), ("", 0))
@@ -179,9 +180,9 @@ def _without_page(reason: str, spec: CrawlSpec) -> bool:
 
 
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if the present scope admits the links, and an earlier scope excluded them for this reason.
+    """Return True if the present scope admits the links that an earlier scope excluded for this reason.
 
-    This is the case for reasons about the host, if the mode is now `any`, also in overrides.
+    It does so if the reason is another host, port or domain, and the mode is now `any` for all hosts.
     """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
     return reason in (Rule.HOST, Rule.PORT, Rule.DOMAIN) and spec.scope.mode is ScopeMode.ANY and not narrower

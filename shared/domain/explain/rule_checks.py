@@ -138,9 +138,9 @@ def _exclusion(excluded: str | None) -> RuleCheck:
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
     """Yield the results of the rules of the scope for a URL.
 
-    Yield one check for each rule of the present scope if the URL is unknown to the crawl or excluded. Do so, too, if it
-    is queued although the present scope excludes it. For any other URL yield a single check that allows it, with how it
-    was found.
+    Yield one check for each rule of the present scope if the crawl does not know the URL, or the URL is excluded. Do
+    the same for a queued URL that the present scope excludes. For any other URL yield a single check that allows it,
+    whose detail says how the URL was found.
     """
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)

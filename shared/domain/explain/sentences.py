@@ -212,7 +212,8 @@ def given_again(regained_s: float) -> str:
 def meaning(reason: str) -> Meaning:
     """Return the texts for a failure kind, an exclusion reason, or a failure reason such as `http_404`.
 
-    For an unknown reason both texts are the reason itself, with spaces for underscores.
+    For an unknown reason the short name and the sentence are both the reason itself, with spaces for underscores. There
+    is then no advice.
     """
     entry = _MEANINGS.get(reason)
     if entry is not None:

@@ -209,7 +209,10 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_c
 
 
 def cause_of(wait: HostWait, clock: str) -> str:
-    """Return a phrase on why the host waits. `clock`: the words for the time, with which the phrase begins."""
+    """Return a phrase on why the host waits, such as `until 12:00 for example.org: it answered 429`.
+
+    `clock`: the first words of the phrase, which say how long the host waits.
+    """
     text = f"{clock} for {wait.host}: "
     match wait.reason:
         case WaitReason.REFUSES:

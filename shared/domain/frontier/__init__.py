@@ -1,8 +1,11 @@
 """The frontier's rules and values: what owners read, decide and write.
 
-`states` has the states of URLs and crawls, positions in the reports stream, and fences. The rows and change sets of SQL
-are in `store_model`. The table of fetch outcomes and retries is in `failure`; delays and back-off are in `politeness`.
-When stored pages are fetched again is in `recrawl`, with `change_rate` and `recrawl_budget`. Assigning partitions to
-masters is in `placement`. Operators' commands are described in `commands` and `command_progress`. The holds with which
-a backup stops the deletion of reports are in `purge_holds`. How much work waits is described in `lag`.
+- `states`: the states of URLs and crawls, positions in the reports stream, and fences.
+- `store_model`: the rows and change sets of SQL.
+- `failure`: the table of fetch outcomes and retries. `politeness`: delays and back-off.
+- `recrawl`, with `change_rate` and `recrawl_budget`: when stored pages are fetched again.
+- `placement`: which master owns which partition.
+- `commands` and `command_progress`: what operators order, and how far it is applied.
+- `purge_holds`: the holds with which a backup stops the deletion of reports.
+- `lag`: how much work waits.
 """

@@ -67,8 +67,8 @@ class ChangeRate(Struct, frozen=True):
     def signalled(self, still_s: float) -> "ChangeRate":
         """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
 
-        `still_s`: the seconds before and after this change in which the page did not change, and which the estimate
-        does not contain yet. For a change that only a fetch showed, use `observed`.
+        For a change that only a fetch showed, use `observed`. `still_s`: for how many seconds, before and after this
+        change together, the page did not change. Only seconds that the estimate does not contain yet are counted.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

@@ -20,8 +20,8 @@ class CommandKind(StrEnum):
     """The kinds of command that an operator can send to the owners of a crawl's partitions.
 
     - RETRY_FAILED queues a crawl's failed URLs again.
-    - RETRY_UNANSWERED queues a crawl's failed URLs again that got no HTTP status. Either no connection was made, or the
-      egress rules refused it, or the host was given up.
+    - RETRY_UNANSWERED does the same, but only for failed URLs that got no HTTP status. Either no connection was made,
+      or the egress rules refused it, or the host was given up.
     - DELETE removes every row of a crawl.
     - HOST_POLICY applies the present policy of `host`, for all crawls.
     - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures, for all crawls. It ends no block
@@ -38,9 +38,9 @@ class CommandKind(StrEnum):
     - EXCLUDE excludes the queued URLs that the exclusion `target` covers, for all crawls. `revision` is the first
       revision of the exclusions that contains it. With `withdraw` it also removes the stored data of such URLs from
       pages, exports and items.
-    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. It takes the URLs out of the
-      queue that the scope does not admit. It queues the URLs again that only an earlier scope or a lower page limit of
-      their host excluded.
+    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. Queued URLs that the scope does
+      not admit leave the queue. URLs that only an earlier scope or a lower page limit of their host excluded are queued
+      again.
     - REDISCOVER reads the links of stored pages again, and queues those that the scope, widened at `revision`, admits.
     - REPLAY queues a dead letter again, DISCARD deletes it. `letter` is its number, or 0 for all dead letters of the
       crawl.

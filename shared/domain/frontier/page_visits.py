@@ -76,9 +76,9 @@ class PageVerdict(Struct, frozen=True):
 def conditional(url: LeasedUrl) -> bool:
     """Return True if the leased URL may be requested with the validators (ETag, Last-Modified) of its last fetch.
 
-    Return False if the URL was not fetched before, or is not fetched again. Return False, too, if a link was found
-    since the lease that gives it a lesser depth or fewer extra hops. The fetch must then return the body, whose links
-    are judged anew.
+    Return False if the URL was not fetched before, or is not fetched again. Also return False if a link found since the
+    lease lowers the URL's depth or its number of extra hops. The fetch must then return the body, because its links
+    must be judged again.
     """
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
@@ -87,8 +87,8 @@ def conditional(url: LeasedUrl) -> bool:
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    Since the lease, a link was found that gives the URL a lesser depth, below `max_depth`, or fewer extra hops.
-    `max_depth`: None if the crawl has no limit of depth.
+    This is so in two cases. A link found since the lease lowers the page's depth, and the new depth is below
+    `max_depth`. Or such a link lowers its number of extra hops. `max_depth`: None if the crawl has no limit of depth.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -180,8 +180,8 @@ def _with_rate(
 ) -> PageHistory:
     """Return `history` with the page's rate of change as estimated after this fetch.
 
-    With the findings CHANGED and UNCHANGED the estimate is updated. With any other, a missing estimate is set to that
-    of `rate_before`. `known`: the history before the fetch.
+    If the finding is CHANGED or UNCHANGED, the estimate is updated. With any other finding an existing estimate is
+    kept, and a missing one is set to the result of `rate_before`. `known`: the history before the fetch.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):
@@ -193,9 +193,9 @@ def _with_rate(
 
 
 def retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
-    """Return the verdict that the URL waits `decision.wait_s` seconds for another attempt, with its history unchanged.
+    """Return the verdict that the URL waits `decision.wait_s` seconds for another attempt. Its history is unchanged.
 
-    If the decision uses up no attempt, a URL that is fetched again keeps its due time if that is earlier.
+    If the fetch used up no attempt, a stored page keeps its present due time, if that is earlier.
     """
     due_ms = now_ms + int(decision.wait_s * 1000)
     attempts, flags = url.attempt, url.flags | RETRY

@@ -89,10 +89,12 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 
 
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
-    """Return the number of URLs for one shard of a queue with `queued` URLs. At most `slots` shards are out at once.
+    """Return how many URLs of a queue with `queued` URLs to put into one shard.
 
-    It is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. It is at least `PART_MIN`, or
-    as many URLs as are fetched in `PART_WORK_S` seconds if those are fewer.
+    The number is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. It is at least
+    `PART_MIN`. If `PART_MIN` URLs take longer than `PART_WORK_S` seconds, it is at least the number that takes so long.
+
+    `slots`: how many shards of the queue may be out at once.
     """
     least = PART_MIN if expected_fetch_s * PART_MIN <= PART_WORK_S else int(PART_WORK_S / expected_fetch_s)
     return max(1, least, queued // (2 * slots))
@@ -115,8 +117,8 @@ class HostHealth(Struct, frozen=True):
     - `unreachable`: how many attempts in a row could not resolve or connect to the host. Any response resets it.
     - `last_failure_ms`: when the last refusal or failure was.
     - `blocked_until_ms`: no request is sent to the host before this time.
-    - `recent`: the last `WINDOW` responses as bits, 1 for a 429 or 503. Bit 0 is the newest. The highest bit that is
-      set is no response: it marks the number of bits below it.
+    - `recent`: a 1 bit, followed by one bit for each of the last `WINDOW` responses: 1 for a 429 or 503, else 0. Bit 0
+      is the newest response.
     - `slowed_ms`: the delay that 429s have set. Usable responses reduce it.
     - `asked_ms`: the longest Retry-After among the recent responses.
     - `silent_since_ms`: when the host became unreachable or began to refuse, 0 while it answers.
@@ -206,9 +208,12 @@ class HostHealth(Struct, frozen=True):
     ) -> "HostHealth":
         """Return the health after a 429 (`effect` THROTTLED) or a 503 (BUSY).
 
-        A 429 blocks the host for its Retry-After, or else for `retry.host_base_s`, and doubles the delay. A 503 blocks
-        it for `BUSY_DELAYS` times its delay. A host that is `refusing` is blocked for the longest recent Retry-After,
-        or else for a back-off that doubles. A new block never ends earlier than the present one.
+        - A 429 blocks the host for its Retry-After, or else for `retry.host_base_s`. It also doubles the host's delay
+          (`slowed_ms`).
+        - A 503 blocks the host for `BUSY_DELAYS` times its delay.
+        - A host that is `refusing` is blocked for the longest recent Retry-After, or else for a back-off that doubles.
+
+        A new block never ends earlier than the present one.
 
         - `delay_s`: the host's present delay.
         - `max_delay_s`: the limit to which 429s raise the delay.

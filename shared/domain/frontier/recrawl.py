@@ -7,8 +7,9 @@ Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et a
 crawling, 2018. V never exceeds 1/D. So a page that changes too often to be kept fresh is fetched only every `max_s`,
 and uses no requests that other pages need.
 
-Each owner sets the price for its own pages. It counts them by rate (`bucket_of`) and solves for the price at which they
-need its share of the requests a day. No owner needs to read the pages of another.
+Each owner sets the price for its own pages. It counts the pages in each bucket, a range of rates of change
+(`bucket_of`). Then it solves for the price at which they need its share of the requests a day. No owner needs to read
+the pages of another.
 
 Times, values and prices are seconds, rates are changes a second.
 """
@@ -41,12 +42,15 @@ _PRICE_STEP: Final = 1e-5
 
 
 def bucket_of(code: int) -> int:
-    """Return the bucket of a page with this `ChangeRate.code`, from 0 to BUCKETS - 1."""
+    """Return the bucket of a page, from 0 to BUCKETS - 1: the range of rates of change in which the page is counted.
+
+    `code`: the page's rate of change, as `ChangeRate.code`. A higher rate has a higher bucket.
+    """
     return code >> _SHIFT
 
 
 def bucket_rate(bucket: int) -> float:
-    """Return the rate of change in the middle of a bucket."""
+    """Return the rate of change, in changes a second, in the middle of a bucket (`bucket_of`)."""
     return float(2.0 ** ((bucket + 0.5) * OCTAVES / BUCKETS - OCTAVES))
 
 
@@ -83,10 +87,10 @@ def within(seconds: float, min_s: float, max_s: float) -> float:
 
 
 class RecrawlSchedule(Struct, frozen=True):
-    """How long the pages of each bucket wait between two fetches, so that an owner keeps its budget of requests.
+    """How long pages wait between two fetches, by their rate of change, so that an owner keeps its budget of requests.
 
-    `waits_s`: the wait for each bucket of rates of change (`bucket_of`). `price_s`: the price of a fetch from which the
-    waits follow.
+    - `waits_s`: the wait in seconds for each bucket, a range of rates of change (`bucket_of`).
+    - `price_s`: the price of a fetch for which these waits were computed.
     """
 
     price_s: float
@@ -119,15 +123,15 @@ def solved(
 ) -> RecrawlSchedule:
     """Return the schedule with the least price at which the pages need at most `requests_per_day`.
 
-    - `pages`: the number of pages in each bucket (`bucket_of`).
+    A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
+
+    - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
     - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
       `max_s`. If that is over the budget, pages are fetched late.
-    - `signalled`: for each bucket, the sum over its pages of the part (0 to 1) of a page's changes that is expected to
-      have a sign of change. Each such change needs a request, unless the price is too high for it.
-    - `followed`: for each bucket, the number of pages in the sum of `signalled`. With it, a request because of a sign
-      replaces the request at the end of the page's wait. Without it both are counted.
-
-    A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
+    - `signalled`: for each bucket, the number of pages, each multiplied by the part (0 to 1) of its changes that is
+      expected to have a sign. Each change with a sign needs a request, unless the price is too high for it.
+    - `followed`: for each bucket, the number of pages that `signalled` contains. With it, a request because of a sign
+      replaces the page's next regular request. Without it both requests are counted.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
@@ -165,8 +169,8 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket that are fetched when a sitemap or feed gives a date for them (a sign of change).
 
     - `rate`: the rate of change of each page.
-    - `pages`: their number, 0 if unknown.
-    - `signalled`: the sum over these pages of the part (0 to 1) of a page's changes that has a sign.
+    - `pages`: the number of these pages, 0 if unknown.
+    - `signalled`: the number of these pages, each multiplied by the part (0 to 1) of its changes that has a sign.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -177,10 +181,11 @@ class _Signs(Struct, frozen=True):
     max_s: float
 
     def requests(self, price_s: float) -> float:
-        """Return how many more requests a second these pages need because of their signs, if a fetch costs `price_s`.
+        """Return how many more requests a second these pages need because of their signs of change.
 
-        Each sign causes a request. If `pages` is known, the request that it replaces is subtracted: the one at the end
-        of the page's wait.
+        Each sign causes a request. If the field `pages` is not 0, that request also replaces the page's next regular
+        one, so only the difference is returned. `price_s`: the price of a fetch in seconds, which determines the
+        regular wait.
         """
         signs = self.signalled * self.rate
         if not self.pages:
@@ -211,10 +216,10 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
-    It has counts of comparisons of pages with their last fetch:
+    The fields count comparisons of pages with their last fetch. Expected numbers follow from the rates of change alone.
 
-    - `wrong`: of pages that had a sign and had not changed. `still`: their expected number if signs meant nothing.
-    - `missed`: of pages that had no sign and had changed. `due`: their expected number if signs meant nothing.
+    - `wrong`: comparisons of pages that had a sign and had not changed. `still`: the expected number of these.
+    - `missed`: comparisons of pages that had no sign and had changed. `due`: the expected number of these.
     """
 
     wrong: float = 0.0
@@ -239,9 +244,10 @@ class SignalTrust(Struct, frozen=True):
 
     @property
     def precision(self) -> float:
-        """How reliable signs are: near 1 if nearly all pages with a sign had changed.
+        """How reliable signs are, from 0 to 1: near 1 if nearly all pages with a sign had changed.
 
-        It is 0 if no more of the pages with a sign had changed than their rates predict.
+        It is 0 if signs mean nothing: of the pages with a sign, only as many had changed as their rates predict, or
+        fewer.
         """
         return max(0.0, 1 - (self.wrong + 1) / (self.still + 1))
 

@@ -39,8 +39,7 @@ class Share(Struct, frozen=True):
 def share(pages_before: int, pages: int, pages_all: int) -> Share:
     """Return the share of a partition that has `pages` of the `pages_all` pages of a crawl.
 
-    `pages_before`: the number of pages in all partitions with a lower number. By it the shares of different partitions
-    do not overlap.
+    `pages_before`: the number of pages in all partitions with a lower number. The share begins behind their shares.
     """
     every = max(pages_all, pages_before + pages, 1)
     return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)

@@ -82,7 +82,7 @@ class RecrawlPages:
 
     @property
     def pages(self) -> list[int]:
-        """The number of pages in each bucket."""
+        """The number of pages in each bucket, a range of rates of change (`recrawl.bucket_of`)."""
         return self._counts[RATES]
 
     def recount(self, counts: PageCounts) -> None:
@@ -132,9 +132,10 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
 
-        The assumed rate is one change in `equal_s` seconds. It is at least one change in the longest interval, and at
-        most that of the function `first_rate`. `part`: the part of the crawl's pages that is in this partition, from 0
-        to 1.
+        The rate is one change in `equal_s` seconds, within two bounds. The lower bound is one change in the longest
+        interval. The upper bound is the rate that the module's function `first_rate` returns.
+
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
         equal = 1 / self.equal_s(part)
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
@@ -206,10 +207,10 @@ class AdaptiveSchedule(Struct, frozen=True):
     def signalled_wait_ms(self, code: int, interval: PageInterval, signals: HostSignals) -> int:
         """Return the ms from the last fetch to the next one for a page that has a sign of change.
 
-        A sign of change is a date in a sitemap or feed that is later than the last fetch. The result is at least
-        `interval.min_ms`.
+        A sign of change is a date in a sitemap or feed that is later than the last fetch.
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
+        - `interval`: the bounds of the wait. The result is at least `interval.min_ms`.
         - `signals`: how often the signs of the page's host were right.
         """
         sooner_ms = advanced_s(decoded(code).cautious, signals.trust.precision) * 1000
@@ -229,9 +230,10 @@ class AdaptiveSchedule(Struct, frozen=True):
 
 
 def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple[str, int, int]]:
-    """Yield what a page or sitemap with this history adds to the counts, as (kind, bucket, number).
+    """Yield what a page or sitemap with this history adds to its crawl's counts, as (kind, bucket, number).
 
-    The kind is one of COUNTED. Yield nothing if `history` is None or has no rate. `page`: False for a sitemap or feed.
+    The kind is one of COUNTED. The bucket is a range of rates of change (`recrawl.bucket_of`). Yield nothing if
+    `history` is None or has no rate. `page`: False for a sitemap or feed.
     """
     if history is None or not history.rate:
         return
@@ -276,15 +278,18 @@ def first_rate(interval: PageInterval) -> int:
 
 
 def bucket_for(code: int) -> int:
-    """Return the bucket in which a page with this `ChangeRate.code` is counted."""
+    """Return the bucket in which a page is counted: a range of rates of change (`recrawl.bucket_of`).
+
+    `code`: the page's rate of change, as `ChangeRate.code`.
+    """
     return bucket_of(code)
 
 
 def expected(pages: Mapping[int, int], interval: PageInterval, requests_per_day: int | None) -> tuple[float, float]:
     """Return the requests a day that the pages get, and the average part of the pages, from 0 to 1, that is fresh.
 
-    `pages`: the number of pages by bucket, at least one page. `requests_per_day`: the budget of the policy `adaptive`.
-    With None, each page is fetched at the shortest interval.
+    - `pages`: the number of pages by bucket, a range of rates of change (`recrawl.bucket_of`). At least one page.
+    - `requests_per_day`: the budget of the policy `adaptive`. With None, each page is fetched at the shortest interval.
     """
     counts = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
     least, most = interval.min_ms / 1000, interval.max_ms / 1000

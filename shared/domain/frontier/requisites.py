@@ -36,7 +36,7 @@ def requisite_done(url: LeasedUrl, flags: int, status: int, mime: str, attempts:
 
     - `flags`: the present flags of its row, which may differ from those in `url`.
     - `status`, `mime`: the HTTP status and the media type of the response.
-    - `attempts`: the number of attempts to store if it is done.
+    - `attempts`: the value for the row's field `attempts` if the requisite is done. A page that is queued again gets 0.
     """
     stored = 200 <= status < 300
     if stored and mime in _HTML:

@@ -34,9 +34,10 @@ class RevisitRow(Struct, frozen=True):
 
 
 class Superseded(Struct, frozen=True):
-    """The stored version of a page, to be kept as earlier version number `version` before a new one replaces it.
+    """An order to keep the stored version of a page as an earlier version, before a new version replaces it.
 
-    `forget`: earlier versions up to this number are deleted. With 0 or a negative number none is deleted.
+    - `version`: the number of the version to keep.
+    - `forget`: earlier versions up to this number are deleted. With 0 or a negative number none is deleted.
     """
 
     crawl_id: CrawlId

@@ -2,7 +2,7 @@
 
 A page has a sign of change if a sitemap or feed gives it a date later than its last fetch. An owner stores for each
 queue (crawl and host) how often the signs were right. The more often they were, the sooner a page with a sign is due.
-Signs of a host that show nothing change no due time. The module does no I/O.
+If a host's signs were right no more often than by chance, they change no due time. The module does no I/O.
 """
 
 import struct
@@ -104,7 +104,7 @@ def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket (`bucket_of`) of the rate that `waiting_code` returns for these arguments."""
+    """Return the bucket (`recrawl.bucket_of`) of the rate that `waiting_code` returns for these arguments."""
     return bucket_of(waiting_code(code, followed))
 
 
@@ -119,7 +119,10 @@ def waiting_code(code: int, followed: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which the tallies SIGNALLED and FOLLOWED_PAGES count a page. `code`: its rate of change."""
+    """Return the bucket in which a page is counted in the tallies SIGNALLED and FOLLOWED_PAGES (`recrawl.bucket_of`).
+
+    `code`: the page's rate of change, as `ChangeRate.code`.
+    """
     return bucket_of(prior(decoded(code).cautious).code)
 
 
@@ -138,5 +141,8 @@ def sitemap_code(wait_ms: int) -> int:
 
 
 def requests_per_day(sitemaps: list[int]) -> float:
-    """Return the number of requests a day that sitemaps need. `sitemaps`: their number by bucket of their rate."""
+    """Return the number of requests a day that a crawl's sitemaps need.
+
+    `sitemaps`: the number of sitemaps in each bucket (`recrawl.bucket_of`) of the rate at which they are fetched.
+    """
     return DAY_S * sum(n * bucket_rate(bucket) for bucket, n in enumerate(sitemaps) if n > 0)

@@ -1,7 +1,7 @@
 """What a fetch of a sitemap or feed means in a crawl that fetches its pages again. The module does no I/O.
 
 A sitemap is fetched again like a page. Its interval doubles with each fetch that finds nothing new, and returns to the
-shortest one when something is new. After a number of such fetches in a row the sitemap is done.
+shortest one when something is new. After a number of fetches in a row that found nothing new, the sitemap is done.
 """
 
 from msgspec.structs import replace

@@ -250,7 +250,10 @@ class Fence(Struct, frozen=True):
 class Merge(IntEnum):
     """What must change in a known URL when another link to it is found.
 
-    LOWER_DEPTH: its depth becomes that of the link. QUEUE_AGAIN: it is also queued again, because its page is done.
+    - NOTHING: nothing changes.
+    - LOWER_DEPTH: its depth becomes that of the link.
+    - QUEUE_AGAIN: its depth becomes that of the link, and its page is fetched again because more of its links may be in
+      scope.
     """
 
     NOTHING = 0

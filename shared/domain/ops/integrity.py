@@ -79,10 +79,12 @@ class Findings:
             self.shown.append(Finding(damage, where, text))
 
     def same(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
-        """Add a finding at `where` for each name whose two numbers differ.
+        """Compare two numbers for each name. If they differ, add a finding of the kind `damage` at `where`.
 
-        `counted`: the number of rows by name, as just counted. `kept`: the number that the database stores. A missing
-        name: 0.
+        - `counted`: the number of rows by name, as just counted.
+        - `kept`: the number that the database stores, by name.
+
+        A name that is missing in one of them has the number 0 there.
         """
         for name in counted.keys() | kept.keys():
             rows, number = counted.get(name, 0), kept.get(name, 0)

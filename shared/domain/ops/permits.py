@@ -31,8 +31,8 @@ class Permit:
 class Buckets:
     """A token bucket for each name. It has at most `quota` permits and gains `per_s` a second.
 
-    If `per_s` is 0, requests are not limited. At most `max_count` buckets are in memory. Beyond that the least recently
-    used bucket is dropped, which has the effect of filling it.
+    If `per_s` is 0, requests are not limited. At most `max_count` buckets are in memory. When a further name needs a
+    bucket, the least recently used bucket is forgotten, so its name has a full bucket again.
     """
 
     def __init__(self, per_s: float, quota: int, max_count: int = MAX_BUCKETS) -> None:
@@ -66,9 +66,10 @@ class Buckets:
         return self._permit(allowed, left)
 
     def look(self, name: str, now: float) -> Permit | None:
-        """Return the decision that `take` would return, without the permit it would take.
+        """Return whether the bucket of `name` has a permit now, as a decision like that of `take`.
 
-        The bucket does not change.
+        No permit is taken, so the bucket does not change and `left` includes the next permit. Return None if there is
+        no limit. `now` is in monotonic seconds.
         """
         if not self.per_s:
             return None

@@ -83,7 +83,7 @@ class Retention(Struct, frozen=True):
 
 
 def named_for(producer: str, week: int) -> str:
-    """Return the name under which a process numbers its discoveries during `week` (`week_of`).
+    """Return the producer name that a process uses for its discoveries during `week` (`week_of`).
 
     `producer` is the unique name of the process. The result ends in `.k` and the number of the week.
     """
@@ -96,16 +96,19 @@ def week_of(now_ms: int) -> int:
 
 
 def used_until_ms(name: str) -> int | None:
-    """Return the time (Unix ms) after which no process numbers discoveries under `name`.
+    """Return when a producer name that `named_for` returned is no longer used: the end of its week (Unix ms).
 
-    That is the end of the week in a name that `named_for` returned. Return None for any other name.
+    `name`: the name of a producer of discoveries. Return None if it was not made by `named_for`.
     """
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS
 
 
 def is_upload(name: str) -> bool:
-    """Return True if `name` numbers the discoveries of a single upload, replay or rediscovery, not those of a week."""
+    """Return True if `name` is the producer name of a single upload, replay or rediscovery.
+
+    Return False for the name of a process in a week (`named_for`).
+    """
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
 

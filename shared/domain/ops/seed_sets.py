@@ -109,9 +109,9 @@ def command_id_of(revision: int) -> str:
 
 
 def producer_of(revision: int) -> str:
-    """Return the name under which the discoveries with a change's seeds are numbered.
+    """Return the producer name for the discoveries that contain the seeds of a seed set's change.
 
-    Owners use the name and the number to drop repeated messages. `revision` is that of the change.
+    `revision`: the revision of the change.
     """
     return f"seeds-set-{revision}"
 

@@ -29,7 +29,7 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 class Stamp(NamedTuple):
     """A value that changes whenever anything that the API shows of a crawl changes.
 
-    Equal stamps: nothing shown has changed. The crawl's spec and labels are covered by its version.
+    Two equal stamps mean that nothing shown has changed between them. `version` also changes with the spec and labels.
     """
 
     crawl_id: CrawlId

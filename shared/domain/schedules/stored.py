@@ -82,7 +82,7 @@ class QueuedEffect:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCommand:
-    """A command that a firing stored in the database, and that may not be published yet."""
+    """A command that a firing stored in the database, and that is not recorded as published yet."""
 
     schedule_id: int
     due_ms: int

@@ -208,8 +208,8 @@ def robots_record(
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
     """Return the record to use after a robots.txt was fetched again: `new`, or a copy of `old` (RFC 9309 §2.3.1.4).
 
-    Return the copy if `new` is unreachable and `old` is not, but no later than `MAX_STALE_S` after the lifetime of
-    `old`. The copy has the fetch time of `new`, and at most the lifetime of `new`.
+    Return the copy only if `new` is unreachable, `old` is not, and the lifetime of `old` ended less than `MAX_STALE_S`
+    seconds ago. The copy has the fetch time of `new`, and at most the lifetime of `new`.
     """
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new

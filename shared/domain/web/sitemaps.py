@@ -85,7 +85,10 @@ def date_s(text: str) -> int:
 
 
 def general_date_s(text: str) -> int:
-    """Return the same as `date_s`, which uses this for the less common formats. `text` has no space at its ends."""
+    """Return the Unix time in seconds of a date in any format that `date_s` accepts, 0 for text that is no such date.
+
+    `text` must have no space at its ends. Call `date_s` instead, which is faster for the usual formats.
+    """
     if len(text) > MAX_DATE_CHARS:
         return 0
     if (match := _W3C.fullmatch(text)) is not None:

@@ -23,7 +23,8 @@ _META_BYTES: Final = 4096
 class TextDiff:
     """A difference in the unified format, without file names.
 
-    `cut`: the texts were too long, so a part was not compared. `added` and `removed`: the numbers of such lines.
+    - `added`, `removed`: how many lines were added and removed.
+    - `cut`: the texts were too long, so a part of them was not compared.
     """
 
     lines: tuple[str, ...]
