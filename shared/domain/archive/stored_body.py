@@ -124,9 +124,9 @@ class _Record:
 
 
 def _payload(record: _Record, length: int) -> Iterator[bytes]:
-    """Yield the next `length` bytes, which are the rest of the record's block.
+    """Yield the next `length` bytes of `record`: the body after the heads that were read already.
 
-    Raise NotARecord if the record does not end directly after them.
+    Raise NotARecord if the record does not end directly after these bytes.
     """
     left = length
     while left:

@@ -49,7 +49,8 @@ class TargetKind(StrEnum):
 class Target(Struct, frozen=True):
     """What one exclusion covers, in canonical form.
 
-    `text`: the target as text. `host`: the host of a HOST or PREFIX, as `name` or `name:port`. Empty for a NETWORK.
+    - `text`: the target as text.
+    - `host`: the host of a target of kind HOST or PREFIX, as `name` or `name:port`. Empty for kind NETWORK.
     """
 
     kind: TargetKind

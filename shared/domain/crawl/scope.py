@@ -4,8 +4,8 @@ An outlink is judged relative to the page that has it, so the seeds need not be 
 Only `schemes`, `max_url_length` and `exclude` apply to it.
 
 The target of a seed's redirect replaces the seed. It may be on another host of the same registrable domain (example.org
--> www.example.org). In mode prefix it must lie below a seed's path. Neither `include` nor the traps apply to it. Mode
-prefix uses only the seeds of the spec.
+-> www.example.org). `include` and the traps do not apply to it. In mode prefix it must lie below a seed's path. In this
+mode only the seeds of the spec count, not those that were uploaded or belong to seed sets.
 
 An extra hop is a link that only `mode` or `include` excludes. A URL may be at most `extra_hops` such hops beyond the
 scope. A link from a page beyond the scope leads back into it only if a seed of the spec has the link's host, domain or

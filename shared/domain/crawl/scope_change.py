@@ -141,7 +141,10 @@ class ChangedScope(Struct, frozen=True):
     host_specs: HostSpecs
 
     def gives_more(self, host: str, pages: int) -> bool:
-        """Return True if `host`, of which the crawl has stored `pages` pages, is below the limit of pages per host."""
+        """Return True if the limit of pages per host allows the crawl to store more pages of `host`.
+
+        `pages`: how many pages of the host are stored already.
+        """
         limit = self.host_specs.of(host).budget.max_pages_per_host
         return limit is None or pages < limit
 

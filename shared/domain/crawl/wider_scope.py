@@ -98,7 +98,7 @@ def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
 
 
 class ReadablePage(Struct, frozen=True):
-    """The stored row of a page that has links that the scope excluded.
+    """The stored row of a page that has links excluded by the scope.
 
     - `via_host`: the host of the page that led to this page, None for a seed.
     - `location`: where its record is in the archive. None if `media.stored` kept the page out of the archive.

@@ -146,7 +146,7 @@ def may_be_admitted(row: str | None) -> bool:
 
 
 def judged_by(row: str | None) -> int:
-    """Return the revision of the spec by which the links of a page were judged. 1 if none is stored.
+    """Return the revision of the spec whose scope judged the links of a page, 1 if none is stored.
 
     `row`: the stored text of the page's excluded links, as `encoded` returned it.
     """
@@ -154,7 +154,7 @@ def judged_by(row: str | None) -> int:
 
 
 def is_unlisted(counts: Mapping[str, int]) -> bool:
-    """Return True if the archive's record of the page's outlinks does not have all of them.
+    """Return True if the archive's record of a page's outlinks lacks some of them.
 
     `counts`: the page's counts of excluded links, as `decoded` returns them with `every=True`.
     """

@@ -22,8 +22,8 @@ class Hop(Struct, frozen=True):
 def redirects_end(hops: Sequence[Hop], refused: str) -> str:
     """Return a sentence on why a chain of redirects led to no page, or an empty text if the chain does not explain it.
 
-    - `hops`: the responses of the chain in order. The target of each is the URL of the next.
-    - `refused`: why the last target is out of scope, empty if it is not.
+    - `hops`: the responses of the chain in order. The `target` of each is the URL that gave the next response.
+    - `refused`: why the last target is out of scope. Empty if it is in scope.
     """
     if not hops:
         return ""

@@ -32,7 +32,7 @@ class WaitReason(StrEnum):
     SLOWED = "slowed"
     """The host answered 429 lately, so its delay is longer."""
     DELAY = "delay"
-    """The delay of the spec, of its slow answers or of an operator is long."""
+    """The host's delay is long, by the spec, an operator or the host's slow responses."""
     RETRY = "retry"
     """All remaining URLs of the host failed and are tried again later."""
     RECRAWL = "recrawl"
@@ -121,7 +121,7 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 
 
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
-    """Return `state` with the host's delay added to `rest_s`, which then is the seconds until the delay has passed.
+    """Return `state` with `rest_s` set to the seconds until the host's delay has passed. Negative: it passed before.
 
     In the given state, `rest_s` is minus the seconds since the last visit to the host, or 0.
     """

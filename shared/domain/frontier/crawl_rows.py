@@ -75,8 +75,8 @@ class ChangeMark(Struct, frozen=True):
 
     - `change`: the greatest number of a change that was read.
     - `versions`: the version of each partition. While a partition's version is the same, so are its counters.
-    - `compared`: the id of the crawl that was compared last. Each read compares the next few active crawls after it,
-      whatever the numbers of their changes are. 0: the next read begins with the first crawl.
+    - `compared`: the id of the crawl that was compared last. Besides the changed crawls, each read compares the
+      versions of the next few active crawls after this id. 0: it begins with the first crawl.
     """
 
     change: int = 0

@@ -5,8 +5,9 @@ positions in the snapshot. An owner notes how far it has applied, then looks for
 position. So everything that an owner purges without seeing the hold was applied before the hold was taken, and is in
 the snapshot.
 
-No two clocks are compared. The holder increases the hold's number with each beat. An observer counts the time since it
-saw the number change, by its own clock. The holder counts the time since it began to write its last beat.
+The clocks of two processes are never compared. The holder increases the hold's beat number every few seconds. An owner
+measures with its own clock how long ago it saw the number change. The holder measures with its own clock how long ago
+it began to write the number.
 """
 
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ from msgspec import Struct
 from shared.domain.frontier.change_rate import OCTAVES, SLOWEST
 
 BUCKETS: Final = 128
-"""Pages are counted by the rate of change in this many steps of a quarter of an octave."""
+"""The number of buckets: ranges of the rate of change in which pages are counted. Each is a quarter of an octave."""
 
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
@@ -128,9 +128,9 @@ def solved(
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
     - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
       `max_s`. If that is over the budget, pages are fetched late.
-    - `signalled`: for each bucket, the number of pages, each multiplied by the part (0 to 1) of its changes that is
-      expected to have a sign. Each change with a sign needs a request, unless the price is too high for it.
-    - `followed`: for each bucket, the number of pages that `signalled` contains. With it, a request because of a sign
+    - `signalled`: for each bucket a sum over its pages. A page adds the part (0 to 1) of its changes that is expected
+      to have a sign. Each change with a sign needs a request, unless the price is too high for it.
+    - `followed`: for each bucket, how many pages are in the sum of `signalled`. With it, a request because of a sign
       replaces the page's next regular request. Without it both requests are counted.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
@@ -170,7 +170,7 @@ class _Signs(Struct, frozen=True):
 
     - `rate`: the rate of change of each page.
     - `pages`: the number of these pages, 0 if unknown.
-    - `signalled`: the number of these pages, each multiplied by the part (0 to 1) of its changes that has a sign.
+    - `signalled`: a sum to which each page adds the part (0 to 1) of its changes that has a sign.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 

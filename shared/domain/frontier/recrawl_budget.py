@@ -21,11 +21,11 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""Of more slots than this the first are counted by the share, and not one by one."""
+"""How many of the newest slots are tested one by one. Of older slots a partition gets as many as its share predicts."""
 
 
 class Share(Struct, frozen=True):
-    """A partition's part of a crawl's slots: the slots whose point is in [low, high), in the range 0 to 2^64."""
+    """A partition's part of a crawl's slots: the slots whose point is in [low, high). Points are scaled to 0..2^64."""
 
     low: int
     high: int

@@ -9,7 +9,7 @@ BURST_S: Final = 10
 """The seconds of permits that may be used at once."""
 
 MAX_BUCKETS: Final = 10_000
-"""The most buckets in memory. A further bucket replaces the least recently used one, which fills that one."""
+"""The most buckets in memory. A further bucket replaces the least recently used one, whose name then has a full one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,9 @@ class Buckets:
         return self._permit(allowed, left)
 
     def look(self, name: str, now: float) -> Permit | None:
-        """Return whether the bucket of `name` has a permit now, as a decision like that of `take`.
+        """Return the state of the bucket of `name` without taking a permit. `allowed`: `take` would now take one.
 
-        No permit is taken, so the bucket does not change and `left` includes the next permit. Return None if there is
-        no limit. `now` is in monotonic seconds.
+        Return None if there is no limit. `now` is in monotonic seconds.
         """
         if not self.per_s:
             return None

@@ -203,9 +203,10 @@ class Repeatable:
 
 @dataclass(frozen=True, slots=True)
 class CommandProgress:
-    """A command, and its progress: `applied` of the cluster's `partitions` have applied the command.
+    """A command, and its progress in the partitions of the cluster.
 
-    `at_ms`: when the command was made (Unix ms).
+    - `applied`: how many partitions have applied the command, out of `partitions`.
+    - `at_ms`: when the command was made (Unix ms).
     """
 
     id: str

@@ -1,6 +1,6 @@
 """The columns and rows of a crawl's exports: stored pages, all known URLs, the links of pages, and items.
 
-The `orb export` command and a master over HTTP both take the rows from here, and the bytes from
+`orb export` and the API of a master both make the rows with these functions, and the bytes with
 shared.adapters.objects.tabular. So their exports are the same.
 """
 

@@ -35,7 +35,7 @@ class Decoded(Struct, frozen=True):
     - `data`: the decoded body. After an error, only what came before the error. If a coding is unknown, the body as
       received.
     - `truncated`: `data` has only the first `cap` bytes.
-    - `error`: what is wrong with the coding, as one line for people. None: nothing.
+    - `error`: one line for people on what is wrong with the coding. None if it is valid.
     """
 
     data: bytes
