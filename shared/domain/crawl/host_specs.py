@@ -64,7 +64,7 @@ class HostSpecs:
     def max_depth(self) -> int | None:
         """The greatest `scope.max_depth` of the spec and its overrides. None if none of them has a limit.
 
-        The links of a page at this depth or deeper are over every limit.
+        A page at this depth or deeper has no link within any of these limits.
         """
         own = (each.scope.max_depth for each in (self._spec, *self._specs))
         return max((depth for depth in own if depth is not None), default=None)

@@ -47,8 +47,9 @@ class ChangeRate(Struct, frozen=True):
     def observed(self, *, changed: bool, elapsed_s: float) -> "ChangeRate":
         """Return the estimate after a comparison with an earlier fetch.
 
-        `changed`: the page differed from that fetch. `elapsed_s`: the seconds since that fetch. The estimate stays as
-        it is if this is less than 1 or negative, as after a clock was set back.
+        - `changed`: the page differed from that fetch.
+        - `elapsed_s`: the seconds since that fetch. If they are less than 1, or negative because a clock was set back,
+          the estimate does not change.
         """
         if not elapsed_s >= 1.0:
             return self

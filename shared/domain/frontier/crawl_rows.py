@@ -14,8 +14,8 @@ class CrawlRow(Struct, frozen=True):
 
     - `active_ms`: for how long the crawl was active, at the time of the read. A crawl is active while it is SEEDING or
       RUNNING.
-    - `active_pool`, `active_zero_ms`: while the crawl is active, `active_ms` is the clock of this pool less
-      `active_zero_ms`. `active_pool` is None otherwise.
+    - `active_pool`: the pool whose clock counts `active_ms` while the crawl is active. Otherwise None.
+    - `active_zero_ms`: what to subtract from that clock to get `active_ms` while the crawl is active. Otherwise 0.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.

@@ -24,7 +24,10 @@ HOLDER_MARGIN_S: Final = 10.0
 
 
 class ObservedHolds:
-    """The purge holds that one owner has seen, with the last beat number of each and when it was first seen."""
+    """The purge holds that one owner has seen.
+
+    For each hold it stores the last beat number, and the time at which the owner first saw this number.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}

@@ -260,8 +260,8 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
     - `code`: the code before the comparison. 0 for a page without an estimate.
     - `elapsed_ms`: the time since the last fetch, or since the last sign of change that updated the rate.
-    - `told`: a sign of change has updated the rate since the last fetch. If the page has then `changed`, the result is
-      `code`.
+    - `told`: a sign of change has updated the rate since the last fetch. If the page has `changed`, too, the rate stays
+      as it is, because it contains this change already.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:

@@ -59,11 +59,11 @@ class HostSignals(Struct, frozen=True):
         """Return the signals after one of the host's pages was fetched again and compared at `now_ms` (Unix ms).
 
         - `rate`: the page's rate of change before the comparison.
-        - `signalled`: a sitemap or feed gave a date for the page that is later than its earlier fetch.
+        - `signalled`: since the fetch before, the page has got a sign of change.
         - `changed`: the page had changed.
-        - `checked_ms`: when the page was fetched before (Unix ms).
+        - `checked_ms`: the time of the fetch before (Unix ms).
 
-        The result is unchanged if the page had no such date and no sitemap was read since `checked_ms`.
+        The result is unchanged if the page has no sign and no sitemap was read since `checked_ms`.
         """
         if not signalled and self.read_ms <= checked_ms:
             return self
