@@ -87,7 +87,7 @@ def within(seconds: float, min_s: float, max_s: float) -> float:
 
 
 class RecrawlSchedule(Struct, frozen=True):
-    """How long pages wait between two fetches, by their rate of change, so that an owner keeps its budget of requests.
+    """How long the pages of each bucket wait between two fetches, so that an owner keeps its budget of requests.
 
     - `waits_s`: the wait in seconds for each bucket, a range of rates of change (`bucket_of`).
     - `price_s`: the price of a fetch for which these waits were computed.

@@ -25,7 +25,7 @@ _EXACT: Final = 4096
 
 
 class Share(Struct, frozen=True):
-    """A partition's part of a crawl's slots: the slots whose point is in [low, high). Points are scaled to 0..2^64."""
+    """A partition's part of a crawl's slots: the slots whose point is in [low, high), in the range 0 to 2^64."""
 
     low: int
     high: int
