@@ -105,9 +105,9 @@ def used_until_ms(name: str) -> int | None:
 
 
 def is_upload(name: str) -> bool:
-    """Return True if `name` is the producer name of a single upload, replay or rediscovery.
+    """Return True if `name` is a producer name that is used only once, not one of a process in a week (`named_for`).
 
-    Return False for the name of a process in a week (`named_for`).
+    Such a producer is an upload of seeds, a change of a seed set, a replay or a rediscovery.
     """
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
