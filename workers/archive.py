@@ -64,7 +64,12 @@ def _random_ids(n: int) -> list[str]:
 
 
 class _Packed(msgspec.Struct, frozen=True):
-    """A page's compressed records: `response` is the response or revisit, `beside` the request and the metadata."""
+    """The compressed WARC records of one page.
+
+    - `response`: the response record or revisit record.
+    - `beside`: the request record and the metadata record.
+    - `digest`: the SHA-1 of the payload.
+    """
 
     response: bytes
     beside: bytes
@@ -73,9 +78,10 @@ class _Packed(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _OpenSegment:
-    """A segment that is being written. `size` counts the bytes of all records added to it, written or not.
+    """A segment that is being written.
 
-    `waiting` has the gzip members that no commit has taken yet.
+    - `size`: the bytes of all records added to it, written or not.
+    - `waiting`: the gzip members that the next commit will write.
     """
 
     segment: Segment
@@ -154,11 +160,13 @@ class SegmentWriter:
         return self._buffered
 
     async def append(self, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Append the records of an exchange and return their location. They are durable after the next `sync`.
+        """Append the records of an exchange. Return their location in the file and the digest of the payload.
 
-        If this raises, nothing was appended. It waits for a sync first if 8 MiB are buffered, which may raise
-        ArchiveFull or ArchiveUnavailable. Bodies of 512 KiB and more are compressed in a thread. `page` is False for an
-        exchange that must not be counted as a page, such as a fetch of robots.txt.
+        The records are durable after the next `sync`. If 8 MiB are buffered already, wait for a sync first, and raise
+        ArchiveFull or ArchiveUnavailable if it fails. After an error nothing was appended. Bodies of 512 KiB and more
+        are compressed in a thread.
+
+        `page`: False for an exchange that must not be counted as a page, such as a fetch of robots.txt.
         """
         if self._buffered >= _BUFFER_BYTES:
             await self.sync()
@@ -173,8 +181,9 @@ class SegmentWriter:
     async def sync(self) -> None:
         """Wait until every page that was appended before the call is durable.
 
-        If this raises ArchiveFull or ArchiveUnavailable, the caller must treat none of its pages as durable. Cancelling
-        a waiter does not stop the write, because others may wait for it.
+        Raise ArchiveFull or ArchiveUnavailable if the write fails. The caller must then treat no page as durable that
+        it appended since its last successful `sync`. If a caller is cancelled, the write continues for the other
+        callers.
         """
         goal = self._placed
         while self._durable < goal:
@@ -338,9 +347,10 @@ class WarcArchive:
         return writer is None or writer.settled
 
     async def keep(self, crawl: ArchivedCrawl, exchange: Exchange, *, page: bool = True) -> Archived:
-        """Append an exchange to the crawl's WARC file and return its location. Repeat this until the store accepts it.
+        """Append an exchange to the crawl's WARC file, and return its location and digest (SegmentWriter.append).
 
-        `page` is as in SegmentWriter.append.
+        If the archive is full or unavailable, try again until it accepts the exchange. `page`: False for an exchange
+        that must not be counted as a page, such as a fetch of robots.txt.
         """
         writer = self.writer(crawl)
         return await persisted("archive_append", lambda: writer.append(exchange, page=page), crawl=crawl.crawl_id)
@@ -348,7 +358,7 @@ class WarcArchive:
     async def finish(self, crawl_id: CrawlId) -> None:
         """Make the crawl's pages durable and complete its WARC files. After an error it may be called again.
 
-        A caller that requests the crawl's writer in the meantime gets a new one, whose files have new numbers.
+        Meanwhile `writer` returns a new writer for this crawl, whose files have new numbers.
         """
         writer = self._writers.pop(crawl_id, None)
         if writer is not None:
@@ -360,9 +370,10 @@ class WarcArchive:
                 self._finishing.remove(each)
 
     async def close(self) -> None:
-        """Make all pages durable and complete every WARC file.
+        """Make all pages durable and complete every WARC file. The archive cannot be used afterwards.
 
-        Raise the first error; a later repair then completes the files.
+        If some files cannot be completed, close them all the same, and raise the first error. A later repair completes
+        them.
         """
         writers = [*self._writers.values(), *(writer for _, writer in self._finishing)]
         self._writers, self._finishing = {}, []

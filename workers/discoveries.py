@@ -201,9 +201,9 @@ class _Filling:
 
 
 class _Mark(Struct):
-    """How far a stream's messages are numbered in one week.
+    """The numbering of one stream's messages in one week.
 
-    - `n`: the number of the last acknowledged message, 0 if none was.
+    - `n`: the number of the last acknowledged message, 0 before the first.
     - `total`: the number of links in all acknowledged messages.
     - `pending`: message `n` + 1 was made, and is not acknowledged yet.
     """
@@ -228,7 +228,7 @@ class Numbering:
         self._marks: dict[DiscoveryStream, _Mark] = {}
 
     def __len__(self) -> int:
-        """Return the number of streams that are not forgotten."""
+        """Return the number of streams that had a message this week, or have an unacknowledged one."""
         return len(self._marks)
 
     def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:

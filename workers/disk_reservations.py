@@ -1,4 +1,4 @@
-"""Reserves space on the archive's disk for the answers that visits under way may still write.
+"""Reserves space on the archive's disk for answers that visits may still write.
 
 Before a request, a visit reserves space for the largest answer that its crawl accepts. It releases the space when the
 answer is appended to the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
@@ -52,7 +52,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        In the level, `claimed` is the space for one answer of the greatest size.
+        The result claims the space of one answer of the greatest size, as if it were in use (FillLevel.claimed).
         """
         if self._gauge is None:
             return None
@@ -74,8 +74,10 @@ class DiskReservations:
     async def reserve(self, body_bytes: int, ending: asyncio.Event) -> int | None:
         """Wait until there is space for a response body of `body_bytes`, and reserve it.
 
-        Return the reserved bytes, which the caller passes to `give_back`. Return None if `ending` was set before there
-        was space.
+        Return the reserved bytes, which the caller passes to `give_back`. Return None in these cases:
+
+        - `ending` was set before there was space.
+        - There was no space for _PATIENCE_S seconds, and this process has no reservation that it could release.
         """
         self._largest = max(self._largest, body_bytes + RECORD_BYTES)
         need = self._need(body_bytes + RECORD_BYTES)

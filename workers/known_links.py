@@ -33,12 +33,13 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return the number (tag) under which `contains` and `remember` keep the links of a crawl at this revision.
+        """Return a tag (number) for the links of a crawl at this revision, to pass to `contains` and `remember`.
 
-        After 4,096 tags all are replaced by new ones, which forgets every link.
+        A link is found only under the tag with which it was stored. Equal arguments return the same tag until 4,096
+        tags are in use. Then every tag is replaced by a new one, so that all links are forgotten.
 
-        - `requisites`: return the tag of requisites, which differs from that of other links.
-        - `extra`: return the tag of links to which so many extra hops lead. Each number has another tag.
+        - `requisites`: return the tag for requisites, which differs from that of other links.
+        - `extra`: the number of extra hops that lead to the links. Each number has another tag.
         """
         generation = self._generations.get((crawl_id, revision, requisites, extra))
         if generation is None:

@@ -207,8 +207,9 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
 async def _drain(visits: Tasks, background: Tasks, stop: StopRequest, short: Coroutine[Any, Any, None]) -> None:
     """Wait until all `visits` have ended.
 
-    Meanwhile run `short` in `background`, which cancels the visits after some time. If `stop.at_once` is set, cancel
-    them immediately.
+    - `background`: the tasks in which `short` runs meanwhile.
+    - `short`: a coroutine that cancels the visits when the time for the drain is over.
+    - `stop`: if `stop.at_once` is set, the visits are cancelled immediately.
     """
 
     async def end_at_once() -> None:

@@ -35,13 +35,14 @@ MAX_EXAMPLES_SENT: Final = 100
 
 
 Reference = tuple[str, str | None] | tuple[str, str | None, int]
-"""A reference as written, its base, and of an entry of a sitemap its `lastmod`."""
+"""The text of a reference as written, its base URL, and its `lastmod` if it is an entry of a sitemap or feed."""
 
 
 class Outlinks(msgspec.Struct, frozen=True, gc=False):
-    """The links of a page, divided into those to report and those not. `found` counts the distinct references:
+    """The links of a page: those to report (`fresh`, `beyond`, `renewed`), and counts of the others.
 
-    found = len(fresh) + len(beyond) + known + sum(excluded) + nofollow + repeated.
+    `found`, the number of references, is len(fresh) + len(beyond) + known + sum(excluded.values()) + nofollow +
+    repeated. `known` counts the links that were reported before.
     """
 
     fresh: tuple[Location, ...]
@@ -96,10 +97,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Examples:
-    """Collects example URLs of one page's links that are left out, by reason, in `gathered`.
+    """Collects in `gathered` example URLs of the left-out links of one page, by reason.
 
-    `sent`: how many examples of the crawl were collected for each reason. `add` raises it, and adds nothing from
-    MAX_EXAMPLES_SENT on.
+    `sent`: by reason, the number of examples that were collected for the whole crawl. `add` increments the number. It
+    adds nothing if the number is MAX_EXAMPLES_SENT.
     """
 
     __slots__ = ("_sent", "gathered")
@@ -144,8 +145,8 @@ class OutlinkResolver:
     ) -> Outlinks:
         """Return the links of the parsed `page`, fetched at `depth`: those to report, and counts of the others.
 
-        `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
-        `extra`: how many hops beyond the scope the page is.
+        - `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
+        - `extra`: how many extra hops led to the page, 0 if it is in scope.
         """
         references, unfollowed = self._references(parsed, nofollow)
         base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
@@ -244,9 +245,9 @@ class OutlinkResolver:
 
         - `references`: for each URL the text as written and its base. If the base is None, the text must be absolute.
         - `judge` returns the reason to exclude a URL, None to report it.
-        - `max_requisites`: the URLs are requisites, and only the first so many are used. 0: they are none.
-        - `changed_since` (Unix s): the entries of `references` have a third value, the `lastmod`. Known URLs with a
-          later `lastmod` are in `renewed`. None: no `lastmod` is used.
+        - `max_requisites`: if not 0, the URLs are requisites, and those after the first `max_requisites` are left out.
+        - `changed_since` (Unix s): if not None, each of the `references` also has its `lastmod`. URLs that were
+          reported before, and have a later `lastmod` than this, are in `renewed`.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation

@@ -58,10 +58,10 @@ class OwnerClient:
         )
 
     async def extend(self, lease: LeaseId, grant: Grant, holder: str) -> bool:
-        """Request more time for a grant, and apply the reply to it: its end, the host's delay and `stop`.
+        """Request more time for a grant. Update its end, `delay_s` and `stop` from the owner's reply.
 
-        Return False if the grant has ended. The reply may take at most half of the remaining time, so that a retry is
-        possible.
+        Return False if the grant has ended. `holder`: the unique name of the visit. Wait for the reply at most half of
+        the grant's remaining time, so that a retry is possible.
         """
         sent = self._clock.elapsed()
         wait_s = min(ANSWER_S, max(grant.cut_at - sent, 0.0) / 2)

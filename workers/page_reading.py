@@ -82,7 +82,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
 
     - `found`: the links to report, at `depth` and `hops`.
     - `beyond`: further links to report, which are out of scope. `extra`: how many extra hops lead to them.
-    - `outlinks`: the links of a page, as `OutlinkResolver.acknowledged` requires them after the report.
+    - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported.
     - `links`: the number of outlinks in scope.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
     - `html`: the HTML from which items are extracted. None for another type, or if `not_indexed` is set.
@@ -95,8 +95,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
       those of a page, and 1 more for each stylesheet and redirect in between.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
     - `lastmods`: by URL, when a link to report last changed according to a sitemap (Unix seconds).
-    - `unlisted`: the number of outlinks that a wider scope cannot find in `archived`. Of a sitemap or feed, these are
-      all excluded entries.
+    - `unlisted`: the number of outlinks that the command `rediscover` cannot find in `archived` if the scope is
+      widened. For a sitemap or feed, it is the number of excluded entries.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 

@@ -323,7 +323,7 @@ class _Flush:
                 future.set_result(None)
 
     def over(self, flushing: "asyncio.Task[None]") -> None:
-        """Let the next flush begin, because this one has ended. `flushing` is its task."""
+        """Let the next flush begin, because this one has ended. `flushing`, the ended task, is not used."""
         self.stall()
 
     async def sent(self, sending: Collection["asyncio.Task[None]"]) -> None:

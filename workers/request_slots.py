@@ -92,9 +92,10 @@ class Requests:
         return self.waiting >= self.max_requests
 
     def place(self, crawl_id: CrawlId, weight: int) -> Place:
-        """Put a visit into its crawl's queue for a slot, and return its place. The place may have a slot at once.
+        """Put a visit into its crawl's queue for a slot, and return its place.
 
-        The caller must call `leave` with the place, even if the caller is cancelled. `weight`: the weight of the crawl.
+        The place has a slot immediately if a slot is free and no visit waits. The caller must call `leave` with the
+        place, even if the caller is cancelled. `weight`: the weight of the crawl.
         """
         line = self._lines.get(crawl_id)
         if line is None:
@@ -162,9 +163,9 @@ class Requests:
         place.granted.set_result(True)
 
     def _begin_turn(self, line: _CrawlLine) -> None:
-        """Raise the crawl's virtual time to that of the crawl that was last served.
+        """Raise the crawl's virtual time to that of the crawl that was last served, unless it is greater already.
 
-        Otherwise a crawl that did not wait for a while would then get the next slots before all others.
+        Otherwise a crawl whose visits did not wait for a while would get all the next slots.
         """
         line.virtual = max(line.virtual, self._virtual)
 
@@ -200,8 +201,8 @@ class Admission:
     async def enter(self, crawl_id: CrawlId, weight: int, body_bytes: int) -> bool:
         """Wait for a request slot, and for disk space for a response body of `body_bytes`.
 
-        Return True with both taken. Return False if `end` was called, so the visit must end. `weight`: the weight of
-        the crawl.
+        Return True if the visit has both. Return False if `end` was called, or if the disk stays full
+        (DiskReservations.reserve): then the visit must end. `weight`: the weight of the crawl.
         """
         self._place = place = self._requests.place(crawl_id, weight)
         if not await place.granted:

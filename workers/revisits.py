@@ -32,10 +32,10 @@ def conditions(entry: ShardUrl) -> tuple[tuple[str, str], ...]:
 
 
 def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
-    """Return the exchange with a reference to the stored page of the URL, if the stored page has the same payload.
+    """Return the exchange marked as a revisit if its payload is that of the URL's stored page, else unmarked.
 
-    The archive stores such an exchange without the payload. Otherwise return the exchange without a reference. Its
-    `digest` is set if the payload was compared.
+    The archive stores a revisit without the payload, with a reference to the stored page. The result has a `digest` if
+    the payloads were compared by digest.
     """
     answer = exchange.answer
     if not entry.digest:

@@ -241,7 +241,7 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Let no robots.txt of another origin redirect to `origin` for the next `delay_s` seconds."""
+        """Record that `origin` may get no robots.txt request by a redirect for the next `delay_s` seconds."""
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
         self._free_at = resting | {origin: now + delay_s}
@@ -249,8 +249,8 @@ class RobotsCache:
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
         """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
-        Return None if it must be requested, because it is not cached or is old enough to be renewed. Return a failure
-        only if it came at `asked_ms` or later.
+        Return None if it must be requested, because it is not cached or is old enough to be renewed. `asked_ms` (Unix
+        ms): when the caller began to wait. A cached failure is returned only if it is not older than that.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -322,8 +322,8 @@ class RobotsCache:
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
         """Return the cached rules of `origin` if they may be used, else None.
 
-        Return a cached failure only if it came at `asked_ms` or later. After an older failure the caller must fetch
-        robots.txt again.
+        `asked_ms` (Unix ms): when the caller began to wait. An older failure is not returned, so that the caller
+        fetches robots.txt again.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -421,7 +421,8 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
     """Return the record with its lifetime raised to twice its crawl delay, so that it outlives the wait for a page.
 
-    Raise the lifetime to at most 24 h, or `_BEYOND_DELAY_S` more than the delay, whichever is longer.
+    The lifetime is raised to at most 24 h, or to `_BEYOND_DELAY_S` more than the delay if that is longer. `robots`: the
+    rules of the record.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

@@ -58,9 +58,9 @@ class VisitSettled(Struct, frozen=True):
 
 
 class VisitHandedBack(Struct, frozen=True):
-    """A visit's result: the worker cannot finish it now.
+    """A visit's result: the worker cannot finish the visit now.
 
-    The message is nak'ed and comes again after `delay_s` seconds.
+    The message is nak'ed, and the broker delivers it again after `delay_s` seconds.
     """
 
     delay_s: float
@@ -77,7 +77,7 @@ Settlement = VisitSettled | VisitHandedBack | VisitAbandoned
 
 
 async def _hand_back(message: VisitMessage) -> None:
-    """Nak the message once. A failure is ignored, because the broker delivers it again after the ack wait."""
+    """Nak the message once. Ignore a failure: the broker then delivers the message again after the ack wait."""
     with suppress(Transient):
         await message.nak(0.0)
 
@@ -332,7 +332,7 @@ class Runtime:
     async def _report_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
         """Report to the owner a shard that cannot be decoded. Return VisitSettled, so that its message is acked.
 
-        The owner finds later that the message is missing, and publishes the shard again in its own version.
+        The owner finds later that the message is missing, and publishes the shard again.
         """
         log.error("shard.rejected", reason=reason, delivery=message.delivery, bytes=len(message.data))
         if (origin := message.origin) is not None:

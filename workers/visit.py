@@ -121,7 +121,7 @@ class Visit:
         return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
-        """Fetch the URLs and report them. Return False if the grant was lost, and the lease therefore continues."""
+        """Fetch the URLs and report them. Return False if the grant was lost: then the lease continues."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:
@@ -134,7 +134,7 @@ class Visit:
         return final
 
     async def hand_back(self) -> None:
-        """Report the fetched URLs and end the grant, after `run` raised. The caller hands the shard back."""
+        """Report the fetched URLs and the end of the grant after `run` raised. The caller must nak the message."""
         if not self._lost:
             await self._report.finish(VisitEnd(final=False, note=self._note(), failed=True))
 
@@ -145,7 +145,7 @@ class Visit:
         self._cut()
 
     def refresh_crawl(self) -> None:
-        """Read the crawl's state. If paused, no request starts. If deleted, the request in flight is cancelled, too."""
+        """Read the crawl's state. If paused, start no further request. If deleted, also cancel the one in flight."""
         if self._crawl is None:
             return
         self._crawl = self._ctx.crawls.now(self._crawl)
@@ -208,7 +208,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Apply the owner's reply: a longer delay of the host, or that no further request may start."""
+        """Apply the extended grant: use the host's delay if it is longer, and end the requests if `stop` is set."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -262,10 +262,10 @@ class Visit:
         return end.host is None
 
     async def _request(self, key: Fingerprint, entry: ShardUrl) -> tuple[VisitCrawl, Answer | FetchFailed] | None:
-        """Request the URL. Return its crawl and result; None if it was settled without a request or the visit ends.
+        """Request the URL. Return the crawl and the result. None: a rule denied the URL, or the visit must end.
 
-        If the server had closed a kept connection, that is no evidence about the URL and uses up no attempt. The
-        request is sent once more, on a fresh connection, after the host's delay.
+        If the server had closed the kept connection, send the request once more on a fresh connection, after the host's
+        delay. The first try then does not count as an attempt to fetch the URL.
         """
         fresh = False
         while True:
@@ -278,7 +278,7 @@ class Visit:
             fresh = True
 
     async def _admit(self, key: Fingerprint, entry: ShardUrl) -> VisitCrawl | None:
-        """Wait until the URL may be requested, and return its crawl. None: a rule denied it, or the visit must end."""
+        """Wait until the URL may be requested. Return the crawl. None: a rule denied the URL, or the visit must end."""
         crawl = self._current_crawl()
         while crawl is not None:
             if self._ctx.crawls.excluded(entry.url):
@@ -299,7 +299,7 @@ class Visit:
         return crawl
 
     def _current_crawl(self) -> VisitCrawl | None:
-        """Return the crawl's present revision, None if the visit must end."""
+        """Return the crawl at its present revision, None if the visit must end."""
         self.refresh_crawl()
         crawl = self._crawl
         if crawl is None or self._ending.is_set():
@@ -350,10 +350,10 @@ class Visit:
         return answer
 
     async def _await_politeness(self, patience_s: float = inf) -> VisitCrawl | None:
-        """Wait for the host's delay, then for a request slot. Return the crawl for which to send a request at once.
+        """Wait for the host's delay and a request slot. Return the crawl at its present revision.
 
-        Return None if no request may be sent. After the first request of the visit, return None also if the wait would
-        be longer than `patience_s`.
+        The caller must then send its request immediately. Return None if no request may be sent. After the first
+        request of the visit, return None also if the wait would be longer than `patience_s`.
         """
         begun = self._clock.elapsed()
         while True:

@@ -125,7 +125,7 @@ class VisitReport:
         self._reporter.added(self, page)
 
     async def finish(self, ending: VisitEnd) -> None:
-        """End the visit as `ending` says, and wait until all of it is reported and acknowledged."""
+        """End the visit as `ending` says, and wait until all its results are reported and acknowledged."""
         self._ending = ending
         self._done = asyncio.get_running_loop().create_future()
         self._reporter.ended(self)
@@ -138,7 +138,7 @@ class VisitReport:
         await self._reporter.wait_for_capacity()
 
     def take(self) -> "FlushPart":
-        """Return the results that no flush has yet, as a part of the flush that calls this, and remove them here."""
+        """Remove the results that were added since the last call. Return them as this visit's part of a flush."""
         pages, self._pages = self._pages, []
         after, self.reported = self.reported, asyncio.get_running_loop().create_future()
         return FlushPart(self, pages, self._ending, after, self.reported)

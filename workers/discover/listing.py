@@ -179,9 +179,9 @@ _MARKER: Final = 16
 
 
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:
-    """Yield the XML text with each `&` escaped that does not begin a valid reference. CDATA sections stay unchanged.
+    """Yield the XML text, and escape each `&` that does not begin a valid reference. CDATA sections stay unchanged.
 
-    Many sitemaps have URLs with a bare `&`, and many feeds use entities of HTML. The parser would stop at those.
+    Many sitemaps have URLs with a bare `&`, and many feeds use entities of HTML. The parser would stop at both.
     `first`: the first piece of the text, `texts`: the following ones.
     """
     held, in_cdata = "", False

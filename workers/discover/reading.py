@@ -55,8 +55,12 @@ async def read_answer(
 ) -> PageReading:
     """Return what was read from the answer to `entry`: as a sitemap or feed if it is one, else as a page.
 
-    `page`: the location of the URL. `at_ms`: when it was requested (Unix ms). `robots`: the robots rules that the visit
-    has, by origin. Those of other origins are looked up in `cache`. A large answer is read in a thread.
+    - `page`: the URL of `entry`, as a Location.
+    - `at_ms`: when the URL was requested (Unix ms).
+    - `robots`: the robots rules that the visit has, by origin.
+    - `cache`: supplies the robots rules of other origins. None are fetched for this.
+
+    A large answer is read in a thread.
     """
     kind = UrlKind(entry.kind)
     if entry.extra or not _may_list(crawl, kind, answer):
@@ -81,9 +85,10 @@ async def read_answer(
 
 
 def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
-    """Return True if the answer may be a sitemap or feed: its URL was discovered as one (`kind`), or it is XML.
+    """Return True if the answer may be a sitemap or feed. Its status must be 2xx, and one of these must be true:
 
-    Return False for an error status, a requisite, and XML in a crawl that reads neither sitemaps nor feeds.
+    - The URL was discovered as a sitemap or feed (`kind`).
+    - The answer is XML, the URL is not a requisite, and the crawl reads sitemaps or feeds.
     """
     if not 200 <= answer.status < 300:
         return False
@@ -97,9 +102,9 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
 class _ListingReading:
     """Reads one answer as a sitemap or feed.
 
-    `named`: for each known origin, whether its robots.txt names the file. `unknown`: after `read`, the origins of
-    entries that are missing in `named`. If there are any, the result is not final, and another reading with a complete
-    `named` is needed.
+    - `named`: by origin, whether its robots.txt names the file.
+    - `unknown`: after `read`, the origins that are missing in `named`, although entries depend on them. If there are
+      any, the result is not final: a new object with a complete `named` must read the answer again.
     """
 
     def __init__(
@@ -117,7 +122,7 @@ class _ListingReading:
         """Return what was read. Its links are the entries that the scope and the location rules allow.
 
         Return None if the file must be read as a page. That is so if its URL was not discovered as a sitemap or feed,
-        and its content is none that the crawl reads.
+        and the crawl does not read its form.
         """
         page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
         signs = _Signs(self._crawl, self._entry, self._at_ms)
@@ -171,9 +176,9 @@ class _ListingReading:
         return form in (Listing.SITEMAP, Listing.INDEX) and discover.sitemaps is not Sitemaps.NONE
 
     def _kind_of_children(self) -> UrlKind:
-        """Return the kind of the sitemaps in a sitemap index.
+        """Return the kind to report for the sitemaps that a sitemap index lists.
 
-        It is HOST_SITEMAP if the index may list every URL of its host.
+        It is HOST_SITEMAP if the index may list every URL of its host, else SITEMAP.
         """
         whole = self._whole_host or lists_whole_host(self._page.url)
         return UrlKind.HOST_SITEMAP if whole else UrlKind.SITEMAP

@@ -159,9 +159,9 @@ class XmlListing:
         self._plain = frozenset[str]() if self._atom else self._dates | {self._prefix + link}
 
     def _field(self, name: str, attributes: dict[str, str]) -> None:
-        """Begin a child element of an item, if it is a field of an Atom entry or the guid of an RSS item.
+        """Read the start tag of an item's child element whose name is not in `_plain`.
 
-        Other fields are in `_plain`, and do not need this call. Other elements are ignored.
+        Only the fields of an Atom entry and the guid of an RSS item are used. Other elements are ignored.
         """
         if self._atom:
             if name in self._dates:

@@ -84,10 +84,12 @@ class Extractor:
     async def extract(self, page: ExtractionInput, rules: Sequence[ItemRule], limits: ItemLimits) -> Extraction:
         """Return the items that `rules` find in the page. The extraction process does the work.
 
-        If the page exceeds the CPU time or the memory, return no items, and one refused as `unreadable`. If the process
-        ends or hangs for another reason (killed, for example), try the page again in a new process. After _TRIES
-        attempts the page is `unreadable`, too. A cancelled call ends the process, because a late reply would be taken
-        for the reply to the next page.
+        In these cases the result has no items, and `refused` is {"unreadable": 1}:
+
+        - The page exceeds the CPU time or the memory.
+        - The process ends or hangs for another reason, such as a kill, in each of _TRIES attempts.
+
+        A cancelled call ends the process, because a late reply would be taken for the reply to the next page.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:

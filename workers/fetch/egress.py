@@ -71,15 +71,15 @@ class Closed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """The egress rules of a crawl. `deny` closes networks, and `allow` opens networks within them.
+    """The egress rules of a crawl. Networks in `deny` are closed, except for addresses in `allow`.
 
     All other ordinary public unicast addresses are open.
 
     - `bound`: `allow` opens only addresses that are also in these networks. None: no such restriction.
     - `closed`: endpoints that always stay closed.
-    - `excluded` returns the exclusion that covers an address now, None if there is none.
+    - `excluded`: a function that returns the exclusion that covers an address now, None if there is none.
 
-    The last three are the same for all crawls of a process, so rules that differ only in them are equal.
+    Rules with equal `allow` and `deny` are equal, because the other fields are the same for all crawls of a process.
     """
 
     allow: tuple[Network, ...] = ()

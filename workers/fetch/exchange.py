@@ -274,9 +274,9 @@ class CurlExchange:
         return target is not None
 
     def _on_request(self, address: str, *_: object) -> int:
-        """Allow the request that libcurl is about to send. Abort a second one, which would not keep the host's delay.
+        """Return PREREQFUNC_OK to send the request. Return PREREQFUNC_ABORT if an exclusion covers the address by now.
 
-        The address is checked again, because the connection may have been opened before an exclusion was made.
+        Abort a second request of the same fetch, too, because it would not wait for the host's delay.
         """
         if self._covered(address):
             self.cut = Cut.EXCLUDED
@@ -288,7 +288,7 @@ class CurlExchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_header(self, line: bytes) -> int | None:
-        """Collect a header line. After the head of a response whose body is to be skipped, end the transfer at once.
+        """Collect a header line. Return None, or 0 to end the transfer after a head whose body is to be skipped.
 
         A body of at most DRAINED_BYTES is received and dropped instead, so that the connection can be reused.
         """
@@ -307,7 +307,7 @@ class CurlExchange:
         return 0
 
     def _on_unwanted(self, piece: bytes) -> int | None:
-        """Drop a piece of a body to skip. End the transfer if the body is longer than DRAINED_BYTES."""
+        """Drop a piece of a skipped body. Return None, or 0 to end the transfer if the body exceeds DRAINED_BYTES."""
         self._size += len(piece)
         if self._size <= DRAINED_BYTES:
             return None
@@ -335,7 +335,7 @@ class CurlExchange:
         return None
 
     def outcome(self, result: Result) -> Answer | FetchFailed:
-        """Return the answer or failure of the fetch by libcurl's `result`.
+        """Return the answer or failure of the fetch. `result`: libcurl's result code and error text.
 
         Raise OSError if no socket could be opened.
         """

@@ -79,9 +79,10 @@ class FetcherPool:
         return _Under(self, within, repr(rules))
 
     async def fetch(self, under: _Under, request: FetchRequest) -> Answer | FetchFailed:
-        """Send the request with the fetcher for the rules of `under`, which is opened if needed, and return the result.
+        """Send the request under the egress rules of `under`, and return the result.
 
-        If an exclusion covers the URL, send nothing and return FetchFailed. Raise RuntimeError if the pool is closed.
+        Open a fetcher for the rules if none is open. If an exclusion covers the URL, send nothing and return
+        FetchFailed. Raise RuntimeError if the pool is closed.
         """
         if self._closed:
             raise RuntimeError("fetch on closed Fetchers")
@@ -103,9 +104,9 @@ class FetcherPool:
                 await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
 
     async def keep(self, used: Collection[Fetcher]) -> None:
-        """Close the fetchers whose egress rules no fetcher in `used` has. Do not close those with a fetch under way.
+        """Close the fetchers whose egress rules are no longer used. Do not close those with a fetch under way.
 
-        `used`: fetchers that `under` returned.
+        `used`: the fetchers in use, as `under` returned them. Their rules are the used ones.
         """
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])

@@ -77,7 +77,7 @@ class Refresh(NamedTuple):
 
 
 class ParsedPage(msgspec.Struct, frozen=True, gc=False):
-    """The links and metadata of an HTML page. The same href may occur in several links, but from different tags.
+    """The links and metadata of an HTML page. An href that occurs in tags with different text may be in several links.
 
     - `anchors`: the hrefs of plain links, which are most links of a page. `marked`: the other links, with their kinds.
       Both are in document order.
@@ -205,7 +205,7 @@ class _Element(NamedTuple):
 
 
 class _Head:
-    """Collects a page's metadata: all its robots directives and feeds, else the first element of each kind."""
+    """Collects a page's metadata: all robots directives, at most MAX_FEEDS feeds, and the first of each other kind."""
 
     __slots__ = ("base_href", "canonical", "feeds", "lang", "product", "refresh", "robots")
 

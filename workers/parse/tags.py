@@ -47,10 +47,10 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression that matches ordinary markup to skip, and after it the next wanted tag if that is ordinary.
+    """Return an expression that matches ordinary markup, and the wanted tag after it if that tag is ordinary, too.
 
-    `wanted`: an expression for the names of the wanted tags. The expression stops before markup that needs the exact
-    step of `scan_tags`, such as a self-closing raw text element.
+    `wanted`: an expression for the names of the wanted tags. The match ends before markup that needs the exact step of
+    `scan_tags`, such as a self-closing raw text element.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
