@@ -1,7 +1,7 @@
 """The settings of a process. It reads them once at its start, and passes them to constructors.
 
-A master or worker of a cluster reads flags, environment variables (`ORB_*`) and a file. If several of these have a
-setting, the first in this order determines its value (`SettingValue`). `cli.terminal.settings` collects them. Other
+A master or worker of a cluster reads flags, environment variables (`ORB_*`) and a file. If a setting is given in
+several of these, the first in this order is used. `cli.terminal.settings` collects them as SettingValue. Other
 processes read only environment variables.
 """
 
@@ -66,11 +66,12 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `grant_s`: the seconds for which a worker may fetch before it must extend its grant.
     - `grace_s`: the seconds for which the master still applies reports after it is stopped.
     - `synchronous`: SQLite's setting. With FULL, committed transactions survive a loss of power.
-    - `alone`: the starting process has proved that no process of an earlier run is alive.
+    - `alone`: every worker of an earlier run is known to be dead.
     - `retry_id`: retry every failed URL, but only once for each id. Empty: retry none.
-    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: keep fetching pages again.
-    - `unblock`: end the blocks of all hosts at the start.
-    - `renewed`: the folder was emptied, and the crawl that was in it may have requested hosts a moment ago.
+    - `refresh_ms`: end when every page that was due at this time (Unix ms) is fetched. 0: keep fetching pages again.
+    - `unblock`: at the start, end the blocks of all hosts, and make URLs that wait for a retry due.
+    - `renewed`: the folder was emptied. Its earlier crawl may have sent requests a moment ago, so each host first waits
+      for its delay.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 1

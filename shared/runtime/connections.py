@@ -121,8 +121,8 @@ class ConnectionLimit:
 def within_files(max_count: int, aside: int) -> int:
     """Return how many connections the process may open: `max_count`, or fewer if its limit of open files is too low.
 
-    First raise the limit as far as needed, and as the system allows. `aside`: how many files the process needs besides
-    the connections. If no connection fits, return 1.
+    First raise the soft limit as far as needed, and as the hard limit allows. `aside`: how many files the process needs
+    besides the connections. If no connection fits, return 1.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)

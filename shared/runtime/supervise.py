@@ -270,9 +270,9 @@ class BundledServer:
 
     @contextmanager
     def _starting(self, executable: Path) -> Iterator[None]:
-        """Create the folder before the `with` block, in which the caller starts the server.
+        """Create the folder, then run the `with` block, in which the caller starts the server.
 
-        If the block raises an error, kill the process. Raise Unusable for an OSError, or if the server runs already.
+        If the block raises an error, kill the server. Raise Unusable for an OSError, or if the server runs already.
         `executable`: the server's program, for the message.
         """
         if self.pid is not None:

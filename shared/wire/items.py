@@ -3,9 +3,9 @@
 The messages are JSON, because users' programs read them. Unknown fields are ignored. A field may only be added with a
 default. A message may arrive twice.
 
-All items of one fetch of a page are in one message. A page that is fetched again is sent again, with a greater `fetch`.
-Only the entry with the greatest `fetch` is valid: an item that is not in this entry no longer exists. The id of an item
-stays the same in each fetch.
+A message has one or more pages (PageEntry), each with all items of one fetch of the page. Each later fetch sends the
+page again, with a greater `fetch`. Only the PageEntry with the greatest `fetch` is valid for a page: other items of the
+page no longer exist. The id of an item stays the same in each fetch.
 """
 
 import re
@@ -47,7 +47,8 @@ class ItemEntry(msgspec.Struct, frozen=True):
 class PageEntry(msgspec.Struct, frozen=True):
     """The items of one fetched page in a message. `page` is the page's id in the API.
 
-    - `fetch`: identifies the fetch as `lease-grant`, two numbers. A later fetch has greater ones.
+    - `fetch`: identifies the fetch by two numbers, `<lease>-<grant>`. Compare leases first, then grants: those of a
+      later fetch are greater.
     - `at_ms`: when the page was fetched, in Unix milliseconds by the worker's clock.
     - `labels`, `source`: those of the seed from which the page was found. The fields are absent if the seed has none.
     """

@@ -187,9 +187,8 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
-    `failure` is empty if the host could be visited. Otherwise it is a FailureKind, or a text such as `http_503`. The
-    causes are an unreachable robots.txt, a failed name resolution or connection, 429 and 503. Such a failure does not
-    count as an attempt of a URL.
+    `failure` is empty, or says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. `detail` is
+    the same in words. The visit then requested no URL of that origin, so it does not count as an attempt of a URL.
     """
 
     crawl_delay_ms: int = -1
