@@ -92,7 +92,11 @@ class _OpenSegment:
 
 @dataclass(slots=True, eq=False)
 class _Commit:
-    """One attempt to make durable all records that were added before the attempt began."""
+    """One attempt to make durable all records that were added before the attempt began.
+
+    - `goal`: the number of pages that were added before, since the start of the writer.
+    - `parts`: for each open segment its gzip members to write, and True if the segment is then complete.
+    """
 
     goal: int
     parts: list[tuple[_OpenSegment, list[bytes], bool]]

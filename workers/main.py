@@ -257,7 +257,7 @@ async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the archive's folder private to its user. Log a failure: opening the first segment repeats the attempt."""
+    """Make the archive's folder private to its user. A failure is only logged: the first segment tries again."""
     try:
         make_private(folder)
         command = closing(folder)

@@ -60,7 +60,7 @@ class WorkerMembership:
     def tuning(self, settings: WorkerSettings, runtime: Runtime, reporter: Reporter) -> ConfigFollower[WorkerTuning]:
         """Return a follower that applies the hot configuration to the worker's parts.
 
-        The present configuration is applied at once, so that a worker that starts while drained pulls nothing.
+        The present configuration is applied before this returns. So a worker that starts while drained pulls nothing.
         """
         visits, draining = settings.max_visits, False
 

@@ -361,9 +361,9 @@ def _items_by_crawl(taken: Iterable[FlushPart]) -> list[tuple[VisitCrawl, list[P
 
 
 def _within_bounds(outcome: Outcome) -> Iterator[bytes]:
-    """Yield the outcome as one or more encoded messages, each with at most MAX_BYTES or only one result.
+    """Yield the outcome as one or more encoded messages of at most MAX_BYTES. A message of one result may be larger.
 
-    Only the last message has what ends the visit, such as `final` and `not_attempted`.
+    Only the last message has the fields that end the visit, such as `final` and `not_attempted`.
     """
     data = encode(outcome)
     if len(data) <= MAX_BYTES or len(outcome.results) < 2:

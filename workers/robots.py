@@ -51,8 +51,8 @@ from workers.visit_crawls import VisitCrawl
 log = structlog.get_logger(__name__)
 
 Send = Callable[[FetchRequest, float], Awaitable[Answer | FetchFailed | None]]
-"""Sends one request when the visit may, but not before a time (Clock.elapsed). Returns None if the visit must end
-instead.
+"""A function that sends one request as soon as the visit may, but not before the given time (Clock.elapsed). It returns
+None if the visit must end instead.
 """
 
 CACHE_BYTES: Final = 32 << 20

@@ -23,7 +23,8 @@ class WorkerStats(Struct):
     - `pages`, `bytes`: archived answers, and the bytes of their bodies.
     - `malformed`: shards that could not be decoded.
     - `in_flight`: requests under way.
-    - `crawls`: for each crawl, `status` of fetches, `denied` by rule, `bytes`, `items`, `refused_items` by reason.
+    - `crawls`: for each crawl, the counts `status` (fetches by class of status), `denied` (URLs by rule), `bytes`,
+      `items` and `refused_items` (by reason).
     - `fetches`: the durations of fetches in seconds.
     - `failures`: failed fetches by failure kind.
     - `waits`: durations in seconds of the waits for a host's delay and a request slot.

@@ -61,7 +61,7 @@ class VisitCrawl(Struct, frozen=True, eq=False):
     archived: ArchivedCrawl
     paused: bool = False
     skips_body: Callable[[int, str | None], bool] | None = None
-    """Return True for the status and Content-Type of a page whose body is not transferred. None: all are."""
+    """Returns True for the status and Content-Type of a response whose body must be skipped. None: skip no body."""
 
     def obeys_robots(self, host: str) -> bool:
         """Return True if the crawl obeys the robots.txt and the robots directives of `host`."""
@@ -99,9 +99,10 @@ class VisitCrawls:
         open_fetcher: Callable[[EgressRules], Fetcher],
         exclusions: Callable[[], Exclusions] = lambda: NO_EXCLUSIONS,
     ) -> None:
-        """Create it empty. `exclusions` returns the exclusions in force now.
+        """Create an empty cache. `exclusions` returns the exclusions in force now.
 
-        When they change, `known` is emptied: links to URLs that are no longer excluded must be reported again.
+        When the exclusions change, `known` is emptied: links to URLs that are no longer excluded must be reported
+        again.
         """
         self._specs = specs
         self._known = known
@@ -211,17 +212,17 @@ def _rules(spec: CrawlSpec) -> EgressRules:
 
 
 def is_page(kind: UrlKind) -> bool:
-    """Return True unless a URL was found as a requisite, sitemap or feed."""
+    """Return False if a URL was found as a requisite, sitemap or feed, else True."""
     return not (kind.listing or kind is UrlKind.REQUISITE)
 
 
 def skips_body(media: Media) -> Callable[[int, str | None], bool] | None:
-    """Return the function for `FetchRequest.skips_body` that follows from `media`. None: every body is fetched."""
+    """Return a function for `FetchRequest.skips_body`: it skips types that `media` leaves out. None: skip no body."""
     return None if media.fetched is None else partial(_skips_body, media)
 
 
 def _skips_body(media: Media, status: int, content_type: str | None) -> bool:
-    """Return True if `media.fetched` leaves out the type of a response with status 2xx. False if it has no type."""
+    """Return True if the status is 2xx and `media.fetched` leaves out the type. Return False if there is no type."""
     essence = media_type(content_type)
     return 200 <= status < 300 and essence not in UNDECLARED and not media.fetches(essence)
 

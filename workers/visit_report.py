@@ -19,8 +19,8 @@ from workers.visit_crawls import VisitCrawl
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
 ROOM_ITEM_BYTES: Final = 32 << 20
-"""Unreported pages, links and item bytes at which visits take no further URL. So much may be in flushes, and as much
-again in parts that are held."""
+"""The limits of unreported pages, links and item bytes. At one of them, visits take no further URL. They apply to
+the results in delayed parts, and separately to all other results."""
 
 
 class SettledUrl(msgspec.Struct, frozen=True, gc=False):
@@ -191,7 +191,7 @@ class FlushPart:
 class UnreportedSize(msgspec.Struct):
     """The numbers of pages, links and bytes of items that are not reported yet.
 
-    `full` compares them with the limits.
+    `full` returns True if one of the numbers has reached its limit.
     """
 
     pages: int = 0

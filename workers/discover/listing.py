@@ -175,7 +175,7 @@ def _lines(first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
 
 _AMPERSAND: Final = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)")
 _MARKER: Final = 16
-"""The most characters of a reference or of a mark of CDATA."""
+"""No character reference, and no begin or end of a CDATA section, has more characters than this."""
 
 
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:

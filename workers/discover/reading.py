@@ -26,7 +26,7 @@ from workers.robots import Robots, RobotsCache
 from workers.visit_crawls import VisitCrawl
 
 MAX_ORIGINS: Final = 100
-"""The other origins whose robots.txt is consulted for one sitemap, as far as it is known."""
+"""The most origins whose robots.txt is consulted for one sitemap. Only a known robots.txt is consulted."""
 
 LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""

@@ -90,15 +90,15 @@ class CurlFetcher:
       a RESET with `FetchFailed.stale`. The caller may repeat the request after the host's delay.
     - A fresh connection is used for methods that are not idempotent, and after a pause in which the server has probably
       closed the kept one.
-    - At most `max_connections` connections are open, idle ones included. At most as many fetches run at once. Further
-      calls wait, and this wait does not count for their time limits.
+    - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
+      concurrently. Further calls wait. Their time limits do not include this wait.
     - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,
       libcurl's own limit applies. It takes no header line over 100 KiB.
     - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
       The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. `ip`
       of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the proxy's
       credentials.
-    - libcurl's threads resolve names, at most 20 at once. `close` waits for look-ups under way.
+    - libcurl's threads resolve names, at most 20 concurrently. `close` waits for look-ups under way.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.

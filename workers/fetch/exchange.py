@@ -87,9 +87,9 @@ class Cut(Enum):
 class CurlExchange:
     """A curl handle with the buffers for one fetch.
 
-    Plain GETs reuse it one after another; any other request uses it once. Between `begin` and `outcome` (or `reset`) it
-    belongs to one fetch. Its callbacks run inside libcurl's calls. So they only collect, count and refuse, and must
-    neither raise nor use the multi handle.
+    An object serves plain GETs, one after another, or a single request of another form. Between `begin` and `outcome`
+    (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So they only collect, count and
+    refuse, and must neither raise nor use the multi handle.
     """
 
     __slots__ = (

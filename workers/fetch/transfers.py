@@ -31,8 +31,8 @@ Result = tuple[int, str]
 class Transfers:
     """Runs the transfers of curl handles on the event loop in which it is constructed.
 
-    Before a handle's future is done, and when `stop` returns, libcurl has released the handle. Its connection is then
-    kept for reuse, or closed. At most `max_connections` connections exist, idle ones included.
+    libcurl releases a handle before the handle's future is done, and before `stop` returns. At most `max_connections`
+    connections exist, idle ones included.
     """
 
     def __init__(self, max_connections: int) -> None:

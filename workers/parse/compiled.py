@@ -88,7 +88,7 @@ def load(path: Path) -> ScanTags:
 
 
 def _built() -> Choice:
-    """Return the scanner that was built from this source for this Python. If it cannot be loaded, choose `tags.py`."""
+    """Choose the scanner that was built from this source for this Python. If none can be loaded, choose `tags.py`."""
     try:
         name = stem()
     except OSError as error:

@@ -255,7 +255,7 @@ def _names_feed(attributes: dict[bytes, str]) -> bool:
 
 
 def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
-    """Return the link of the raw start tag `tag` (without `<`), or the element if the tag may have other metadata.
+    """Return the link of the raw start tag `tag` (without `<`), or an _Element for `_Head.add` if it is no plain link.
 
     Return None if the tag has no relevant attribute.
     """
