@@ -273,7 +273,7 @@ class SettingValue(msgspec.Struct, frozen=True):
 
 
 def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -> dict[str, SettingValue]:
-    """Return the settings of `kind` that are given as `ORB_<FIELD>` variables in `environment`, by field name."""
+    """Return the settings of the class `kind` that `environment` has as variables `ORB_<FIELD>`, by field name."""
     return {
         name: SettingValue(environment[variable], SettingOrigin.ENVIRONMENT, variable)
         for name in kind.__struct_fields__
@@ -284,7 +284,7 @@ def in_environment(kind: type[msgspec.Struct], environment: Mapping[str, str]) -
 def settled(
     kind: type[Process], given: Mapping[str, SettingValue], flags: Mapping[str, str] = MappingProxyType({})
 ) -> Process:
-    """Return a `kind` with the values in `given`, and its defaults for all other fields.
+    """Return an object of the class `kind` with the values in `given`, and the defaults for all other fields.
 
     Raise Unusable with all missing and invalid values, and where each was given. `given` maps a field to its value.
     `flags` maps a field to the flag that sets it, for the messages.
@@ -308,9 +308,9 @@ def settled(
 
 
 def from_environment(kind: type[Process], environment: Mapping[str, str] | None = None) -> Process:
-    """Return a `kind` made only from `ORB_<FIELD>` variables of `environment` (None: of this process).
+    """Return an object of the class `kind`, made only from the variables `ORB_<FIELD>` of `environment`.
 
-    Raise Unusable with all missing and invalid values.
+    `environment`: None for that of this process. Raise Unusable with all missing and invalid values.
     """
     return settled(kind, in_environment(kind, os.environ if environment is None else environment))
 

@@ -4,7 +4,7 @@ import asyncio
 
 
 class WakeUp:
-    """A revision number that grows with each `notify`, and a wait for its growth.
+    """A revision number that each `notify` increments. Tasks can wait for the next increment.
 
     A task first reads `revision`, then examines what it works on, and then waits until the revision has grown. So it
     misses no notification.
@@ -21,9 +21,9 @@ class WakeUp:
         self._grown.clear()
 
     async def changed(self, after: int, wait_s: float | None = None) -> bool:
-        """Wait until the revision differs from `after`. Return True then, and False if `wait_s` seconds pass before.
+        """Wait until the revision differs from `after`, at most `wait_s` seconds (None: without limit).
 
-        None for `wait_s` means no limit.
+        Return True if the revision differs, False if the time limit has passed.
         """
         try:
             async with asyncio.timeout(wait_s):

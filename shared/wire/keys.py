@@ -240,9 +240,9 @@ def _after(prefix: str, key: str) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number that a text of digits states.
+    """Return the number that `text` represents in decimal digits, without leading zeros.
 
-    Return None for a leading zero, for any other text, and for None.
+    Return None for any other text, and for None.
     """
     if text is None or not (text.isascii() and text.isdigit()) or (text != "0" and text.startswith("0")):
         return None

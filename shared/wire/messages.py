@@ -366,7 +366,7 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
-    """A host that gets no request for the next `wait_ms`: a shared.domain.explain.waits.HostWait with times in ms."""
+    """A host that gets no request for the next `wait_ms`. Fields as in shared.domain.explain.waits.HostWait, in ms."""
 
     host: str
     reason: str
