@@ -7,6 +7,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
 ) -> None:
     ran: list[tuple[str, ...]] = []
 
-    def python(*arguments: str) -> int:
+    def python(*arguments: str, **_added: str) -> int:
         ran.append(arguments)
         return 0
 
@@ -121,6 +122,45 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
     assert main(["test", *given]) == Exit.OK
     cores = len(os.sched_getaffinity(0))
     assert ran == [("-m", "pytest", "-n", str(cores + max(1, cores // 2)), "--dist", "worksteal", *chosen)]
+
+
+@pytest.mark.parametrize(
+    ("given", "free", "temporary", "in_memory"),
+    [
+        ([], 1 << 62, None, True),
+        ([], 0, None, False),
+        ([], 1 << 62, "/var/tmp", False),
+        (["--all"], 1 << 62, None, False),
+        (["tests/unit"], 1 << 62, None, False),
+    ],
+)
+def test_command_test_keeps_files_in_memory_for_the_short_set(
+    given: list[str],
+    free: int,
+    temporary: str | None,
+    in_memory: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders: list[Path | None] = []
+
+    def python(*_arguments: str, **added: str) -> int:
+        folder = Path(added["TMPDIR"]) if "TMPDIR" in added else None
+        assert folder is None or folder.is_dir()
+        folders.append(folder)
+        return 0
+
+    if temporary is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setattr("tests.support.developer_commands._MEMORY", tmp_path)
+    monkeypatch.setattr("tests.support.developer_commands.shutil.disk_usage", lambda _path: SimpleNamespace(free=free))
+    monkeypatch.setattr("tests.support.developer_commands._python", python)
+    assert main(["test", *given]) == Exit.OK
+    (folder,) = folders
+    assert (folder is not None) == in_memory
+    assert list(tmp_path.iterdir()) == [], "the folder is removed"
 
 
 @pytest.mark.parametrize(
