@@ -7,12 +7,11 @@ third-party package, because the launcher's set-up and the wheel's build import 
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Final, cast
-
-from msgspec import Struct
 
 from shared.domain.errors import Unusable
 from workers.parse.start_tags import Scan, ScanTags
@@ -30,7 +29,8 @@ REASON: Final = "reason.txt"
 _RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], bytes, bool]]
 
 
-class Choice(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """The choice between the two tag scanners.
 
     `scan`: the compiled scanner, None if `tags.py` must be used. `reason`: why the compiled one is not used.
@@ -88,7 +88,7 @@ def load(path: Path) -> ScanTags:
 
 
 def _built() -> Choice:
-    """Choose the scanner that was built from this source for this Python. If none can be loaded, choose `tags.py`."""
+    """Return the scanner that was built from this source for this Python. If it cannot be loaded, choose `tags.py`."""
     try:
         name = stem()
     except OSError as error:
