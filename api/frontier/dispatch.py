@@ -15,14 +15,13 @@ import structlog
 from msgspec import Struct, field
 
 from api.frontier.host_shares import NEVER, CrawlQueue
-from api.frontier.hosts import Host
+from api.frontier.hosts import Host, shard_limit
 from api.frontier.leases import TrackedLease
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import ResourceFull, TooLarge, Transient
 from shared.domain.frontier.page_visits import conditional
-from shared.domain.frontier.politeness import shard_part, shard_size
 from shared.domain.frontier.seed_contexts import numbered
 from shared.domain.frontier.states import HOST_BUDGET, OUTSIDE_BUDGET, REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRequest
@@ -32,7 +31,6 @@ from shared.wire.messages import ShardUrl, UrlShard, encode
 
 log = structlog.get_logger("orb.frontier")
 
-_EXPECTED_FETCH_S = 0.2
 _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
@@ -224,7 +222,7 @@ class Dispatch:
         """Lease and publish one batch of shards. Return True if there may be more to do at once."""
         if self._clock.elapsed() < self._paused_until:
             return False
-        own, shards = self._own, list[TrackedLease]()
+        shards = list[TrackedLease]()
         async with self._writer.writing(TransactionKind.DISPATCH):
             await self._writer.load_recrawls(crawl.crawl_id for crawl in self._crawls)
             now = self._clock.elapsed()
@@ -232,13 +230,10 @@ class Dispatch:
             try:
                 await self._prepare(plan, now)
                 if plan.requests:
-                    shards = await self._lease(plan.requests)
-                    await self._writer.judge(held for held in shards if own.rescoping(held.row.crawl_id, now))
-                    if await self._writer.exclude_covered(shards, len(shards)):
-                        shards = [held for held in shards if held in self._leases]
+                    shards = await self._permitted(await self._lease(plan.requests), now)
             except ResourceFull as error:
                 self._undo(plan)
-                self._paused_until = self._clock.elapsed() + error.retry_in
+                self._pause_for(error)
             finally:
                 self._hosts.lines.settle()
         if shards:
@@ -288,7 +283,7 @@ class Dispatch:
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
         """Lease URLs for the requests in one transaction, inside `PartitionWriter.writing`. Return the new leases.
 
-        If SQL leases nothing for a request, release its slot and budget.
+        If SQL leases nothing for a request, release its slot and budget. ResourceFull means that nothing was leased.
         """
         own, asked = self._own, [request for request, _, _ in requests]
         crawls = map(self._crawls.get, {request.crawl_id for request in asked})
@@ -332,6 +327,24 @@ class Dispatch:
             [(host, queue) for request, host, queue in requests if request.max_revisits or request.requisites]
         )
         return shards
+
+    async def _permitted(self, shards: Sequence[TrackedLease], now: float) -> list[TrackedLease]:
+        """Return the leases to publish, inside `PartitionWriter.writing`. Exclude URLs that may not be requested.
+
+        The leases are committed, so nothing is undone if the disk is full. Leases with such URLs are then left out. If
+        their command does not exclude these URLs first, the sweep publishes them, and `GrantService` ends them.
+        """
+        await self._writer.judge(held for held in shards if self._own.rescoping(held.row.crawl_id, now))
+        try:
+            await self._writer.exclude_covered(shards, len(shards))
+        except ResourceFull as error:
+            self._pause_for(error)
+            return [held for held in shards if not held.excluded(self._crawls.exclusions)]
+        return [held for held in shards if held in self._leases]
+
+    def _pause_for(self, error: ResourceFull) -> None:
+        """Lease nothing until the database may accept writes again."""
+        self._paused_until = self._clock.elapsed() + error.retry_in
 
     async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:
         """Replace the counts and due times of these queues in memory by those in SQL."""
@@ -424,22 +437,3 @@ def shard_url(url: LeasedUrl) -> ShardUrl:
     return ShardUrl(
         url.url, url.depth, url.attempt, url.hops, etag, last_modified, last.at_ms, last.digest, kind, url.extra
     )
-
-
-def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
-    """Return the maximum number of URLs in the queue's next shard.
-
-    That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
-    it. A host without a delay that was never visited gets a single URL: its further shards depend on what that visit
-    reports.
-
-    `due`: an upper bound for the stored pages that are due besides the queued URLs.
-    """
-    if queue.delay_s == 0 and not host.facts.visited:
-        return 1
-    latency_s = host.facts.latency_ms / 1000 if host.facts.latency_ms else _EXPECTED_FETCH_S
-    max_count = shard_size(queue.delay_s, latency_s)
-    if queue.slots > 1:
-        # Latency is kept in whole milliseconds, so a host that answers in less than one has 0.
-        max_count = min(max_count, shard_part(queue.queued + due, queue.slots, max(host.facts.latency_ms, 1) / 1000))
-    return min(max_count, queue.cap) if queue.cap else max_count

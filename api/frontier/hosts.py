@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from api.frontier.host_shares import NEVER, CrawlQueue, HostShares
-from shared.domain.frontier.politeness import HostHealth
+from shared.domain.frontier.politeness import HostHealth, shard_part, shard_size
 from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
 
@@ -16,6 +16,9 @@ that time. The grant names the rest of the delay, so no request starts sooner.""
 
 _TOGETHER_S: Final = 0.05
 """Hosts whose delays end in the same such interval become due at once, so that one transaction leases them."""
+
+_EXPECTED_FETCH_S: Final = 0.2
+"""The time that a fetch is expected to take on a host whose latency is not known yet."""
 
 
 class HostFacts(Struct, frozen=True):
@@ -187,3 +190,22 @@ def facts_of(row: QueueRow) -> HostFacts:
         operator_blocked_until_ms=row.operator_blocked_until_ms,
         operator_slots=row.operator_slots,
     )
+
+
+def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
+    """Return the maximum number of URLs in the queue's next shard.
+
+    That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
+    it. A host without a delay that was never visited gets a single URL: its further shards depend on what that visit
+    reports.
+
+    `due`: an upper bound for the stored pages that are due besides the queued URLs.
+    """
+    if queue.delay_s == 0 and not host.facts.visited:
+        return 1
+    latency_s = host.facts.latency_ms / 1000 if host.facts.latency_ms else _EXPECTED_FETCH_S
+    max_count = shard_size(queue.delay_s, latency_s)
+    if queue.slots > 1:
+        # Latency is kept in whole milliseconds, so a host that answers in less than one has 0.
+        max_count = min(max_count, shard_part(queue.queued + due, queue.slots, max(host.facts.latency_ms, 1) / 1000))
+    return min(max_count, queue.cap) if queue.cap else max_count

@@ -1,14 +1,16 @@
 """A database whose disk is full: what it refused is tried again, and nothing that goes on without it stands still."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from api.frontier.ownership import FrontierSettings, Ownership
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.errors import ResourceFull
 from shared.domain.frontier.commands import SEED_DELETED
-from shared.domain.frontier.states import UrlState
-from shared.wire.messages import Begin, Extend, Go, ShardUnreadable, Wait, encode
+from shared.domain.frontier.states import Fence, Position, UrlState
+from shared.domain.frontier.store_model import Changes, QueueEnd
+from shared.wire.messages import Begin, Extend, Go, Gone, ShardUnreadable, Wait, encode
 from tests.support.simulation.broker import NOISE
 from tests.support.simulation.cluster import Cluster
 from tests.support.simulation.manual_worker import Start, leases
@@ -144,4 +146,32 @@ def test_expired_grant_is_counted_once_while_there_is_no_space(start: Start, mon
     cluster.world.run_for(FrontierSettings().grant_s + 1.0)
     hand.go(shard, 3, "a third")
     assert cluster.database.rows("SELECT expired FROM leases") == [(2,)]
+    cluster.assert_kept()
+
+
+def test_covered_url_of_committed_lease_waits_if_disk_fills(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is committed, then its covered URL cannot be excluded: the lease keeps its slot and its budget."""
+    cluster, hand = start(3)
+    cluster.in_force("http://h0.test/1")
+    [sim] = cluster.owners
+    own, apply, refused = owned(cluster), sim.store.apply, list[int]()
+
+    async def full(fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
+        if changes.urls:
+            refused.append(len(own.leases))
+            raise ResourceFull("the disk is full")
+        return await apply(fence, position, changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sim.store, "apply", full)
+        hand.heard()
+        cluster.world.run_for(0.5)
+    assert refused == [1]
+    assert len(leases(cluster)) == len(own.leases) == len(own.hosts.moving()) == 1
+    assert not cluster.broker.visits, "a worker would get a covered URL"
+    _, shard = hand.pull()
+    assert isinstance(hand.begin(shard, 1), Gone)
+    _, shard = hand.pull()
+    assert [shard.urls[n].url for n in hand.go(shard, 1).remaining] == ["http://h0.test/0", "http://h0.test/2"]
+    assert (UrlState.EXCLUDED, OWNER) in hand.states().values()
     cluster.assert_kept()

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.frontier.dispatch import shard_limit
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
-from api.frontier.hosts import Host, HostFacts
+from api.frontier.hosts import Host, HostFacts, shard_limit
 from api.frontier.pool_shares import PoolShares
 from shared.domain.frontier.politeness import HostHealth, shard_size
 from shared.domain.frontier.store_model import QueueRow
