@@ -62,7 +62,7 @@ def config_of(entry: Entry) -> StoredConfig:
     record = decode_record(ConfigRecord, entry.value)
     try:
         config = decode_config(bytes(record.value))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from error
     return StoredConfig(record.revision, config, record.changed_at_ms, record.changed_by)
 
@@ -75,7 +75,7 @@ def drains_of(entry: Entry) -> Drains:
     record = decode_record(ConfigRecord, entry.value)
     try:
         return msgspec.json.decode(bytes(record.value), type=Drains)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from error
 
 
@@ -92,5 +92,5 @@ def exclusions_of(entry: Entry) -> Exclusions:
     record = decode_record(ConfigRecord, entry.value)
     try:
         return Exclusions(record.revision, msgspec.json.decode(bytes(record.value), type=list[str]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, TargetRefused) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TargetRefused) as error:
         raise Malformed(str(error)) from error

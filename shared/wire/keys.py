@@ -210,7 +210,7 @@ def decode_record(kind: type[R], value: bytes) -> R:
     """Decode the value of a key as a record of the type `kind`. Raise Malformed if it is not such a record."""
     try:
         record: R = _decoders[kind].decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
     return record
 

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.ids import CrawlId, Partition, term_of
+from shared.ports.coordinator import Entry
+from shared.wire import desired_state
 from shared.wire.keys import (
     ConfigRecord,
     CrawlRecord,
@@ -76,6 +78,24 @@ def test_whatever_stands_in_a_key_is_a_record_or_malformed(name: str, value: byt
     kind = type(SAMPLES[name][0])
     with contextlib.suppress(Malformed):
         assert isinstance(decode_record(kind, value), kind)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_record_with_deeply_nested_field_is_malformed(name: str) -> None:
+    value = SAMPLES[name][1].removesuffix("}") + ',"later":' + "[" * 100_000 + "]" * 100_000 + "}"
+    with pytest.raises(Malformed):
+        decode_record(type(SAMPLES[name][0]), value.encode())
+
+
+@pytest.mark.parametrize("decode", [desired_state.config_of, desired_state.drains_of])
+def test_deeply_nested_part_of_desired_state_is_malformed(
+    monkeypatch: pytest.MonkeyPatch, decode: Callable[[Entry], object]
+) -> None:
+    """The record may be decoded where more of the stack is left."""
+    record = ConfigRecord(msgspec.Raw(b'{"later":' + b"[" * 100_000 + b"]" * 100_000 + b"}"))
+    monkeypatch.setattr(desired_state, "decode_record", lambda *_: record)
+    with pytest.raises(Malformed):
+        decode(Entry("k", b"", 1, 1))
 
 
 def test_every_key_has_its_place() -> None:

@@ -135,7 +135,7 @@ def _published(crawl_id: CrawlId, entry: Entry) -> PublishedSpec:
     try:
         record = decode_record(CrawlRecord, entry.value)
         spec = decode_spec(bytes(record.spec))
-    except (Malformed, msgspec.MsgspecError) as error:
+    except (Malformed, msgspec.MsgspecError, RecursionError) as error:
         raise Transient(f"the record of crawl {crawl_id} cannot be read: {error}") from error
     return PublishedSpec(crawl_id, Revision(record.revision), spec, record.partitions, record.gone, record.paused)
 
