@@ -275,7 +275,7 @@ class Client:
             unreachable.pop(self.server, None)
             if response.is_redirect:
                 response.close()
-                raise Environment(f"{self.server} redirects to {response.headers['location']}: set that as the server.")
+                raise _redirected(self.server, response)
             if response.status_code < 400:
                 break
             problem = problem_of(response.status_code, response.headers, response.content, time.time())
@@ -375,6 +375,15 @@ def _silent(server: str, error: Exception, method: str, *, certified: bool) -> E
     if method in ("GET", "HEAD"):
         return Environment(f"{server} closed the connection ({why}).")
     return Failed(f"{server} closed the connection ({why}): the change may have been made: check before you repeat it.")
+
+
+def _redirected(server: str, response: httpx.Response) -> Environment:
+    where = response.headers.get("location")
+    if where is None:
+        return Environment(
+            f"{server} answered with status {response.status_code}, so it is not an Orbweaver API; {ANOTHER}."
+        )
+    return Environment(f"{server} redirects to {where}: set that as the server.")
 
 
 _NO_CERTIFICATE: Final = "if it requires a certificate, set --tls-cert and --tls-key"

@@ -146,5 +146,15 @@ def test_what_is_no_list_and_what_leads_elsewhere_is_said() -> None:
         Masters([moved]).client().get("/v1/x")
 
 
+@pytest.mark.parametrize("status", [300, 304, 308])
+def test_redirect_without_location_is_one_clear_sentence(status: int) -> None:
+    with pytest.raises(Environment) as ended:
+        Masters([httpx.Response(status)]).client().get("/v1/x")
+    assert str(ended.value) == (
+        f"http://m1 answered with status {status}, so it is not an Orbweaver API; "
+        "set another with --server or ORB_SERVER."
+    )
+
+
 def test_names_are_quoted_into_paths() -> None:
     assert path("crawls", "a b?c#d%", "urls") == "/v1/crawls/a%20b%3Fc%23d%25/urls"
