@@ -102,6 +102,7 @@ class Keyring:
 
     def _cache(self, digest: bytes, kept: ApiKey) -> None:
         self._good[digest] = (time.monotonic(), kept)
+        self._good.move_to_end(digest)  # It may be in the cache already, and the first one is dropped.
         if len(self._good) > _CACHED:
             self._good.popitem(last=False)
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from api.http import authentication
 from api.http.authentication import Authentication, Keyring
 from api.http.deps import Services
 from api.security.key_uses import KeyUses
@@ -258,6 +259,36 @@ def test_a_flood_of_wrong_keys_costs_no_looks_and_right_ones_go_on() -> None:
                 assert await flood.send(flood.right, "10.0.0.1") == 200
         assert statuses[0] == 60
         assert flood.counted.looks <= 60 + 201, "and at most one for each request with the right key"
+
+    asyncio.run(story())
+
+
+class IssuedKeys:
+    """A catalog of three keys."""
+
+    def __init__(self) -> None:
+        made = dict(new_key() for _ in range(3))
+        self.keys = list(made.values())
+        self._kept = {
+            key_id: ApiKey(key_id, "ci", Role.VIEWER, digest_of(key), 0, "test") for key_id, key in made.items()
+        }
+
+    async def key(self, key_id: str) -> ApiKey | None:
+        return self._kept.get(key_id)
+
+
+def test_key_in_constant_use_stays_in_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache drops the identity that was verified longest ago."""
+    monkeypatch.setattr(authentication, "_CACHED", 2)
+    monkeypatch.setattr(authentication, "_CACHED_S", 0.0)
+
+    async def story() -> None:
+        issued = IssuedKeys()
+        keyring = Keyring(cast(Any, issued))
+        used, other, last = issued.keys
+        for key in (used, other, used, last):
+            assert await keyring.holder(key) is not None
+        assert [keyring.has_seen(key) for key in issued.keys] == [True, False, True]
 
     asyncio.run(story())
 
