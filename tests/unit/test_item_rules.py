@@ -127,6 +127,16 @@ def test_text_that_no_database_takes_is_replaced() -> None:
     assert item["text"].endswith("b")
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "-Infinity"])
+def test_number_that_json_cannot_have_counts_as_absent(number: str) -> None:
+    body = f'<script type="application/ld+json">{{"@type": "P", "a": {number}, "b": 1e9}}</script>'.encode()
+    fields = {"a": {"path": "a"}, "b": {"path": "b"}}
+    assert data(taken({"name": "p", "json_ld": "P", "fields": fields}, body=body)) == [{"a": None, "b": 1e9}]
+    required = {**fields, "a": {"path": "a", "required": True}}
+    for rule in ({"fields": required}, {"fields": fields, "key": "a"}):
+        assert taken({"name": "p", "json_ld": "P", **rule}, body=body).refused == {"incomplete": 1}
+
+
 def test_json_ld_without_end_is_passed_over() -> None:
     deep = b"[" * 100_000
     nested = b'{"@type": "P", "a": ' + b"[" * 900 + b"1" + b"]" * 900 + b"}"

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import urljoin
 
@@ -250,7 +251,9 @@ def _leaves(values: list[Any], path: list[str]) -> Iterator[Value]:
 def _leaf(value: object) -> Value:
     if isinstance(value, str):
         return _clean(value) or None
-    if isinstance(value, bool | float):
+    if isinstance(value, float):
+        return value if isfinite(value) else None  # 1e999 is infinite, which is no JSON
+    if isinstance(value, bool):
         return value
     if isinstance(value, int):
         return value if -_LARGEST <= value < _LARGEST else str(value)
