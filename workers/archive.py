@@ -179,8 +179,9 @@ class SegmentWriter:
             packed = await loop.run_in_executor(self._archive.threads, self._archive.pack, exchange)
         else:
             packed = self._archive.pack(exchange)
+        location = self._place(packed)
         self._archive.stats.pages += page
-        return Archived(self._place(packed), packed.digest)
+        return Archived(location, packed.digest)
 
     async def sync(self) -> None:
         """Wait until every page that was appended before the call is durable.

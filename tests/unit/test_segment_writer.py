@@ -122,6 +122,20 @@ def test_callers_that_arrive_during_a_sync_share_the_next_one(store: MemorySegme
     asyncio.run(body())
 
 
+def test_page_that_a_closed_writer_refuses_is_not_counted(store: MemorySegments) -> None:
+    async def body() -> None:
+        archive = opened(store)
+        writer = archive.writer(CRAWL)
+        await writer.append(exchange())
+        await writer.close()
+        with pytest.raises(RuntimeError):
+            await writer.append(exchange())
+        assert archive.stats.pages == 1
+        await archive.close()
+
+    asyncio.run(body())
+
+
 class ByHand(Executor):
     """Does what was submitted when the test says so."""
 
