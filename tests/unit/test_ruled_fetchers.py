@@ -132,7 +132,7 @@ def test_unused_fetcher_closes_and_crawls_of_same_rules_share_one() -> None:
         await web.crawls.tidy()
         assert [str(each.rules.allow[0]) for each in web.open] == ["10.0.2.0/24"]
         await web.crawls.close()
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="closed FetcherPool"):
             await two.fetcher.fetch(REQUEST)
 
     asyncio.run(story())

@@ -85,7 +85,7 @@ class FetcherPool:
         FetchFailed. Raise RuntimeError if the pool is closed.
         """
         if self._closed:
-            raise RuntimeError("fetch on closed Fetchers")
+            raise RuntimeError("fetch on a closed FetcherPool")
         if exclusions := self._exclusions():
             target = exclusions.first(request.url, host_of(request.url))
             if target is not None:
@@ -124,4 +124,4 @@ class FetcherPool:
             await pooled.fetcher.close()
 
     def __repr__(self) -> str:
-        return f"<Fetchers {len(self._open)} open>"
+        return f"<FetcherPool {len(self._open)} open>"
