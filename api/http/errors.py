@@ -182,7 +182,8 @@ async def respond(request: Request, error: Exception) -> Response:
     if isinstance(error, Missing) and "if-match" in request.headers and request.method not in ("GET", "HEAD"):
         error = ApiProblem(ProblemKind.LOST_UPDATE, str(error), hint="omit If-Match to create it")  # RFC 9110 §13.1.1
     problem = problem_of(error, body)
-    if isinstance(error, Stale) and "name" in request.path_params:
+    # A seed set (`set`) below a crawl (`name`) has a tag of its own.
+    if isinstance(error, Stale) and "name" in request.path_params and "set" not in request.path_params:
         problem.headers |= await _shown_tag(request)
     return answer(problem, request.url.path, getattr(request.state, "request_id", ""))
 
