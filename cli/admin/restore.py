@@ -7,7 +7,6 @@ restore can then be repeated, with `--again` if NATS has reports already. Storin
 import argparse
 import asyncio
 import os
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -94,8 +93,8 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
     """Restore the backup into `folder`, a new folder of `orb up`. NATS runs there during the restore.
 
     `database` is a PostgreSQL URL, or None for a SQLite file in the folder. Raise Usage if the folder has a cluster
-    already. If `restore` fails, the folder has no data of NATS and no database, and is not marked as the folder of a
-    cluster.
+    already. If the restore fails, all its files are removed, and so is a folder that it created. A PostgreSQL database
+    that it filled completely stays.
     """
     from shared.adapters.nats import EmbeddedServer
 
@@ -122,12 +121,9 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
             finally:
                 await server.stop()
 
-        try:
+        with folder.begun():
             asyncio.run(fill())
-        except BaseException:
-            shutil.rmtree(folder.nats, ignore_errors=True)
-            raise
-        folder.remember(Remembered(database=shown(folder, url)))
+            folder.remember(Remembered(database=shown(folder, url)))
 
 
 async def _refuse_members(settings: ClusterMasterSettings) -> None:

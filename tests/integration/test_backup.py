@@ -1,6 +1,7 @@
 """What a backup must have, whatever happens while it is taken; what a restore refuses, and that it can be repeated."""
 
 import asyncio
+import errno
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -290,7 +291,11 @@ def test_a_folder_that_is_no_backup_or_of_a_later_format_is_refused(tmp_path: Pa
         Backup(tmp_path)
 
 
-def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
+def raise_disk_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_folder_of_a_failed_restore_is_removed_and_taken_again(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = publish_events
@@ -307,8 +312,13 @@ def test_a_folder_that_a_restore_failed_to_fill_is_empty_and_taken_again(
     monkeypatch.setattr(restoring, "publish_events", broken)
     with pytest.raises(Transient):
         into_folder(backup, folder, None)
-    assert [path.name for path in folder.path.iterdir()] == ["lock"]
+    assert not folder.path.exists()
     monkeypatch.setattr(restoring, "publish_events", events)
+    with monkeypatch.context() as full:
+        full.setattr(ClusterFolder, "remember", raise_disk_full)
+        with pytest.raises(OSError, match="No space left"):
+            into_folder(backup, folder, None)
+    assert not folder.path.exists(), "the restored database would refuse the next restore"
     into_folder(backup, folder, None)
     assert folder.remembered() is not None
     assert folder.database.is_file()
