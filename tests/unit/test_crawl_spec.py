@@ -123,6 +123,7 @@ def test_bad_values_are_refused_with_a_reason(fields: dict[str, Any], path: str,
         ("example.org", ["example.org"], ["www.example.org", "example.org:8080", "example.com"]),
         ("example.org:8080", ["example.org:8080"], ["example.org"]),
         ("*.example.org", ["a.example.org", "a.b.example.org"], ["example.org", "badexample.org", "a.example.org:81"]),
+        ("*.example.org:81", ["a.example.org:81"], ["a.example.org", "a.example.org:8081", "example.org:81"]),
         ("127.0.0.1:81", ["127.0.0.1:81"], ["127.0.0.1"]),
     ],
 )

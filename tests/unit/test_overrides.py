@@ -69,13 +69,14 @@ def test_delay_above_the_adaptive_limit_is_refused() -> None:
 
 def test_first_override_that_matches_a_host_applies_and_others_stay() -> None:
     crawled = spec(
-        {"hosts": ["docs.b.test", "c.test:8080"], "delay_s": 5},
+        {"hosts": ["docs.b.test", "c.test:8080", "*.c.test:8080"], "delay_s": 5},
         {"hosts": ["*.b.test"], "delay_s": 7, "max_pages_per_host": 3},
     )
     assert decode_spec(encode_spec(crawled)) == crawled
     specs = HostSpecs(crawled)
     hosts = ["docs.b.test", "x.b.test", "x.y.b.test", "b.test", "c.test", "c.test:8080", "x.b.test:1", "xb.test"]
     assert [specs.number(host) for host in hosts] == [0, 1, 1, None, None, 0, None, None]
+    assert [specs.number(host) for host in ("x.c.test:8080", "x.c.test", "x.c.test:81")] == [0, None, None]
     assert [specs.of(host).politeness.delay_s for host in hosts[:4]] == [5, 7, 7, 1]
     assert specs.of("docs.b.test").budget.max_pages_per_host is None
     assert specs.of("a.test") is crawled

@@ -28,8 +28,9 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Annotated[
         Annotated[tuple[HostPattern, ...], Meta(min_length=1, max_length=100)],
         described(
-            "The hosts to which the override applies: a host, with its port if that is not the scheme's own, or `*.` "
-            "and a domain for all hosts below it.",
+            "The hosts to which the override applies: a host, or `*.` and a domain for all hosts below it. Either has "
+            "the port if that is not the scheme's own: `*.example.org` matches no `a.example.org:8080`, "
+            "`*.example.org:8080` does.",
             ["docs.example.org", "*.static.example.org"],
         ),
     ]

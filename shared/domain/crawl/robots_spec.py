@@ -16,9 +16,9 @@ class Robots(msgspec.Struct, frozen=True, kw_only=True):
     ignore_for: Annotated[
         Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=260)], ...], Meta(max_length=1000)],
         Meta(
-            description="Hosts of your own, whose robots.txt and robots directives are ignored: a host, with its port "
-            "if that is not the scheme's own, or `*.` and a domain for all hosts below it. Each such visit is marked "
-            "in the archive.",
+            description="Hosts of your own, whose robots.txt and robots directives are ignored: a host, or `*.` and a "
+            "domain for all hosts below it. Either has the port if that is not the scheme's own: `*.example.org` "
+            "matches no `a.example.org:8080`, `*.example.org:8080` does. Each such visit is marked in the archive.",
             examples=[["intranet.example.org", "*.test.example.org"]],
         ),
     ] = ()
