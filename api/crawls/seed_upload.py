@@ -12,7 +12,7 @@ import asyncio
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from blake3 import blake3
@@ -69,6 +69,7 @@ class UploadCounts:
 class SeedUpload:
     """One upload of seeds to one crawl: call `take` or `reject` for each line, then `finish`.
 
+    `counts` counts all lines so far, and `durable` only the lines that need not be sent again.
     `take` and `finish` raise Refused if the owners have too many discoveries waiting, and Transient if no seeds can be
     accepted now.
     """
@@ -94,6 +95,7 @@ class SeedUpload:
         - `held` is called before each window. It returns the reason if no seeds may be accepted now, otherwise None.
         """
         self.counts = UploadCounts()
+        self.durable = UploadCounts()
         self._broker = broker
         self._crawl_id, self._revision = crawl_id, revision
         self._scope = spec.scope
@@ -170,6 +172,7 @@ class SeedUpload:
             self._seen.clear()
             self._parts.clear()
         self.counts.durable_lines = self.counts.lines
+        self.durable = replace(self.counts, first_rejected=list(self.counts.first_rejected))
 
     async def _send(self, producer: str, partition: Partition, links: list[SeedLink]) -> None:
         """Publish the seeds of one partition as messages of `producer`.

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.crawls.seed_upload import RejectedLine, UploadCounts
 from api.http.fields import FieldError, field_errors, joined
 from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.crawl.state import IllegalTransition
@@ -65,7 +66,7 @@ class ApiProblem(Exception):
     - `allowed_verbs`: the verbs that the crawl's state allows now.
     - `headers`: additional headers of the response.
     - `status`: the HTTP status, if it differs from that of `kind`.
-    - `accepted`, `durable_lines`: how much of an upload of seeds was accepted (`UploadCounts`).
+    - `upload`: the counts of the durable lines of an interrupted upload of seeds.
     """
 
     def __init__(
@@ -78,14 +79,13 @@ class ApiProblem(Exception):
         allowed_verbs: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         status: int | None = None,
-        accepted: int | None = None,
-        durable_lines: int | None = None,
+        upload: UploadCounts | None = None,
     ) -> None:
         super().__init__(detail)
         self.kind, self.detail, self.hint = kind, detail, hint
         self.errors, self.allowed_verbs = tuple(errors), tuple(allowed_verbs)
         self.headers = dict(headers or {})
-        self.accepted, self.durable_lines = accepted, durable_lines
+        self.upload = upload
         self.status = kind.value[1] if status is None else status
 
 
@@ -102,7 +102,10 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: list[FieldError] = []
     allowed_verbs: list[str] = []
     accepted: int | None = None
+    duplicate: int | None = None
+    rejected: int | None = None
     durable_lines: int | None = None
+    first_rejected: list[RejectedLine] = []
 
 
 def problem_of(error: Exception, body: Any = None) -> ApiProblem:
@@ -157,6 +160,7 @@ def problem_of(error: Exception, body: Any = None) -> ApiProblem:
 def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
     """Return the HTTP response that sends a problem. `path`: the path of the request."""
     name, _, title = problem.kind.value
+    upload = problem.upload
     if problem.kind is ProblemKind.OTHER:
         title = HTTPStatus(problem.status).phrase
     body = _Body(
@@ -169,8 +173,11 @@ def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
         hint=problem.hint,
         errors=list(problem.errors),
         allowed_verbs=[str(verb) for verb in problem.allowed_verbs],
-        accepted=problem.accepted,
-        durable_lines=problem.durable_lines,
+        accepted=None if upload is None else upload.accepted,
+        duplicate=None if upload is None else upload.duplicate,
+        rejected=None if upload is None else upload.rejected,
+        durable_lines=None if upload is None else upload.durable_lines,
+        first_rejected=[] if upload is None else upload.first_rejected,
     )
     return Response(msgspec.json.encode(body), problem.status, problem.headers, MEDIA_TYPE)
 

@@ -52,7 +52,10 @@ _PROBLEMS: Final[dict[ProblemKind, dict[str, Any]]] = {
     },
     ProblemKind.BUSY: {
         "detail": "the owners of partitions have too many discoveries waiting", "accepted": 250000,
-        "durable_lines": 250012,
+        "duplicate": 11, "rejected": 1, "durable_lines": 250012,
+        "first_rejected": [
+            {"line": 7, "url": "ftp://example.org/", "reason": "its scheme is not among scope.schemes"}
+        ],
     },
     ProblemKind.RATE_LIMITED: {
         "detail": "the key 'ci' sent more than 500 requests a second of the class write",

@@ -82,7 +82,8 @@ _BODY: Final[dict[str, Any]] = {
     openapi_extra={"requestBody": _BODY},
     responses={
         **problems(404, ProblemKind.ILLEGAL_TRANSITION, 413, 415),
-        429: {"description": "Too many discoveries are waiting. `accepted` and `durable_lines` show what is stored.",
+        429: {"description": "Too many discoveries are waiting. `durable_lines` need not be sent again, and "
+                             "`accepted`, `duplicate` and `rejected` count these lines.",
               "content": problem_content(ProblemKind.BUSY)},
     },
 )  # fmt: skip
@@ -145,11 +146,10 @@ async def add_seeds(
 
 
 def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
-    """Add to `problem` how many seeds were accepted and how many lines need not be sent again. Return it."""
-    counts = upload.counts
-    problem.accepted, problem.durable_lines = counts.accepted, counts.durable_lines
-    if counts.durable_lines:
-        problem.hint = problem.hint or f"send what follows line {counts.durable_lines} again"
+    """Add to `problem` how many lines need not be sent again, and the counts of these lines. Return it."""
+    problem.upload = upload.durable
+    if upload.durable.durable_lines:
+        problem.hint = problem.hint or f"send what follows line {upload.durable.durable_lines} again"
     return problem
 
 

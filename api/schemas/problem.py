@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from api.schemas.model import Model, field
+from api.schemas.seeds import RejectedSeed
 
 
 class FieldProblem(Model):
@@ -41,8 +42,21 @@ class ProblemBody(Model):
     accepted: int | None = Field(
         None, description="After an interrupted upload: the number of seeds that are stored durably.", examples=[250000]
     )
+    duplicate: int | None = Field(
+        None,
+        description="After an interrupted upload: the number of durable lines that repeat a recent one.",
+        examples=[10],
+    )
+    rejected: int | None = Field(
+        None,
+        description="After an interrupted upload: the number of durable lines that are not valid seeds.",
+        examples=[2],
+    )
     durable_lines: int | None = Field(
         None,
         description="After an interrupted upload: the number of lines that need not be sent again.",
         examples=[250012],
+    )
+    first_rejected: list[RejectedSeed] = Field(
+        [], description="After an interrupted upload: the first rejected lines of those that need not be sent again."
     )

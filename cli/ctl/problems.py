@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -41,14 +41,22 @@ class WrongField:
     hint: str
 
 
+class RejectedLine(NamedTuple):
+    """A line of an upload that is not a valid seed. `line` is its number, from 1."""
+
+    line: int
+    url: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemAnswer:
     """An error answer to a request.
 
     - `kind`: the last part of the problem type's URN, empty if the sender is not a master.
     - `errors`: the fields of the request that are wrong.
-    - `durable_lines`, `accepted`: for an upload of which only the first lines were stored, the number of these lines
-      and of the accepted seeds in them.
+    - `durable_lines`: for an upload of which only the first lines were stored, the number of these lines. `accepted`,
+      `duplicate` and `rejected` count these lines, and `first_rejected` has the first rejected ones.
     - `retry_after_s`: the seconds of the header Retry-After, None without one.
     """
 
@@ -61,6 +69,9 @@ class ProblemAnswer:
     accepted: int | None = None
     durable_lines: int | None = None
     retry_after_s: float | None = None
+    duplicate: int = 0
+    rejected: int = 0
+    first_rejected: tuple[RejectedLine, ...] = ()
 
 
 class Refusal(Exception):
@@ -118,6 +129,9 @@ def problem_of(status: int, headers: Mapping[str, str], content: bytes, now_s: f
         _number(body.get("accepted")),
         _number(body.get("durable_lines")),
         retry,
+        _number(body.get("duplicate")) or 0,
+        _number(body.get("rejected")) or 0,
+        tuple(map(rejected_line, _listed(body.get("first_rejected")))),
     )
 
 
@@ -146,6 +160,12 @@ def _wrong(data: Any) -> WrongField:
     if not isinstance(data, dict):
         return WrongField("", str(data), "")
     return WrongField(*(str(data.get(name) or "") for name in ("path", "message", "hint")))
+
+
+def rejected_line(data: Any) -> RejectedLine:
+    """Return an entry of `first_rejected` in an answer to an upload."""
+    fields = data if isinstance(data, dict) else {}
+    return RejectedLine(_number(fields.get("line")) or 0, *(str(fields.get(name) or "") for name in ("url", "reason")))
 
 
 def _listed(data: Any) -> list[Any]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
-from cli.ctl.client import Client, ClientResponse
-from cli.ctl.problems import Refusal
+from cli.ctl.client import Client
+from cli.ctl.problems import Refusal, RejectedLine, rejected_line
 from cli.terminal.exits import Usage
 
 PIECE_BYTES: Final = 4 << 20
@@ -92,26 +92,32 @@ class Upload:
                 if problem.status not in _LATER:
                     raise
                 if durable := problem.durable_lines or 0:
-                    self.total.lines += durable
-                    self.total.accepted += problem.accepted or 0
+                    self._count(
+                        durable, problem.accepted or 0, problem.duplicate, problem.rejected, problem.first_rejected
+                    )
                     lines, part, until = lines[durable:], part + 1, self._client.now() + self._client.patience_s
                 wait = _WAIT_S if problem.retry_after_s is None else problem.retry_after_s
                 if self._client.now() + wait > until:
                     raise
                 self._client.sleep(wait)
                 continue
-            self._count(answer)
+            body = answer.body
+            rejected = map(rejected_line, body["first_rejected"])
+            self._count(body["lines"], body["accepted"], body["duplicate"], body["rejected"], rejected)
             return
 
-    def _count(self, answer: ClientResponse) -> None:
-        total, answer_body = self.total, answer.body
-        for each in answer_body["first_rejected"]:
+    def _count(
+        self, lines: int, accepted: int, duplicate: int, rejected: int, first_rejected: Iterable[RejectedLine]
+    ) -> None:
+        """Add the results of the next lines to the total. Line numbers in `first_rejected` count from these lines."""
+        total = self.total
+        for each in first_rejected:
             if len(total.first_rejected) < _FIRST_REASONS:
-                total.first_rejected.append((total.lines + each["line"], each["url"], each["reason"]))
-        total.lines += answer_body["lines"]
-        total.accepted += answer_body["accepted"]
-        total.duplicate += answer_body["duplicate"]
-        total.rejected += answer_body["rejected"]
+                total.first_rejected.append((total.lines + each.line, each.url, each.reason))
+        total.lines += lines
+        total.accepted += accepted
+        total.duplicate += duplicate
+        total.rejected += rejected
 
 
 def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[list[bytes]]:

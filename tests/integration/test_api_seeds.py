@@ -4,11 +4,14 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import httpx
+import pytest
 
 from api.crawls import seed_upload as uploading
+from api.routes import seeds
 from shared.adapters.nats import NatsBroker
 from shared.domain.frontier.seed_contexts import SeedContext, context_at
 from shared.domain.ids import Partition
@@ -92,6 +95,34 @@ def test_an_upload_that_breaks_off_says_what_is_durable(tmp_path: Path, server: 
                 said = problem(response, 400, "malformed")
                 assert said["accepted"] == said["durable_lines"] == uploading.WINDOW
                 assert len(urls(await found(broker))) == uploading.WINDOW
+
+    asyncio.run(story())
+
+
+def test_broken_off_upload_counts_its_durable_lines_alone(
+    tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeds, "SeedUpload", partial(uploading.SeedUpload, window=2))
+    lines = [
+        "http://a.test/",
+        "no URL",
+        "http://a.test/",
+        "http://b.test/",
+        "no URL",
+        "http://c.test/",
+        "http://c.test/",
+    ]
+    cut = gzip.compress("\n".join(lines).encode() + b"\n")[:-4]
+
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                response = await client.post(SEEDS, content=cut, headers={**TEXT, "Content-Encoding": "gzip"})
+                said = problem(response, 400, "malformed")
+                counts = [said[name] for name in ("durable_lines", "accepted", "duplicate", "rejected")]
+                assert counts == [4, 2, 1, 1]
+                assert [each["line"] for each in said["first_rejected"]] == [2]
 
     asyncio.run(story())
 

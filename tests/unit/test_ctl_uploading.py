@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -88,6 +89,18 @@ def test_an_upload_goes_on_behind_what_is_durable_when_the_server_says(status: i
     assert [received(each)[0] for each in masters.asked] == [lines(10)[n] for n in (0, 0, 4, 4)]
     assert [each.headers["idempotency-key"] for each in masters.asked] == ["u-1.1", "u-1.1", "u-1.2", "u-1.2"]
     assert (upload.total.lines, upload.total.accepted, masters.now) == (10, 9, 15.0)
+
+
+def test_duplicate_and_rejected_lines_of_a_durable_part_are_counted() -> None:
+    first = [{"line": 2, "url": "x", "reason": "no URL"}]
+    counts: dict[str, Any] = {"durable_lines": 4, "accepted": 2, "duplicate": 1, "rejected": 1, "first_rejected": first}
+    said = [problem(429, "busy", **counts, headers={"Retry-After": "5"})]
+    masters = Masters(lambda request: said.pop(0) if said else accepted(request, rejected=1))
+    upload = Upload(masters.client(), AT, "u")
+    upload.send(lines(10))
+    total = upload.total
+    assert (total.lines, total.accepted, total.duplicate, total.rejected) == (10, 7, 1, 2)
+    assert [line for line, _, _ in total.first_rejected] == [2, 5]
 
 
 def test_stalled_upload_is_given_up_and_reports_what_is_durable() -> None:
