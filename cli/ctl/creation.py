@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from cli.ctl.client import Client, ClientResponse, path
-from cli.ctl.estate.apply import create, files_option, show_done
+from cli.ctl.estate.apply import create, created_before, files_option, show_done
 from cli.ctl.estate.declared import Declared, read
 from cli.ctl.estate.kinds import API_KEY, CONFIG, CRAWL
 from cli.ctl.estate.plans import Sourced, present
@@ -76,9 +76,12 @@ def _create(desk: VerbContext, arguments: argparse.Namespace) -> int:
             with Sourced(each):
                 made = create(desk.client, replace(each, body={**each.body, **waits}))
         except Refusal as refusal:
-            if refusal.problem.status == 412:
+            lost_secret = refusal.unsure and refusal.problem.kind == "exists" and each.has_secret
+            if refusal.problem.status != 412 and not lost_secret:
+                raise
+            made = created_before(desk.client, each) if refusal.unsure else None
+            if made is None:
                 raise Failed(f"{each.source}: {each.title} exists already: change it with `orb ctl apply`.") from None
-            raise
         show_done(desk, each, "created", made)
     return Exit.OK
 

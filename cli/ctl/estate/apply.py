@@ -202,6 +202,19 @@ def create(client: Client, declared: Declared) -> Any:
     return client.ask("PUT", kind.path(declared.name), body=declared.body, headers={"If-None-Match": "*"}).body
 
 
+def created_before(client: Client, declared: Declared) -> Any:
+    """Return the body of a resource that an earlier attempt, whose answer was lost, may have created.
+
+    Return None if the cluster does not have it, or has it with other values. Raise Failed if its secret was lost.
+    """
+    seen = planned(client, declared, to_apply=True)
+    if seen.present is None or seen.action != "none":
+        return None
+    if declared.has_secret:
+        raise Failed(_unseen(declared))
+    return seen.present.body
+
+
 # --- what would change ------------------------------------------------------------------------------------------------
 
 
