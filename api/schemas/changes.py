@@ -105,8 +105,8 @@ def recrawl_plan(spec: Recrawl, counts: Mapping[str, int]) -> RecrawlPlan | None
 
     Return None if `counts` has no page, or if the section does not let the crawl fetch pages again.
 
-    - `counts`: the crawl's stored pages, grouped by how often they change: the number of pages in each group. A key is
-      the number of the group (`change_rate.bucket_of`) as text.
+    `counts` groups the crawl's stored pages by how often they change. The key is the number of a group as text
+    (`recrawl.bucket_of`), and the value is the number of pages in the group.
     """
     pages = {int(bucket): n for bucket, n in counts.items() if n > 0}
     if not spec.used or not pages:
@@ -139,7 +139,10 @@ def version_body(version: PageVersion) -> PageVersionSummary:
 
 
 def diff_body(before: int, after: int, diff: TextDiff) -> PageDiff:
-    """Return the difference between two versions of a page as the API shows it. Their numbers: `before`, `after`."""
+    """Return the difference between two versions of a page as the API shows it.
+
+    `before` and `after` are the numbers of the two versions.
+    """
     return PageDiff.of(diff, before=before, after=after)
 
 

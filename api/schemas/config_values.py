@@ -34,7 +34,7 @@ _POOLS: Final = "pools"
 _LOG_LEVEL: Final = "log_level"
 _GRANT: Final = "master.grant_s"
 _FROM_START: Final = frozenset((_GRANT, *(f"worker.{name}" for name in WorkerValues.model_fields)))
-"""The values for which each member has one of its start, which may differ from the default."""
+"""The settings for which each member uses the value of its own start if the configuration sets none."""
 
 _UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
     "_s": "s",
@@ -67,9 +67,10 @@ class Setting:
 
     @property
     def usual(self) -> tuple[str, str]:
-        """The section and name of the setting that applies where this one is not set.
+        """The section and name of the setting whose default applies to this setting.
 
-        For a setting of a pool, that is the setting of the same name for all workers. Otherwise it is this setting.
+        For a setting of a single pool, this is the setting of the same name for all workers. For any other setting, it
+        is the setting itself.
         """
         return ("worker" if self.path[0] == _POOLS else self.path[0], self.path[-1])
 
@@ -205,7 +206,7 @@ def _described(part: type[BaseModel]) -> Mapping[str, tuple[str, Mapping[str, An
 
 
 def tag_of(shown: ConfigValue) -> str:
-    """Return the ETag of a setting. It changes only with the set value, the effective value or the default."""
+    """Return the ETag of a setting. It changes if the set value, the effective value or the default changes."""
     parts = (shown.name, shown.value, shown.effective, shown.default)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 

@@ -306,7 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """What a crawl's state depends on besides its own rows: status reports (`roster`), members (`plane`), and time."""
+    """The sources of what is not in a crawl's rows: status reports (`roster`), members (`plane`) and the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -351,8 +351,9 @@ class Needs:
 class Seen:
     """What stops the dispatch of a crawl now, and the warnings about its spec.
 
-    The dispatch stops if `refused` or `pressure` is not None. `refused`: why workers cannot use one of the patterns in
-    the spec. `recrawls`: True if the spec lets the crawl fetch stored pages again.
+    - `refused`: why workers cannot use one of the patterns in the spec. None if this does not stop the dispatch.
+    - `pressure`: the resource pressure that stops the dispatch, None if there is none.
+    - `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """
 
     refused: str | None

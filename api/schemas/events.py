@@ -83,7 +83,7 @@ def frame(name: str, data: bytes, sequence: int | None = None) -> bytes:
 
 
 PAST_KEPT: Final = b": past what was kept\n\n"
-"""A comment, sent once after the last event that was stored when a stream into the past was opened.
+"""A comment of an event stream, sent once after the last event that was stored when the stream was opened.
 
 A client that needs only stored events may disconnect then.
 """
@@ -92,7 +92,7 @@ A client that needs only stored events may disconnect then.
 def ping(sequence: int) -> bytes:
     """Return a keep-alive message of a Server-Sent Events stream: a comment, and `sequence` as its id.
 
-    `sequence` is the sequence of an event. The client has received all events up to it that it asked for, and continues
-    after it when it connects again.
+    `sequence` is the sequence of the last event that the server has processed for this client. After a lost connection,
+    the client sends this id, and the new stream begins with the next event.
     """
     return b": ping\nid: %d\n\n" % sequence

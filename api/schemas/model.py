@@ -88,7 +88,7 @@ def with_default(description: str, schema: Mapping[str, Any]) -> str:
 
 
 def _written_out(given: Any) -> Any:
-    """Return a text that has the form of a time unchanged. Raise ValueError for any other value, such as a number."""
+    """Return `given` unchanged if it is a text in the form of a time. Otherwise raise ValueError."""
     if not isinstance(given, str) or _MOMENT.fullmatch(given) is None:
         raise ValueError(f"expected {MOMENT}")
     return given

@@ -49,7 +49,7 @@ class PageSummary(Model):
 
 
 class EarlierFetch(Model):
-    """Another fetch of a stored page's URL. It was earlier than the stored fetch, or it was later and gave no page."""
+    """A fetch of a page's URL other than the stored one: an earlier fetch, or a later fetch that gave no page."""
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")
     status: int | None = field("The HTTP status. Null if there was no answer.", 503)
