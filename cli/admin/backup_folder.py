@@ -121,10 +121,10 @@ class NewBackup:
 
     @contextmanager
     def part(self, file: str, columns: tuple[str, ...] = ()) -> Iterator[PartWriter]:
-        """Open the file `file` of the backup for writing. The end of the `with` block closes it.
+        """Create the file `file` in the backup, and yield a writer for it. The end of the `with` block closes the file.
 
-        The caller must call `end` of the writer to complete the file. `columns`: the columns, if the file is that of a
-        table.
+        The caller must call the writer's `end`, which completes the file. `columns` are the columns of the table in the
+        file. They are empty if the file contains no table.
         """
         writer = PartWriter(self._folder, file, columns)
         try:

@@ -114,9 +114,11 @@ def _object(findings: Findings) -> dict[str, object]:
 async def copied(source: str, target: str, cluster: "ClusterMasterSettings | None" = None) -> int:
     """Copy every row of a cluster's database into the new database `target`. Return the number of rows.
 
-    Raise Environment while a master has the source open, or is registered in the etcd of `cluster` (None: no such
-    check). Raise Environment also if a master wrote to the source during the copy. Both are checked again just before
-    the copy becomes visible. After an error there is no new database.
+    The source must not be in use. Raise Environment in these cases, and then create no database:
+
+    - A master has the source open.
+    - A master is registered in the etcd of `cluster`. None: etcd is not checked.
+    - A master wrote to the source during the copy.
     """
     from shared.adapters.sql.admin import dump as rows
     from shared.adapters.sql.admin.load import filling

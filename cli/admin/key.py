@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _database(arguments: argparse.Namespace) -> tuple[str, str | None]:
     """Return the database's path or URL, and the flag or variable that names it.
 
-    The second value is None if neither names it, so that the default folder is used. Raise Usage if the database does
-    not exist.
+    The second value is None if no flag or variable was given. The database is then that of the default folder. Raise
+    Usage if the database does not exist.
     """
     database: str | None = arguments.database
     by: str | None = "--database"

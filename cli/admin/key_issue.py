@@ -76,7 +76,8 @@ async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, s
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
     """Convert the database's Transient and Unusable errors in the `with` block to Environment.
 
-    The message says what to do. It names `by`, the flag or variable that names the database, such as `--database`.
+    The message says what to do. It also names `by`, the flag or variable that set the database, such as `--database`
+    (None: not known).
     """
     try:
         yield
@@ -106,7 +107,7 @@ def unreached(database: str, error: Exception, by: str | None = None) -> str:
 
 
 def _shut_out(error: Exception) -> bool:
-    """Return True if no PostgreSQL server could be reached, or if it refused the user or the database."""
+    """Return True if the error means that PostgreSQL cannot be reached, or that it refused the user or the database."""
     if error.__cause__ is None:  # our own verdict on the contents
         return False
     from shared.adapters.sql.engine.postgres import is_shut_out
@@ -117,7 +118,7 @@ def _shut_out(error: Exception) -> bool:
 def _place(database: str) -> str:
     """Return the host and port of a PostgreSQL URL in words.
 
-    If the URL names several servers, return that part of the URL unchanged.
+    If the URL names several servers, return its list of hosts and ports unchanged.
     """
     place = urlsplit(database)
     try:

@@ -136,7 +136,10 @@ def _subject(event: bytes) -> str | None:
 
 
 async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[list[Delivered]]:
-    """Yield batches of messages from the reader, up to and including the sequence `last`. `name` is used in errors."""
+    """Yield batches of messages from the reader, up to and including the sequence `last`.
+
+    `name` is the word for the messages in errors, such as `events`.
+    """
     while True:
         batch = await patiently(partial(_some, reader, last, name))
         if reports := [report for report in batch if report.sequence <= last]:
@@ -146,7 +149,10 @@ async def _through(reader: ReportReader, last: int, name: str) -> AsyncIterator[
 
 
 async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
-    """Read and return at least one message. Raise Transient if the broker returns none within _WAIT_S seconds."""
+    """Read and return at least one message. Raise Transient if the broker returns none within _WAIT_S seconds.
+
+    `last` and `name` are used only in the message of the error.
+    """
     batch = list(await reader.read(_BATCH, _WAIT_S))
     if not batch:
         raise Transient(f"the broker does not return the {name} up to sequence {last}")
