@@ -210,9 +210,9 @@ def _ends_at(length: str, option: str, otherwise: str) -> datetime:
 
 
 def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Exclude the targets.
+    """Create an exclusion for each target, and return the exit code.
 
-    If a target is excluded already, replace the reason, end and other terms of its exclusion.
+    If a target has an exclusion already, replace its reason, its end and its other terms.
     """
     terms: dict[str, Any] = {
         "reason": arguments.reason,

@@ -39,7 +39,7 @@ def age(path: str) -> Cell:
 def left(path: str) -> Cell:
     """Return a cell function for a time at `path` of a row.
 
-    The cell shows how long it is until then, such as `3h20m`.
+    The cell shows how much time is left until then, such as `3h20m`.
     """
     return lambda row, now: now.until(_at(row, path))
 

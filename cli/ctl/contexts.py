@@ -77,9 +77,9 @@ class Contexts:
 def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
     """Return the masters, API key and TLS files that a command uses.
 
-    A flag overrides its variable, and a variable overrides the context. The context is the one that a flag or variable
-    names, else the current context of `stored`. If a flag or variable gives the masters, the context's key and TLS
-    files apply only if the context has all these masters.
+    A flag overrides its variable, and a variable overrides the context. A flag or variable can name the context. The
+    default is the current context of `stored`. If a flag or variable gives the masters, the context's key and TLS
+    files are used only if the context has all these masters.
 
     Raise Usage if no master is given, or if a flag or variable names an unknown context.
     """

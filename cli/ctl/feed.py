@@ -31,7 +31,7 @@ ENDED: Final = "end"
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One Server-Sent Event. `id` is its id, else that of the last event before it that had one, else empty."""
+    """One Server-Sent Event. An event without an id has the last id before it, "" if the stream had none yet."""
 
     kind: str
     data: str
@@ -39,10 +39,10 @@ class SseEvent:
 
 
 class EventParser:
-    """Parses an event stream from the bytes that `feed` gets, in pieces of any size.
+    """Parses an event stream. The caller passes the bytes to `feed`, in pieces of any size.
 
-    `last_id` is the id of the last complete event, from which the stream can be resumed. A heartbeat also sets
-    `last_id`. `retry_s` is the wait before a new connection that the server requested, None for none.
+    - `last_id`: the id of the last complete event or heartbeat. A new connection with this id resumes the stream.
+    - `retry_s`: the seconds that the server asks clients to wait before a new connection, None if it has not asked.
     """
 
     def __init__(self, last_id: str = "") -> None:

@@ -95,7 +95,7 @@ class CtlOutput:
     def done(self, name: str, what: str, body: object = None) -> None:
         """Print what was done to a resource, as `crawl/docs paused`.
 
-        With `-o name`, print only the name. With JSON or YAML, print `body`. If that is None, print an object with
+        With `-o name`, print only the name. With JSON or YAML, print `body`. If `body` is None, print an object with
         `name` and `what`.
         """
         if self.for_people:

@@ -55,8 +55,9 @@ class ProblemAnswer:
 
     - `kind`: the last part of the problem type's URN, empty if the sender is not a master.
     - `errors`: the fields of the request that are wrong.
-    - `durable_lines`: for an upload of which only the first lines were stored, the number of these lines. `accepted`,
-      `duplicate` and `rejected` count these lines, and `first_rejected` has the first rejected ones.
+    - `durable_lines`: if only the first lines of an upload were stored, the number of these lines. Otherwise None.
+    - `accepted`, `duplicate`, `rejected`: how many of these lines were accepted, repeated or rejected.
+    - `first_rejected`: the first rejected lines of these.
     - `retry_after_s`: the seconds of the header Retry-After, None without one.
     """
 

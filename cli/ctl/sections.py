@@ -12,9 +12,9 @@ _NARROWEST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title, and rows of a label and a text below it. A row without a label continues the one above.
+    """A part of the text about an object: a title, then `rows`, then the lines of `verbatim`, which are not wrapped.
 
-    The lines of `verbatim` follow the rows and are not wrapped.
+    A row is a label and a text. If the label is empty, the row continues the row above it.
     """
 
     title: str
@@ -42,9 +42,10 @@ def lines_of(sections: Sequence[Section], width: int | None) -> Iterator[tuple[s
 
 
 def flat(body: Mapping[str, Any], now: Now, *, below: str = "") -> list[tuple[str, str]]:
-    """Return a label and a text for each value in a JSON object, also in nested ones, such as `fetch.status`.
+    """Return a label and a text for each value in a JSON object and in its nested objects.
 
-    Leave out nulls and empty values. `below` is put before each label.
+    The label is the path of the value, such as `fetch.status`, with `below` before it. Nulls and empty values are left
+    out.
     """
     rows: list[tuple[str, str]] = []
     for name, value in body.items():

@@ -24,9 +24,9 @@ class VerbContext:
         note(line)
 
     def asked(self, answer: Mapping[str, Any]) -> None:
-        """Print how to wait for the command that `answer` names, to stderr.
+        """Print to stderr how the user can wait until owners have applied the command that `answer` names.
 
-        Print nothing if it names none, or if the output format is for programs.
+        Print nothing if `answer` names no command, or if the output format is for programs.
         """
         if answer.get("command") is not None and self.output.for_people:
             self.note(f"the owners apply it: `orb ctl wait command {answer['command']}` waits until all have")

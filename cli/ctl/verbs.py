@@ -73,9 +73,9 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _left_for(name: str, reason: str | None) -> str | None:
-    """Return a message for the user if the crawl `name`, which was started again, may finish at once.
+    """Return a message for the user if a crawl that was started again may finish at once.
 
-    Otherwise return None. `reason`: why the crawl finished before.
+    That is so if `reason`, its finish reason before this start, is `complete` or a budget. Otherwise return None.
     """
     match reason:
         case "complete":
@@ -114,9 +114,9 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 
 
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the change of the crawl from `before` to `now` is the one that the verb makes.
+    """Return True if the crawl, which was `before` and is `now`, has changed as the verb changes it.
 
-    For `reset`, the crawl's id must be new. For any other verb, the state must be new, and one to which the verb leads.
+    `reset` changes the crawl's id. Any other verb changes the state to one of its states in `_STATES`.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])
@@ -174,7 +174,7 @@ def _judge(kind: str, condition: str) -> None:
 
 
 def _status(client: Client, kind: str, name: str, condition: str) -> str | None:
-    """Return None if the condition holds.
+    """Request the resource from the API. Return None if it meets the condition of `orb ctl wait`, such as `drained`.
 
     Otherwise return the present status as a phrase for people, such as `is running`.
     """

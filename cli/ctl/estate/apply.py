@@ -70,7 +70,10 @@ def _given(texts: Sequence[str]) -> Labels:
 
 
 def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    """Run `orb ctl apply`. Validate all files, and ask before deletions, before the first change is made."""
+    """Run `orb ctl apply` and return the exit code.
+
+    Before the first change, all files are validated, and the user confirms the deletions.
+    """
     labels = _given(arguments.label)
     if arguments.prune and not labels:
         raise Usage("--prune needs -l name=value: it deletes only what has the label.")
@@ -122,10 +125,10 @@ def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyT
 
 
 def show_done(desk: VerbContext, declared: Declared, done: str, body: Any) -> None:
-    """Print the result `done` of a change to a resource, such as `created`.
+    """Print what was done to a resource (`done`, such as `created`).
 
-    Also print the secret of a new API key, and how to wait until the change of a seed set is applied. `body` is the
-    resource in the API's answer, None if there is no answer.
+    For a new API key, also print its secret. For a changed seed set, also print how to wait until owners have applied
+    the change. `body` is the resource in the API's answer, None if there is no answer.
     """
     desk.output.done(declared.title, done, body)
     if body is None or done == "unchanged":
@@ -193,7 +196,8 @@ def _sent(client: Client, plan: Planned) -> Any:
 def create(client: Client, declared: Declared) -> Any:
     """Create a resource, and return the answer's body. Raise Refusal if it exists.
 
-    Retries never create it twice. If the answer to a PUT is lost, its retry raises Refusal with `unsure`.
+    Retries never create it twice. If the answer to a PUT is lost, the retry of this PUT raises Refusal, because the
+    resource exists now. The error's `unsure` is True.
     """
     kind = declared.kind
     if kind.posted:

@@ -37,16 +37,17 @@ class DeclaredKind:
     - `key`: the field that names a resource, empty if a cluster has only one.
     - `signs`: fields that show the kind of a document without `kind`. One of them is enough.
     - `shown_only`: fields that a master adds in answers. In a file they are ignored.
-    - `document(body, now_s)`: returns the fields that a file declares of the resource in `body`. Parts that have ended
-      by the Unix time `now_s` are left out. None: no part is left.
+    - `document(body, now_s)`: converts a master's answer to the fields that a file declares. Parts that have ended by
+      the Unix time `now_s` are left out. Returns None if no part is left.
     - `named(name)`: returns the canonical form of a name, or why the name is not valid.
-    - `posted`: a resource is created by POST to the list, not by PUT to its own path.
-    - `numbered`: the path of a resource ends in its `id`. A request to the list with a value of `key` finds the `id`.
+    - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
+    - `numbered`: True if the path of a resource ends in its `id`. A request to the list with a value of `key` finds it.
     - `query`: parameters of a request for the list.
     - `carries`: returns True if a resource has the labels. None: the kind has no labels.
     - `loses`: returns a text on what a deletion of the resource removes or ends.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
-    - `of_crawl`: each crawl has its own list, and the name of a resource is CRAWL/NAME. Lists omit some fields.
+    - `of_crawl`: True if each crawl has its own list. The name of a resource is then CRAWL/NAME, and lists omit some
+      fields.
     - `lacks(body, plan, crawl)`: returns why the resource cannot be used with its crawl, None if it can. `plan` is the
       master's plan. `crawl` is the body of the crawl that the resource refers to, None if the files do not declare it.
     """
@@ -75,7 +76,7 @@ class DeclaredKind:
         return f"{self.at}/{segment(name, self.name)}" if self.key else self.at
 
     def list_path(self, crawl: str) -> str:
-        """Return the API path of the list of this kind that belongs to the crawl."""
+        """Return the API path of the crawl's list of resources of this kind. `crawl` is the name of the crawl."""
         return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
@@ -103,7 +104,7 @@ class DeclaredKind:
         return str(body.get(self.crawl) or "") if self.crawl else ""
 
     def declared(self, body: Json) -> dict[str, Any]:
-        """Return the fields of a master's answer that a file can declare."""
+        """Return `body`, a resource in a master's answer, without the fields that a file cannot declare."""
         return {name: value for name, value in body.items() if name not in self.shown_only}
 
 
@@ -185,8 +186,9 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    If the files declare the crawl of the seed set (`crawl`), the seeds must fit that crawl's scope. Otherwise the first
-    warning of the master's plan is the reason.
+    - `crawl`: the crawl of the seed set as the files declare it. The reason is then a seed that its scope does not
+      allow. None: the files do not declare the crawl. The reason is then the first warning of `plan`.
+    - `plan`: the master's plan for the seed set.
     """
     if crawl is None:
         return _missing(plan)
@@ -201,8 +203,9 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could never apply its verb, None if it could.
 
-    If the files declare the crawl of the schedule (`crawl`), the reason is a `desired` of this crawl that forbids the
-    verb. Otherwise the first warning of the master's plan is the reason.
+    - `crawl`: the crawl of the schedule as the files declare it. The reason is then its `desired`, if that forbids the
+      verb. None: the files do not declare the crawl. The reason is then the first warning of `plan`.
+    - `plan`: the master's plan for the schedule.
     """
     if crawl is None:
         return _missing(plan)

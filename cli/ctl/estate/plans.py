@@ -106,8 +106,8 @@ def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
 def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield all resources of a kind, with the fields that lists show.
 
-    `crawls`: the crawls whose lists are read, None for all. It is used only for a kind of which each crawl has its own
-    list.
+    If each crawl has its own list of the kind, read the lists of `crawls` (names, None for all crawls). Otherwise
+    `crawls` is ignored.
     """
     if not kind.key:
         yield client.get(kind.at).body
@@ -132,9 +132,8 @@ def _named(kind: DeclaredKind, name: str, body: Mapping[str, Any]) -> Mapping[st
 def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
     """Send the resource to a master for validation, and return the plan.
 
-    Raise Refusal, with the file's name, if the resource is invalid. With `to_apply`, also read the resource from the
-    cluster, before the request for the plan. So the later update is refused if another client changes the resource
-    meanwhile.
+    Raise Refusal, with the file's name, if the resource is invalid. With `to_apply`, first read the resource, so that
+    the plan has its present ETag. The master then refuses the update if another client changes the resource meanwhile.
     """
     kind = declared.kind
     with Sourced(declared):
@@ -146,9 +145,9 @@ def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
 
 
 def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool) -> list[Planned]:
-    """Return the plans for all resources, in order. Raise Usage with the errors of all invalid ones.
+    """Return the plans for all resources, in order. Raise Usage with the errors of all invalid resources.
 
-    `to_apply`: as in `planned`.
+    `to_apply`: True to also read each resource from the cluster, as in `planned`.
     """
     plans: list[Planned] = []
     wrong: list[str] = []
@@ -222,7 +221,7 @@ def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _brief(value: Any, before: Any, after: Any) -> str:
-    """Return a field's value on one line. Of a long list, only the first entries are shown.
+    """Return a field's value on one line. Show only the first SHOWN entries of a list, and the number of the others.
 
     - `value`: the value to show, which is `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
