@@ -217,7 +217,7 @@ def _leave_output() -> None:
 def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
     """Return the parser of the whole command line.
 
-    Only the commands in `chosen` have their arguments declared, because that imports the module of the command.
+    Only the commands in `chosen` get their arguments and have their modules imported.
     """
     parser = Parser(prog="orb", description=f"{NAME} {VERSION}: a distributed web crawler.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"orb {VERSION}")

@@ -166,9 +166,10 @@ def _outlinks(fetch: FetchView) -> str:
 
 
 def _hops(view: UrlView) -> str:
-    """Return text on how many redirects in a row led to a URL, and how many extra hops. "" if both are 0.
+    """Return text with the number of redirects in a row and the number of extra hops that led to a URL.
 
-    Omit the redirects of a sitemap or requisite, because `view.hops` then also counts sitemaps or stylesheets.
+    Omit a number that is 0. Also omit the redirects of a sitemap or requisite, because for these `view.hops` also
+    counts sitemaps or stylesheets. Return "" if nothing is left.
     """
     redirects = f", after {counted(view.hops, 'redirect')}" if view.hops and view.kind not in KINDS else ""
     return redirects + (f", {counted(view.extra_hops, 'hop')} beyond the scope" if view.extra_hops else "")

@@ -75,9 +75,9 @@ class Summary:
     examples: Mapping[str, Sequence[ExcludedLinkExample]] = field(default_factory=dict)
 
     def losses(self) -> Losses:
-        """Return the links that were not followed and the pages that were cut, by reason.
+        """Return the numbers of links that were not followed and of pages that were cut, by reason.
 
-        None of them is a failed URL.
+        Failed URLs are not included.
         """
         return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
 
@@ -174,9 +174,9 @@ def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
 
 
 def _needing_scripts(reader: CrawlReader, row: CrawlRow) -> str | None:
-    """Return the URL of a seed whose page has no text or links unless its scripts are run. Return None if none has.
+    """Return the URL of the first seed whose page shows text and links only after its scripts have run.
 
-    Only the first _SEEDS seeds are examined.
+    Only the first _SEEDS seeds are examined. Return None if none of them has such a page.
     """
     for seed in decode_spec(row.spec).seeds[:_SEEDS]:
         url = locate(seed.url)

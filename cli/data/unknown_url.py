@@ -31,11 +31,11 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    - `via`: the host from which a link to the URL was found. If none was found, the host from which one is assumed.
-    - `verdicts`: what each rule of the scope decides about such a link.
-    - `page`: a page that links to the URL, None if none was found.
+    - `page`: a page that links to the URL, None if no such page was found.
+    - `via`: the host of `page`. If `page` is None, the host of a page that is only assumed, for `verdicts`.
+    - `verdicts`: what each rule of the scope decides about the link on `page`, or about the assumed link.
     - `reason`: why the link was not followed, None if no rule excluded it.
-    - `doubts`: reasons why a link that was not found may exist.
+    - `doubts`: if `page` is None, reasons why a link to the URL may exist all the same.
     """
 
     url: Location

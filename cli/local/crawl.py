@@ -175,8 +175,8 @@ def _crawled(wanted: CrawlRequest, lock: int, finished_before_ms: int | None, re
     """Run the crawl and return the exit code.
 
     - `lock`: the file descriptor of the folder's lock, which the processes inherit.
-    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). That finish does not end this run. None:
-      the crawl was not finished.
+    - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). This run ends only when the crawl is
+      finished again. None: no earlier run has finished the crawl.
     - `renewed`: True if the previous contents of the folder have just been deleted.
     """
     from cli.local.fork_server import forking, preload

@@ -161,7 +161,7 @@ class ForkServer:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules, and exclude all objects that exist then from garbage collection."""
+    """Import the modules. Then exclude all present objects of this process from garbage collection."""
     gc.disable()
     try:
         for module in modules:

@@ -158,8 +158,8 @@ class LocalCluster:
     async def _bury_the_dead(self) -> None:
         """End the etcd sessions of the members of earlier starts.
 
-        All of these members are dead, because this command holds the folder's lock. Return early if the run is over,
-        because an etcd that has stalled would never answer.
+        These members are dead, because this command holds the folder's lock. If etcd does not answer, wait for it until
+        the run is over.
         """
         async with Tasks() as tasks:
             burying = tasks.start("end sessions", until_answered(self._etcd.end_sessions))

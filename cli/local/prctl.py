@@ -37,7 +37,7 @@ def die_with(parent: int) -> None:
 
 
 def adopt_descendants(adopt: bool) -> None:
-    """Make this process the new parent of each descendant whose parent ends. Stop doing that if `adopt` is False."""
+    """Choose if this process becomes the new parent of each descendant whose parent ends (`adopt` True) or not."""
     _prctl(_SET_CHILD_SUBREAPER, int(adopt))
 
 

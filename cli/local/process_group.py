@@ -134,8 +134,8 @@ class ProcessGroup:
     async def drain(self, *groups: Sequence[str]) -> None:
         """End the children with these names, one group after the other. The children of a group end at the same time.
 
-        Children that need others must be in an earlier group. A child that does not end within its time limit is
-        killed.
+        A child must be in an earlier group than the children that it needs. A child that does not end within its time
+        limit is killed.
         """
         assert self._ending is not None, "drain() before the end"
         max_s = CURT_S if self._ending.end is RunEnd.FAILED else math.inf

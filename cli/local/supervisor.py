@@ -330,10 +330,10 @@ class Supervisor:
                 return
 
     async def _may_restart(self, how: str) -> bool:
-        """Count a death of the child and wait before its restart.
+        """Count a death of the child, and wait until it may be restarted. Return True then.
 
-        Return False if `stop` or `kill` was called while waiting, else True. Raise RestartLimitReached after too many
-        deaths. `how` says how the child died, for messages.
+        Return False if `stop` or `kill` was called during the wait. Raise RestartLimitReached after too many deaths.
+        `how` says how the child died, for messages.
         """
         wait_s = self._deaths.died(time.monotonic())
         name = self.child.name
@@ -344,7 +344,7 @@ class Supervisor:
         return await self._rested(wait_s)
 
     async def _rested(self, wait_s: float) -> bool:
-        """Wait for `wait_s` seconds. Return False at once if `stop` or `kill` was called, else True."""
+        """Wait for `wait_s` seconds, and return True. If `stop` or `kill` is called, stop waiting and return False."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._stopped.wait()

@@ -22,7 +22,7 @@ _SETTLED: Final = ("done", "failed", "excluded")
 
 
 class DisplayRate(Struct):
-    """The recent rate of a growing count, per second: a moving average with exponential decay."""
+    """Measures how fast a count grows: a moving average per second, in which older events weigh exponentially less."""
 
     _events: float = 0.0
     _elapsed_s: float = 0.0

@@ -1,6 +1,6 @@
 """Standard output for commands: a write error is a StdoutUnwritable, and every character can be written.
 
-Without that type, a command could not distinguish a full disk of its output from a full disk of another file.
+With StdoutUnwritable, a command can distinguish a full disk under its output from a full disk under another file.
 """
 
 import codecs
