@@ -103,8 +103,8 @@ def attempted(
 ) -> _Done | _Failed:
     """Return the result of `operation()`. If it fails, add the reason to the diagnostics and return `failed`.
 
-    - `shape`: the attributes on which Terraform can show an error.
-    - `whole`: the attribute for an error in an API field that is no attribute, empty for none.
+    - `shape`: the attributes of the resource. An error about one of them is shown on this attribute.
+    - `whole`: the attribute on which an error about any other API field is shown. Empty: show it without an attribute.
     """
     try:
         return operation()

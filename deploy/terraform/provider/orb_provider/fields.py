@@ -59,12 +59,12 @@ class Source(Enum):
 class Field:
     """An attribute of a resource, a data source or the provider. `text` is its description.
 
-    - `replaces`: a new value makes Terraform replace the resource by a new one.
-    - `once`: the value is used only when the resource is created. Later changes have no effect.
-    - `local`: the attribute is only in Terraform's state, not in the API.
-    - `stable`: the API computes the value, and no update changes it.
-    - `sensitive`: Terraform hides the value in its output.
-    - `api`: the name of the field in the API, empty if it is `name`.
+    - `replaces`: True if a new value makes Terraform replace the resource by a new one.
+    - `once`: True if the value is used only when the resource is created. Later changes have no effect.
+    - `local`: True if the attribute is only in Terraform's state, not in the API.
+    - `stable`: True if the API computes the value, and no update changes it.
+    - `sensitive`: True if Terraform hides the value in its output.
+    - `api`: the name of the field in the API. Empty: the same as `name`.
     """
 
     name: str

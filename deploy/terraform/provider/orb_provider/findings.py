@@ -56,13 +56,13 @@ class Refusal(Exception):
 
 
 def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
-    """Return the path of the attribute that an error in the API's field `field` is about.
+    """Return the path of the attribute on which Terraform shows an error about the API's field `field`.
 
     - `spec.scope.mode` belongs to the attribute `spec`.
     - `labels.team` belongs to the key `team` of the attribute `labels`.
     - `path.name`, a part of the request's path, belongs to the attribute `name`.
-    - A field that is no attribute belongs to the attribute `whole`. If `whole` is empty, return the empty path, which
-      means the whole resource.
+    - Any other field belongs to the attribute `whole`. If `whole` is empty, return the empty path, which means the
+      whole resource.
     """
     found = _STEP.match(field.removeprefix("path."))
     if found is None:
@@ -77,10 +77,10 @@ def attribute_path(field: str, shape: Shape, whole: str = "") -> Path:
 
 
 def refusal_findings(refusal: Refusal, shape: Shape, whole: str = "") -> list[Finding]:
-    """Return an error for each wrong field of a refused request, on its attribute.
+    """Return an error for each wrong field of a refused request, with the attribute on which Terraform shows it.
 
-    If no field is wrong, return one error about the whole resource. `whole` is the attribute for a field that is no
-    attribute.
+    If the API named no field, return one error about the whole resource. `whole` is the attribute for fields that have
+    no attribute of their own, as in `attribute_path`.
     """
     if not refusal.errors:
         return [Finding(_sentence(refusal.detail), _sentence(_remedy(refusal)))]

@@ -118,7 +118,10 @@ class Lifecycle:
         return self._get(text)
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        """Return the body of a POST (`creating`) or PUT: all values that are not None. A PUT has no `KEY`."""
+        """Return the body of a POST (`creating` True) or a PUT (False). Values that are None are left out.
+
+        The body of a PUT also lacks the attribute `KEY`, because it is in the path.
+        """
         left_out = () if creating else (self.KEY,)
         return {
             field.api_name: sent(field, value)
@@ -239,9 +242,9 @@ class Lifecycle:
         return any(not self.SHAPE.by_name[name].local for name in changed)
 
     def _unsettled(self, values: Values, *, stable: bool = False) -> Values:
-        """Return a copy in which each computed value that an update may change is UNKNOWN.
+        """Return a copy of `values` for a plan: each computed value that an update may change is UNKNOWN.
 
-        With `stable`, every computed value is UNKNOWN.
+        `stable`: True to also make the computed values UNKNOWN that no update changes, as for a new resource.
         """
         unsettled = {f.name for f in self.SHAPE.fields if not f.settable and (stable or not f.stable)}
         return values | dict.fromkeys(unsettled, UNKNOWN)

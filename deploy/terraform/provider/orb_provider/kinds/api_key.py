@@ -97,8 +97,8 @@ class ApiKey(Lifecycle):
     def review(self, values: Values) -> Review:
         """Return the errors and warnings of the API's `/plan`.
 
-        If the planned kind is `key`, leave out errors about `kind`. The API refuses a change to this kind, but
-        Terraform replaces the key by a new one.
+        If the planned `kind` is `key`, leave out errors about `kind`. The API refuses to change a key to this kind.
+        Terraform does not change the key, but replaces it by a new one.
         """
         review = super().review(values)
         if values["kind"] != "key":

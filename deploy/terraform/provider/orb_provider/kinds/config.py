@@ -67,7 +67,7 @@ class Config(Lifecycle):
         return super().plan(config, prior)
 
     def planned(self, values: Values) -> dict[str, Any]:
-        """Return the API's plan for a configuration with these values and all others that the cluster has."""
+        """Return the API's plan for the cluster's present configuration, changed to these values."""
         present = _named(received_config(self._get(_ID)))
         body = json_text.decode(_text(present | _named(values["config"])))
         plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, "plan", body=body).body
@@ -110,10 +110,10 @@ class Config(Lifecycle):
         self._set(_named(prior["config"]), {}, None)
 
     def _set(self, before: _Named, after: _Named, remedy: str | None) -> Answer:
-        """Set the values of `after`, and unset those that only `before` names, in one request. Return the answer.
+        """Set the settings of `after`, and unset the settings that only `before` names, in one request.
 
-        Raise Rejected, with `remedy` as its advice, if a present value is neither that of `before` nor that of `after`.
-        If `remedy` is None, change such a value as well.
+        Return the answer. If another client has changed one of these settings to a value that is in neither `before`
+        nor `after`, raise Rejected with the advice `remedy`. If `remedy` is None, overwrite this value too.
         """
         wanted = {name: after.get(name) for name in (*before, *after)}
         for _ in range(_ATTEMPTS):

@@ -106,8 +106,8 @@ class Crawl(Lifecycle):
     def drifted(self, field: Field, known: Any, remote: Any, values: Values) -> Any:
         """Return the value that the state gets for the API's value `remote`, which does not mean the same as `known`.
 
-        For a spec, return `known` in which only the changed fields are replaced, so that Terraform shows only these. If
-        this does not mean the same as `remote`, return `remote`.
+        For a spec, return a copy of `known` with the API's values of the changed fields, so that Terraform shows only
+        these changes. If the copy does not mean the same as `remote`, return `remote`.
         """
         if field.name != "spec" or known is None:
             return super().drifted(field, known, remote, values)
@@ -154,7 +154,7 @@ class Crawl(Lifecycle):
 
 
 def _spec_changes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return those changes of a plan that are in the spec."""
+    """Return the changes of a plan that concern fields of the spec."""
     return [each for each in plan["changes"] if each["path"].startswith("spec")]
 
 

@@ -46,7 +46,7 @@ class Exclusion(Lifecycle):
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        A target `known` means the same if the API finds this exclusion by it.
+        A target may be written in several ways. It means the same if the API finds this exclusion for it.
         """
         if super().same(field, known, remote, values) or field.name != "target" or known is None:
             return super().same(field, known, remote, values)
@@ -69,10 +69,7 @@ class Exclusion(Lifecycle):
         return body if creating else {name: value for name, value in body.items() if name != "target"}
 
     def planned(self, values: Values) -> dict[str, Any]:
-        """Return the API's plan for these values.
-
-        The request has no id: the target in its body identifies the exclusion.
-        """
+        """Return the API's plan for these values. The API finds the exclusion by the target in `values`."""
         body = self.body(values, creating=True)
         plan: dict[str, Any] = self.client.send("POST", self.COLLECTION, "plan", body=body).body
         return plan

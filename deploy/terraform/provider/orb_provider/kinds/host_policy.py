@@ -13,7 +13,7 @@ _NO_PART: Final = ("", ".", "..")
 
 
 class HostPolicy(Lifecycle):
-    """The policy of a host. The API shows the host as in URLs, but the state keeps the text of the configuration."""
+    """The policy of a host. The API shows the host in canonical form, but the state keeps the configuration's text."""
 
     COLLECTION = "host-policies"
     KEY = "host"
@@ -52,7 +52,7 @@ class HostPolicy(Lifecycle):
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        For the host, any text means the same, because the API found the policy by it.
+        A host in the state always means the same as the API's host, because it was used to find this policy.
         """
         return super().same(field, known, remote, values) or (field.name == self.KEY and known is not None)
 
