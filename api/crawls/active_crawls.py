@@ -49,7 +49,7 @@ class ActiveCrawlSync:
     async def apply(self, actions: Iterable[LocalAction]) -> None:
         """Load and unload crawls, and start or stop their dispatch.
 
-        If it raises Transient, crawls are loaded and unloaded, but no dispatch is started or stopped yet.
+        If it raises Transient, the crawls were loaded and unloaded, but no dispatch was started or stopped.
         """
         self._crawls.forget_looked_up()
         changes = []
@@ -126,8 +126,9 @@ class ActiveCrawlSync:
     async def _read_spending_of_new(self) -> None:
         """Read what was spent of the budgets of newly loaded crawls, so that they can be dispatched.
 
-        Skip partitions whose owner loads during the call, because a loading owner reads the spending itself. Pause an
-        owner that has leases of a new crawl while its partition is read, because outcomes change the spending.
+        Skip each partition whose owner loads during the call, because a loading owner reads the spending itself. If an
+        owner has leases of a new crawl, outcomes may change the spending during the read. So pause that owner while the
+        spending in its partition is read.
         """
         if not self._unread:
             return

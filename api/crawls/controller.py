@@ -209,7 +209,7 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Store the leader's `actions` for the crawls in `pending`, in place of old ones. Return the local actions."""
+        """Store the leader's actions for the crawls in `pending`, in place of old ones. Return the other actions."""
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -233,7 +233,7 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Record the published specs (None: unreadable). Return the record. The next pass decides on all crawls."""
+        """Set `self.specs` to the published specs (None: unreadable), and return it. Mark all crawls as pending."""
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
@@ -416,9 +416,9 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl to `state`, unless its row or the version of its counters (`counted`) has changed.
+        """Move a crawl to `state`, unless its row or the version of its counters (expected: `counted`) has changed.
 
-        With `counted=None`, only a changed state or revision, or an operator's change, prevents the move.
+        If `counted` is None, only another state or revision, or an operator's change, prevents the move.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(

@@ -89,7 +89,7 @@ def spent_of(spec: CrawlSpec, counters: Counters) -> str | None:
 
 
 class _Round(Struct, frozen=True):
-    """A check in progress: crawls with nothing left to do, and the reports that must be applied first.
+    """A check in progress: crawls that had nothing left to do, and the reports that must still be applied.
 
     - `crawls`: each crawl with the version of its counters when the round began.
     - `last`: the sequences of the last reports of each partition at that time.
@@ -127,10 +127,10 @@ class _Round(Struct, frozen=True):
 
 
 class FinishedCheck:
-    """Finds the crawls that are provably finished. A check may take several calls of `once`, until reports are applied.
+    """Finds the crawls that are provably finished. This may take several calls of `once`, until reports are applied.
 
-    `resting`: the crawls that had nothing left to do at the last call of `once`. Pass to the next call all of them that
-    still run, and all crawls whose counters or state have changed. Other crawls may be passed, too.
+    `resting`: the crawls that had nothing left to do at the last call of `once`. Pass to the next call each of them
+    that still runs, and each crawl whose counters or state have changed. Other crawls may be passed, too.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -195,8 +195,11 @@ class FinishedCheck:
     ) -> dict[Active, Finished]:
         """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
 
-        Add each such crawl to `self.resting`. A crawl in `proving` that has a command in progress is added, too, but
-        not returned. `proving`: crawls for which all reports published before this check are applied.
+        - `ended`: the crawls to check. Each has a function that returns the budget that ends the crawl, or None.
+        - `proving`: crawls for which all reports published before this check are applied. Such a crawl is not returned
+          while a command of it is in progress.
+
+        Add every crawl with nothing left to do to `self.resting`, even if it is not returned.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

@@ -88,8 +88,8 @@ class ItemWriter:
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return the crawls in `crawl_ids` whose items were read from the stream and stored or dropped.
 
-        The first call for a crawl notes the end of the stream, and later items are not awaited. A crawl with items that
-        wait for the outcome of their page is not returned.
+        The first call for a crawl notes the present end of the stream. Items after that end are not awaited. A crawl is
+        not returned while an item of it waits for the outcome of its page.
         """
         if not crawl_ids:
             return ()
@@ -141,9 +141,9 @@ class ItemWriter:
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _skip_dropped(self) -> None:
-        """Move the position past messages that the stream dropped before they were read, if the stream is empty now.
+        """Move the position past dropped messages that were not read, if the stream is empty now.
 
-        A stream that is not empty shows such a gap at the next message.
+        If the stream has messages, do nothing, because the next message that is read shows the gap.
         """
         state = await self._broker.items_state()
         if state.first == state.last + 1 > self._position.sequence + 1:

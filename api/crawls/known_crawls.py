@@ -54,9 +54,10 @@ class KnownCrawls:
         return crawl_id in self._rows
 
     def version(self, crawl_id: CrawlId) -> CrawlVersion | None:
-        """Return the crawl's version when it was last read.
+        """Return the crawl's version when it was last read. Return None if no version is stored here.
 
-        Return None if the crawl is neither seeding, running nor paused, unless it is among the last that changed.
+        Versions are stored for crawls that are seeding, running or paused, and for the crawls that changed last
+        (`CrawlChanges.recent`).
         """
         row = self._rows.get(crawl_id)
         return self._recent.get(crawl_id) if row is None else row.version
@@ -73,9 +74,10 @@ class KnownCrawls:
         return turn
 
     def is_current(self, data_version: int | None) -> bool:
-        """Return True if reading the changes would find none: all crawls were compared with SQL since the last commit.
+        """Return True if a read of the changes would find none.
 
-        `data_version`: the present result of Store.data_version. If it is None, return False.
+        That is so if all crawls were compared with SQL, and nothing was committed since. `data_version`: the present
+        result of Store.data_version. If it is None, return False.
         """
         if data_version is None or data_version != self._data_version:
             return False
@@ -101,7 +103,7 @@ class KnownCrawls:
     def look_at_all(self, ended: Mapping[CrawlId, CrawlRow | None]) -> None:
         """Mark all crawls as pending and unchecked, as a new leader must.
 
-        `ended`: further crawls to mark as pending, which have ended. A deleted crawl has None as its row.
+        `ended`: crawls that have ended, which are marked as pending, too. A deleted crawl has None as its row.
         """
         for crawl_id, row in ended.items():
             if crawl_id not in self._rows:
@@ -116,8 +118,8 @@ class KnownCrawls:
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
         """Keep only the crawls in `crawl_ids` pending.
 
-        The others become pending again when they change, when their time may be used up, or at their turn to be
-        compared. `loaded`: the loaded crawls, for their time limits.
+        Another crawl becomes pending again when it changes, when it may have used up its `max_seconds`, or when it is
+        its turn to be compared with SQL. `loaded`: the loaded crawls, which have the time limits.
         """
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)
@@ -165,9 +167,9 @@ class KnownCrawls:
             heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
 
     def _come_due(self) -> Iterator[CrawlId]:
-        """Yield, once, each crawl that has used up its `max_seconds` by its pool's clock.
+        """Yield each crawl that has used up its `max_seconds`, by its pool's clock, since the last call.
 
-        The limit is the one that `keep_pending` received last. A later revision may have another.
+        The limit is the one that was passed to `keep_pending`. A later revision of the spec may have another limit.
         """
         for pool, waiting in self._due.items():
             while waiting and waiting[0][0] <= self.clocks.get(pool, 0):

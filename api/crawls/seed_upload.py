@@ -54,7 +54,7 @@ class RejectedLine:
 class UploadCounts:
     """How many lines of an upload were accepted, duplicate or rejected so far.
 
-    - `durable_lines`: this number of lines, from the first, need not be sent again.
+    - `durable_lines`: the number of lines, from the start of the upload, that need not be sent again.
     - `first_rejected`: the first `_REASONS` rejected lines.
     """
 
@@ -112,10 +112,9 @@ class SeedUpload:
         return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
 
     async def take(self, url: str, priority: int = 0, context: SeedContext | None = None) -> None:
-        """Add one URL.
+        """Add one URL. If the window is full then, publish it.
 
-        Count an invalid URL as rejected, and one whose scheme or length the crawl's scope does not allow. Publish the
-        window once it is full.
+        Count the URL as rejected if it is invalid, or if the crawl's scope does not allow its scheme or length.
         """
         counts = self.counts
         counts.lines += 1

@@ -64,10 +64,10 @@ class CrawlRates:
         self._samples: deque[_Sample] = deque()
 
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
-        """Add a sample: `pages` and `size` are the number of pages and bytes that are stored at the time `at_s`.
+        """Add a sample: at the time `at_s`, the crawl has `pages` stored pages with `size` bytes in total.
 
-        `since_s`: the numbers of the previous sample did not change until this time. If there are seconds between them,
-        samples with the same numbers are added for these seconds.
+        `since_s`: the numbers of the previous sample did not change until this time. If it is later than the previous
+        sample, samples with the same numbers are added for the seconds in between.
         """
         if self._samples and (last := self._samples[-1]).at_s < since_s:
             for back_s in range(max(WINDOWS_S), -1, -1):
@@ -284,7 +284,10 @@ class EventRecorder:
             self._move(crawl_id)
 
     def _move(self, crawl_id: CrawlId) -> None:
-        """Make the next passes read the crawl's progress, if it is worked on or its rates may still be above zero."""
+        """Add the crawl to `_moving`, if it is worked on or its rates may still be above zero.
+
+        The next passes then read the crawl's progress.
+        """
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
             self._moving.add(crawl_id)
@@ -305,7 +308,7 @@ class EventRecorder:
             self._letters = {letter for letter in self._letters if letter > self._letter - _LATE}
 
     async def _skip_letters(self) -> None:
-        """Publish one event for all dead letters that are not recorded yet. The next pass continues after them."""
+        """Publish a single event for all dead letters after the last recorded one, and record them as published."""
         newest = await self._overview.newest_letter()
         if newest > self._letter:
             data = {"letter": newest, "after": self._letter}
