@@ -181,7 +181,7 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return which of the crawl's requests for stored pages this partition may send, as a range of 0..2^64.
+        """Return the partition's share of the crawl's requests for stored pages, as a range of 0..2^64.
 
         The length of the range is proportional to the number of the crawl's pages in the partition. The ranges of all
         partitions adjoin, in the order of the partitions' numbers.

@@ -309,11 +309,11 @@ class CommandRunner:
             log.info("command.applied", partition=own.partition, command=run.id, kind=run.kind, crawl=run.crawl_id)
 
     async def _recall_ungranted(self, run: CommandRun) -> None:
-        """End the crawl's leases that no worker has begun, on the hosts of the next chunk.
+        """End the crawl's leases that no worker has begun, if their host belongs to the next chunk of the command.
 
-        Call it inside `PartitionWriter.writing`. The command applies to the URLs of these leases, because they are
-        queued again without its mark. Leases on other hosts stay, so that one transaction ends a bounded number of
-        leases.
+        Call it inside `PartitionWriter.writing`. The URLs of these leases return to the queue, and no command's mark is
+        set on them. So the command applies to them. Leases on other hosts stay, so that one transaction ends a bounded
+        number of leases.
         """
         own = self._own
         unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]

@@ -63,7 +63,8 @@ class DueHosts:
     def begin(self, now: float) -> None:
         """Begin a pass of dispatch at `now` (`Clock.elapsed`).
 
-        A line that lost an allotment because it did not use it in time may get capacity again.
+        A line loses an allotment that it does not use in time, and then gets no capacity. From this call on it may get
+        capacity again.
         """
         self._passing, self._now = True, now
         for line in self._overdue:
@@ -89,7 +90,10 @@ class DueHosts:
         return None
 
     def use(self) -> None:
-        """Use up one allotment for the host that was popped last. It counts as taken capacity until `settle`."""
+        """Use up one allotment for the host that was popped last.
+
+        The allotment still counts in `PoolShares.promised` until `settle`.
+        """
         line = self._allotted[0]
         self._shares.use(line, self._now)
         self._used.append(line)

@@ -39,7 +39,7 @@ log = structlog.get_logger("orb.frontier")
 
 _NOT_YET_MS = 100
 _ENDS_SOON_MS = 2_000
-"""The sweep ends the leases of a crawl that is over."""
+"""How long a worker waits before it asks again to begin a lease of a crawl that is over. The sweep ends such leases."""
 
 
 class GrantTerms(NamedTuple):
@@ -58,9 +58,13 @@ class GrantTerms(NamedTuple):
 
 
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
-    """Return the waits that a lease's host requires at `now` (`Clock.elapsed`). `host`: None if it is not in memory.
+    """Return the waits that a lease's host requires at `now` (`Clock.elapsed`), and whether the visit must stop.
 
-    `stop` is set if the shard was leased without a delay and the host has a delay now: other shards of it may be out.
+    - `crawl`: None if the lease's crawl is unknown. Then the delay is the one of the lease.
+    - `host`: None if the host is not in memory. Then nothing but the delay of the lease applies.
+
+    The visit must stop if the shard was leased without a delay and the host has a delay now. Other shards of the host
+    may then be out.
     """
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
@@ -72,10 +76,13 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
 
 
 class _PendingAsk(Struct):
-    """A worker's question to begin a lease, which arrived at `asked` (`Clock.elapsed`) and waits for its answer.
+    """A worker's question to begin a lease, which waits for its answer (`reply`).
 
-    `caught_up`: None, or the number of the lease's newest grant when the question arrived. With a number, all outcomes
-    that were published before the question have been applied.
+    - `delivery`: how many times the broker has delivered the shard.
+    - `holder`: a name that identifies the visit.
+    - `asked`: when the question arrived (`Clock.elapsed`).
+    - `caught_up`: the number of the lease's newest grant when the question arrived, if all outcomes that were published
+      before the question are applied. Otherwise None.
     """
 
     lease_id: LeaseId
@@ -184,9 +191,10 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Count the lease's expired grant as a failure. Return the answer if no further grant may be given, else None.
+        """Count the lease's expired grant as a failure, unless the grant was `late`.
 
-        Call it inside `PartitionWriter.writing`. The host's delay counts from the end of the expired grant.
+        Return the answer that refuses a further grant, or None if a further grant may be given. Call it inside
+        `PartitionWriter.writing`. The host's delay counts from the end of the expired grant.
         """
         grant, row = held.grant, held.row
         if grant is None or grant.counted:  # by an earlier try, which could not write the further grant

@@ -1,9 +1,9 @@
 """The host queues of a partition: its hosts that have work soon, ordered by when politeness allows a fetch.
 
-Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except when
-a host was last fetched. So a host is removed from memory only after its delay has passed, and a new owner treats every
-host as fetched at its claim. The exception is a partition that never had a host: its hosts need no rest before their
-first fetch.
+Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except the
+time of a host's last fetch. So a host is removed from memory only after its delay has passed, and a new owner treats
+every host as fetched at its claim. The exception is a partition that never had a host: its hosts need no rest before
+their first fetch.
 
 The crawls of a host take turns (`host_shares`). When a shard of the crawl whose turn it is may be leased, the host
 enters that crawl's line (`lines`), and waits there until capacity is allotted to it. After `PASS_S` it also enters the
@@ -18,8 +18,9 @@ Invariants:
   are about as many as hosts.
 - Every host that has only empty queues is in `_idle`; other hosts may be in it, too. So idle hosts are found without a
   scan of all hosts.
-- While `max_hosts` hosts are loaded, no other host is added. The crawl of a host that was not added is `incomplete`,
-  and the owner reads its queues from SQL again later. Hosts that are blocked for long are removed to make room.
+- While `max_hosts` hosts are loaded, no other host is added. If a queue's host was not added, the queue's crawl is
+  `incomplete`. The owner later reads the queues of such a crawl from SQL again. Hosts that are blocked for long are
+  removed to make room.
 """
 
 import heapq
@@ -158,7 +159,8 @@ class HostQueues:
         - `delay_s`: the host's delay for the crawl.
         - `slots`: how many shards of the queue may be out at once.
         - `pinned`: a lease of the queue is out, so its host is added even if `max_hosts` hosts are in memory.
-        - `weight`, `pool`: those of the crawl.
+        - `now`, `now_ms`: the present time, as `Clock.elapsed` and as Unix ms.
+        - `weight`, `pool`: the weight of the crawl in its pool, and the pool's name.
         """
         host = self._hosts.get(row.host_id)
         if host is None:
@@ -392,10 +394,7 @@ class HostQueues:
         self._arm(host)
 
     def _arm(self, host: Host) -> None:
-        """Schedule the next examination of the host for when one of its queues may be leased from.
-
-        An examination that is scheduled sooner stays.
-        """
+        """Schedule the host's next examination at `Host.wakes_at`, unless an earlier one is scheduled."""
         at = host.wakes_at()
         if at < host.armed_for:
             host.armed_for = at
@@ -409,8 +408,8 @@ class HostQueues:
     def _look(self, host: Host, now: float) -> None:
         """Put the host into the line of the crawl whose turn it is, if a shard of that crawl may be leased at `now`.
 
-        If that crawl may not dispatch at present, the host enters its line all the same, and the next crawl's turn
-        comes at once. Then schedule the host's next examination.
+        If that crawl may not dispatch at present, put the host into its line all the same, and continue with the crawl
+        whose turn is next. At the end, schedule the host's next examination.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

@@ -31,14 +31,14 @@ class CrawlQueue(Struct):
     - `cap`: the maximum number of URLs in its next shard, 0 for no limit.
     - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
     - `virtual`: its virtual time on the host.
-    - `in_line`: it is in its crawl's line of due hosts.
-    - `idle`: it was empty when it was last placed.
+    - `in_line`: True if the host is in the crawl's line of due hosts.
+    - `idle`: True if the queue was empty when it was last put into the order.
     - `place`: the number of its entry in the host's `HostShares`, 0 for none. `key`: that entry's key.
     - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
     - `stored_only`: the host's page budget is spent, so only URLs that do not use that budget are queued.
     - `signals`: how often the signs of change of the host were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
-    - `credit`: the fraction of a stored page that earlier shards left out by rounding (`revisits_of`).
+    - `credit`: the fraction of a stored page by which earlier shards were rounded down (`revisits_of`).
     """
 
     crawl_id: CrawlId
@@ -71,8 +71,8 @@ class CrawlQueue(Struct):
     def revisits_of(self, max_count: int, share: float, new: int) -> int:
         """Return how many of the `max_count` URLs in the next shard may be stored pages that are due.
 
-        `new`: how many other URLs may be leased. If there are any, stored pages get the part `share` (0..1) of the
-        URLs, on average over several shards: `credit` keeps the remainder. Otherwise they get all.
+        `new`: how many other URLs may be leased. If there are none, return `max_count`. Otherwise return the part
+        `share` (0..1) of `max_count`, on average over several calls: `credit` keeps the remainder.
         """
         if self.queued == 0 or new <= 0:
             return max_count

@@ -24,8 +24,8 @@ _EXPECTED_FETCH_S: Final = 0.2
 class HostFacts(Struct, frozen=True):
     """What is stored of a host in SQL: its health, delays, latency and last failure.
 
-    `operator_...`: what the policy of an operator sets, 0 for nothing.
-    `visited`: a visit of it was reported, so the crawl-delay of its robots.txt is known.
+    - `operator_...`: what an operator's policy of the host sets; 0: nothing.
+    - `visited`: True once a visit of the host was reported, so that the crawl-delay of its robots.txt is known.
     """
 
     health: HostHealth
@@ -66,8 +66,8 @@ class Host(Struct):
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
-    - `armed_for`: when the host is examined next.
-    - `turn_until`: until when the other crawls wait for the one whose turn it is.
+    - `armed_for`: the time of the host's next examination.
+    - `turn_until`: until this time, the next crawl does not get its turn.
     """
 
     host_id: HostId

@@ -105,7 +105,10 @@ class Ingest:
             await reader.close()
 
     async def _read(self, reader: ReportReader, kind: ReportKind, max_count: int, wait_s: float) -> Sequence[Delivered]:
-        """Return up to `max_count` reports, after at most `wait_s` seconds. Record when outcomes arrived."""
+        """Return up to `max_count` reports, after waiting at most `wait_s` seconds.
+
+        For each outcome, store in `arrived` when this process received it.
+        """
         reports = await reader.read(max_count, wait_s)
         if kind == "outcome":
             self.arrived |= dict.fromkeys(map(_sequence, reports), self._clock.elapsed())

@@ -27,9 +27,9 @@ class LeaseGrant(Struct):
     """The newest grant of a lease. It ends at `until` (`Clock.elapsed`).
 
     - `number`: 1 for the first grant of the lease.
-    - `delivery`: the delivery of the shard's message with which the holder asked.
+    - `delivery`: how many times the broker had delivered the shard when the holder asked.
     - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
-    - `late`: the answer came so late that the worker may have stopped waiting, so the expiry is not the URLs' fault.
+    - `late`: the worker may have stopped waiting before the answer came. Then an expiry does not count as a failure.
     - `counted`: the expiry was counted, and a further grant may be given.
     """
 
@@ -68,7 +68,10 @@ class TrackedLease(Struct):
         return self.grant is not None and now < self.grant.until
 
     def excluded(self, exclusions: Exclusions) -> dict[Fingerprint, str]:
-        """Return the URLs without an outcome that may not be requested, with the reason: an exclusion or the scope."""
+        """Return the URLs that have no outcome and may not be requested, each with the reason for the exclusion.
+
+        They are excluded by one of `exclusions`, or by the scope as last judged (`outside`).
+        """
         host, urls = self.row.host, self.row.urls
         excluded = {key: rule for key, rule in self.outside.items() if key in urls}
         if exclusions and exclusions.touches(host):
@@ -137,7 +140,8 @@ GrantDecision = NoSuchLease | HeldByAnother | OldDelivery | SameHolder | MayGran
 
 
 Watch = Callable[[TrackedLease, int, float], None]
-"""Count a lease at a time. 1: the lease is new, -1: it is over, 0: a grant of it begins."""
+"""Called with a lease, a number and the time. The number is 1 for a new lease, -1 for one that is over, and 0 just
+before a grant begins."""
 
 
 class Leases:
@@ -195,7 +199,7 @@ class Leases:
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> GrantDecision:
         """Decide on a worker's question to begin this lease, without changing anything.
 
-        `delivery`: the worker's delivery of the shard's message. `holder`: the visit that asks.
+        `delivery`: how many times the broker has delivered the shard. `holder`: the name of the visit that asks.
         """
         held = self._held.get(lease_id)
         if held is None:
@@ -228,7 +232,8 @@ class Leases:
     ) -> LeaseGrant:
         """Record a new grant of the lease, which was just committed, and return it.
 
-        `asked`: when its holder sent the question (`Clock.elapsed`). None: that is not known.
+        `asked`: when the holder's question arrived (`Clock.elapsed`); None if that is not known. It decides if the
+        grant is `late`.
         """
         if held.row.lease_id in self._held:
             self._count(held, 0, now)
@@ -263,9 +268,9 @@ class Leases:
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
 
     def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
-        """Set the URLs of a lease that have no outcome yet, after outcomes were committed.
+        """Set the URLs of a lease that have no outcome yet, as just committed.
 
-        `freed`: the lease is over, so remove it instead.
+        `freed`: True if the lease is over. Then remove the lease and ignore `urls`.
         """
         if freed:
             gone = self._held.pop(lease_id, None)

@@ -146,9 +146,10 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Add to `changes` which links the fetch left out, and whether its page was truncated. Return the URL's new flags.
+    """Count in `changes` the fetch's excluded links and a truncated page. Return the URL's new flags.
 
-    The counts of a repeated fetch replace those of the earlier fetch.
+    The flags show that losses of the URL are counted. The counts of a repeated fetch replace those of the earlier
+    fetch.
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
@@ -205,7 +206,7 @@ def facts_after(
 def facts_noted(
     facts: HostFacts, note: HostNote, crawl: DispatchCrawl | None, now_ms: int, rng01: Callable[[], float]
 ) -> HostFacts:
-    """Return the host's facts with what a visit measured of the host, or failed at (`note`).
+    """Return the host's facts, updated with the measurements and the failure in `note`, a visit's note on the host.
 
     - `crawl`: None if the crawl is deleted. Then a failure of the host is ignored.
     - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
@@ -230,9 +231,11 @@ def facts_noted(
 
 
 def grown_cap(cap: int) -> int | None:
-    """Return the queue's new limit of URLs per shard after a successful shard: twice `cap`, or 0 for no limit any more.
+    """Return the queue's new limit of URLs per shard after a successful shard. None: the limit stays as it is.
 
-    Return None if there was no limit (`cap` is 0).
+    - `cap`: the present limit. 0 means no limit, so the result is None.
+
+    The new limit is twice `cap`. If `cap` is 250 or more, it is 0: no limit.
     """
     if cap == 0:
         return None
@@ -382,7 +385,10 @@ class RepeatedFetch(Struct):
         return replace(verdict, flags=verdict.flags | flags & COUNTED_LOSSES)
 
     def _signals(self, changes: Changes, queue: CrawlQueue | None) -> HostSignals:
-        """Return how often the signs of change of the host were right, by `changes` or else by `queue`."""
+        """Return how often the signs of change of the host were right.
+
+        If `changes` has no result for the host's queue yet, take the result that `queue` stores.
+        """
         crawl_id, host_id, _ = self.place
         stored = changes.signals.get((crawl_id, host_id))
         return signals_of(queue.signals if stored is None and queue is not None else stored)

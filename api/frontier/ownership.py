@@ -37,7 +37,7 @@ class FrontierSettings(Struct, frozen=True):
     - `grant_s`: how long a worker may fetch without asking again.
     - `longest_grant_s`: how long a grant of an earlier owner may last, if that is longer than `grant_s`.
     - `ack_wait_s`: the time after which the broker delivers an unacknowledged shard again.
-    - `barrier_s`: how long an answer waits at most until earlier outcomes are applied.
+    - `barrier_s`: the maximum time that an answer waits until earlier outcomes are applied.
     - `republish_s`: how old a published shard must be before it is published again.
     - `max_hosts`: hosts kept in memory per partition. The other hosts stay in SQL.
     - `batch`, `batch_bytes`: the most reports of one transaction, by count and by size.
@@ -46,7 +46,7 @@ class FrontierSettings(Struct, frozen=True):
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is split into smaller ones.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
-    - `first_claim_rests`: hosts rest after the claim even if their partition never had a host before.
+    - `first_claim_rests`: True if hosts must rest after the claim even if the partition never had a host before.
     """
 
     partitions: int = 64
@@ -205,9 +205,9 @@ class Ownership:
             self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
-        """Return the rules for signs of change of each crawl that fetches pages again; None if it uses no signs.
+        """Return, for each of the crawls that fetches pages again, its rules for signs of change; None if it uses none.
 
-        A sign of change is the date that a sitemap or feed gives for a page. Only the policy `adaptive` uses signs.
+        Only the policy `adaptive` uses signs of change.
         """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):
@@ -367,10 +367,16 @@ class Ownership:
     def to_end(self, now: float) -> list[TrackedLease]:
         """Return the leases that must end, because no worker will fetch under them again.
 
-        - Leases whose grant expired, if the worker is known to be dead, no URL is left, a URL is outside the scope or
-          must be withdrawn, the crawl is over or does not dispatch, or the retries are exhausted.
-        - Leases that no worker began, if the crawl is over.
-        - Leases whose shard is too large for the broker.
+        Of the leases that never had a grant:
+
+        - A lease whose shard is too large for the broker.
+        - A lease of a crawl that is over, `republish_s` after its shard was published.
+
+        Of the leases whose grant has expired:
+
+        - A lease whose shard is too large, whose worker is known to be dead, or whose retries are exhausted.
+        - A lease that has no URL left, or has a URL that is outside the scope or must be withdrawn.
+        - A lease of a crawl that is over or does not dispatch.
         """
         return [held for held in self.leases if self._is_abandoned(held, now)]
 

@@ -31,9 +31,10 @@ _SPARE: Final = 64
 class WaitingHosts:
     """The due hosts of one crawl in one partition, which wait for capacity of the crawl's pool.
 
-    - `allotted`: how many shards of these hosts may be sent now. `given` is called for each allotment.
-    - `listed`: it is in the list of its partition's lines with an allotment (`DueHosts`).
-    - `overdue`: an allotment was not used in time, and was taken back. `late` is called then.
+    - `allotted`: how many shards of these hosts may be sent now. `given` is called after each allotment.
+    - `listed`: True if this line is in its partition's list of lines with an allotment (`DueHosts`).
+    - `overdue`: True if an allotment was not used in time and was taken back. `late` is called then. The line gets no
+      capacity until the next dispatch pass of its partition.
     """
 
     pool: str
@@ -55,8 +56,8 @@ class _Crawl:
     - `virtual`: its visit time per weight.
     - `mean_s`: its mean visit time.
     - `lines`: its lines (`WaitingHosts`), each of one partition, that need more capacity.
-    - `entry`: the number of its entry in the heap, 0 for none.
-    - `shut`: it may not dispatch at present.
+    - `entry`: the number of its entry in the heap `_Pool.order`, 0 for none.
+    - `shut`: True if it may not dispatch at present.
     """
 
     weight: int = 1
@@ -72,10 +73,10 @@ class _Crawl:
 class _Pool:
     """The crawls that share a pool, and the order in which they get capacity.
 
-    - `order`: a heap of its crawls by virtual time, longest waiting first. Replaced entries stay until they surface or
-      there are more than about twice as many entries as crawls.
-    - `reopening`: a heap of crawls that are `shut`, by when they are checked again.
-    - `since`: the lines with an allotment, by when they got it or last used it.
+    - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. A
+      replaced entry stays until it comes first, or until the heap has more than about twice as many entries as crawls.
+    - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
+    - `since`: the lines with an allotment, each with the time at which it got or last used one.
     - `promised`: the number of shards that are allotted but not leased.
     - `virtual`: the virtual time of the crawl that was allotted a shard last.
     """

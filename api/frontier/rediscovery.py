@@ -157,7 +157,7 @@ def _key(judge: _Judge, link: FoundAgain) -> tuple[CrawlId, int, Fingerprint, in
 def _origins(links: Sequence[_Linked]) -> tuple[list[Origin], list[SeedContext | None]]:
     """Group links by the page that has them. Return the groups, and the seed context of each page (None without one).
 
-    The links of a page must be in sequence.
+    The links of one page must be adjacent in `links`.
     """
     origins: list[Origin] = []
     contexts: list[SeedContext | None] = []

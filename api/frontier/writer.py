@@ -72,7 +72,7 @@ class PartitionWriter:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Keep transactions out while the `with` block runs, so that memory and SQL have the same state there."""
+        """Let no transaction run while the `with` block runs. Inside the block, memory and SQL have the same state."""
         async with self._lock:
             yield
 
@@ -82,7 +82,10 @@ class PartitionWriter:
         return self._ended.done()
 
     def committed(self, position: Position | None = None) -> None:
-        """Record that the current transaction has committed: take the next fence, and move to `position` if given."""
+        """Record that the current transaction has committed. Move to `position`, if given.
+
+        The next transaction gets the next fence. Dispatch is woken.
+        """
         self.fence = self.fence.next()
         if position is not None:
             self.own.move(position)
@@ -104,7 +107,7 @@ class PartitionWriter:
         """Return an empty batch of outcomes for the present time.
 
         - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
-        - `marked`: commands in progress skip the rows that the batch writes.
+        - `marked`: True if commands in progress must skip the rows that the batch writes.
         """
         own, changes = self.own, self.own.changes() if marked else Changes()
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
@@ -141,12 +144,12 @@ class PartitionWriter:
             held.judged_at = crawl.revision
 
     async def exclude_covered(self, unbegun: Iterable[TrackedLease], max_leases: int) -> bool:
-        """Exclude the URLs of these leases that an exclusion or the scope forbids. Call it inside `writing`.
+        """Exclude the URLs of these leases that an exclusion or the scope forbids. Return True if there were any.
 
-        - `unbegun`: leases that no worker has begun. A lease that has no other URL ends.
-        - `max_leases`: how many leases with such URLs are changed at most.
+        - `unbegun`: leases that no worker has begun. A lease of which all URLs are forbidden ends.
+        - `max_leases`: the maximum number of leases that one call changes.
 
-        Return False if no lease has such a URL, else True.
+        Call it inside `writing`.
         """
         exclusions = self.own.crawls.exclusions
         covered = [(held, reasons) for held in unbegun if (reasons := held.excluded(exclusions))][:max_leases]
@@ -192,7 +195,10 @@ class PartitionWriter:
         return True
 
     async def ended(self) -> None:
-        """Wait until a transaction failed at its fence, or it is unknown whether one committed. Raise its error."""
+        """Wait until the ownership ends, and raise the error that ended it.
+
+        It ends when a transaction fails at its fence, or when it is unknown whether a transaction has committed.
+        """
         raise await asyncio.shield(self._ended)
 
     def _end(self, error: BaseException) -> None:
