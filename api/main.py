@@ -59,10 +59,12 @@ async def run(settings: MasterSettings) -> int:
 
 
 async def until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` and set its event `stop` at SIGTERM or SIGINT.
+    """Run `work` until it returns. Return the exit code: 0, or 4 if the environment is unusable.
 
-    Return the exit code: 0, or 4 if the environment is unusable. `work` gets two events: `stop`, at which it should
-    return, and `up`, which it sets once it is started.
+    `work` gets two events, `stop` and `up`:
+
+    - `stop` is set at SIGTERM or SIGINT. Then `work` should return.
+    - `work` sets `up` once it is started.
     """
     stop, up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

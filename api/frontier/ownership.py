@@ -28,7 +28,8 @@ from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
 
 _COMMANDS_UNREAD_S: Final = 30.0
-"""How long after its claim an owner judges what it leases. A command that was sent before is read long before that."""
+"""How long after its claim an owner judges all URLs that it leases by the scope. Commands that were sent before the
+claim are read well within this time."""
 
 
 class FrontierSettings(Struct, frozen=True):

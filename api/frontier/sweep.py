@@ -20,7 +20,7 @@ log = structlog.get_logger("orb.frontier")
 _SOON_S = 60.0
 _MAKE_ROOM_S = 10.0
 _RESTS: Final = 6
-"""How many times longer a sweep at rest waits for its next search for orphaned shards."""
+"""How many times longer than usual a sweep at rest waits before its next search for orphaned shards."""
 
 
 class Sweep:

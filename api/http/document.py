@@ -175,9 +175,9 @@ def _shared(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def _common(operation: dict[str, Any], *, reads: bool) -> dict[int, list[ProblemKind]]:
-    """Return, by status, the kinds of problem that `operation` may answer for reasons common to many operations.
+    """Return, by status, the kinds of problem that `operation` shares with many other operations.
 
-    They depend on its method, body and headers. `reads`: True if the operation is a GET.
+    They follow from its method, its body and its headers. `reads`: True if the operation is a GET.
     """
     repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
     kinds = [

@@ -93,7 +93,7 @@ def needs_leader(method: str, path: str) -> bool:
 
 
 class Forwarding:
-    """ASGI layer that forwards requests which only the leader may execute to the leader, unless this master leads.
+    """ASGI layer that sends requests that only the leader may execute to the leader, unless this master leads.
 
     Every other request goes to the next layer. `answer_s`: the seconds within which the leader must respond.
     """

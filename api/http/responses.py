@@ -150,7 +150,10 @@ def _refuses_more(part: Any) -> bool:
 
 
 def _refer_to_input(part: Any, names: Set[str]) -> None:
-    """Change, in place, each reference in `part` to a schema in `names` to a reference to its copy for requests."""
+    """Replace, in `part`, each reference to a schema in `names` by a reference to the schema's copy for requests.
+
+    The document is changed in place.
+    """
     match part:
         case {"$ref": str(place)} if place.rpartition("/")[2] in names:
             part["$ref"] = place + INPUT

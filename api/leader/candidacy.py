@@ -29,8 +29,8 @@ def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset
 class Candidacy:
     """Decides for one master whether it should campaign.
 
-    If a draining master waits and no better candidate takes the leadership, it ignores these candidates from then on.
-    Otherwise it would resign again and again without a successor.
+    A draining master waits while there are better candidates. If none of them leads within `left_for_s` seconds, the
+    master ignores these candidates from then on. Otherwise it would resign again and again without a successor.
     """
 
     def __init__(self, me: str, view: View, keys: Keys, clock: Clock, *, left_for_s: float = LEFT_FOR_S) -> None:

@@ -18,7 +18,7 @@ LOOK_S: Final = 1.0
 """The longest time between two rounds. What another master stored is seen after this."""
 
 MAX_LOGGED: Final = 5
-"""The reasons for which a round logs a line each. The first of them says how many there are."""
+"""Maximum reasons for which a round logs a line each. Every line has the number of all reasons."""
 
 CommandErrors = Mapping[str, Transient | Permanent]
 """The commands of a round that were refused, by their ids, with the reasons."""

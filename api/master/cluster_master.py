@@ -56,9 +56,10 @@ _LEAST_STALL_S: Final = 5.0
 class ClusterSettings:
     """Settings of a cluster master.
 
-    A master that is silent for `ttl_s` seconds counts as dead. The leader runs a pass at least every `tick_s` seconds.
-    A master is unfit to lead by the limits in `health`. By default its event loop may stall for 5 s or a third of
-    `ttl_s`, whichever is longer.
+    - `ttl_s`: a master that is silent for this many seconds counts as dead.
+    - `tick_s`: the maximum seconds between two passes of the leader.
+    - `health`: the limits at which a master becomes unfit to lead. With None, its event loop may stall for 5 s or a
+      third of `ttl_s`, whichever is longer.
     """
 
     frontier: FrontierSettings
@@ -165,9 +166,9 @@ class ClusterMaster:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
-        """Report a line of the history of schedules. Count it in the metrics, unless it was reported before.
+        """Report a line of the history of schedules. Count it in the metrics, unless `waited` is True.
 
-        `waited`: the line was reported before, and now has a new outcome.
+        `waited`: True if the line was reported before, and now has a new outcome.
         """
         if not waited:
             self._stats.firings[firing.outcome] += max(1, firing.missed)

@@ -54,7 +54,7 @@ log = structlog.get_logger("orb.control")
 _PROGRESS_S = 0.5
 _SLOWEST = 5
 _HOSTS_A_SECOND = 1_000
-"""Hosts a second whose waits are computed, at about 8 us each."""
+"""Maximum hosts a second whose waits are computed, on average. One host takes about 8 us."""
 
 _ACTIVE_TIME_S = 5.0
 _COALESCE_S = 0.02

@@ -136,8 +136,8 @@ class HealthMonitor:
 
         - `probes`: by engine, a function that sends the engine a request and raises an error if no answer comes.
         - `every_s`: the seconds between two probes.
-        - `silent_s`: by engine, a function that returns the seconds since the engine last answered any request. If it
-          has answered one since a probe began, the probe does not count as missed.
+        - `silent_s`: by engine, a function that returns the seconds since the engine last answered any request. If an
+          engine answered another request during a failed probe, the probe counts as answered.
         """
         self._probes = probes
         self._silent_s = silent_s

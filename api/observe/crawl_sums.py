@@ -15,7 +15,7 @@ _FIELDS: Final = Counters.__struct_fields__
 
 
 class CrawlSums:
-    """Stores the counters of crawls, and for each label in metrics the sum of its crawls' counters.
+    """Stores the counters of each crawl, and for each label in metrics the sum over the crawls with that label.
 
     `apart`: the crawls that have a label of their own. All other crawls share the label OTHER.
     """
@@ -46,7 +46,7 @@ class CrawlSums:
     def relabel(self, crawl_id: CrawlId, label: str | None) -> None:
         """Move a crawl to another label. If `label` is None, remove the crawl.
 
-        Do nothing if it has no counters here.
+        Do nothing if no counters of the crawl are stored here.
         """
         if (part := self._parts.get(crawl_id)) is not None and part[0] != label:
             self.put(crawl_id, label or OTHER, None if label is None else part[1])

@@ -280,10 +280,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return the change of `desired` or of the state that a PUT would make, as a list of at most one change.
+    """Return what a PUT would change of `desired` or of the crawl's state, as a list of at most one change.
 
-    `mended`: True if a PUT would change the state to agree with `desired`. This change is returned only if `desired`
-    stays the same.
+    `mended`: True if the PUT would start or pause the crawl, because its state does not agree with `desired`. This
+    change is returned only if `desired` stays the same.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

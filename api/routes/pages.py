@@ -181,7 +181,7 @@ async def stored_body(
 ) -> Response:
     """Return the body of the archive record at `place` as a download; 304 if the client has it already.
 
-    - `url` and `fingerprint`: those of the page, for the name of the file.
+    - `url`, `fingerprint`: the URL and the fingerprint of the page, from which the file's name is made.
     - `captured` is called for a record that has no body but refers to an earlier record with the same body. It gets the
       URL of the earlier record and returns its location. By default it raises Missing.
 

@@ -192,10 +192,12 @@ async def _bytes(
 
 
 def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
-    """Return the first byte that a Range header asks for, and the one after the last (RFC 9110 §14.1.2).
+    """Return the bytes that a Range header asks for, as the first byte and the one after the last (RFC 9110 §14.1.2).
 
-    `asked`: the match of `_RANGE`. `size`: the size of the file. If the file has no such bytes, the first number is not
-    below the second.
+    - `asked`: the match of `_RANGE`.
+    - `size`: the size of the file in bytes.
+
+    If the file has none of these bytes, the first number is equal to the second or greater.
     """
     first, last, suffix = asked.groups()
     if suffix is not None:

@@ -188,7 +188,8 @@ def _invalid(wrong: list[FieldError]) -> ApiProblem:
 async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
     """Return an error if the schedule's verb cannot be applied to its crawl. Return None if it can.
 
-    The error is that the crawl does not exist, or that it declares with `desired` whether it runs.
+    It cannot be applied if the crawl does not exist, or if the crawl's `desired` decides whether the crawl runs. A
+    schedule that names no crawl has no error.
     """
     if spec.crawl is None:
         return None

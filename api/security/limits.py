@@ -1,4 +1,4 @@
-"""Limits on how many requests a key may send, and how many wrong keys an address.
+"""Limits on the requests that a key may send, and on the wrong keys that an address may send.
 
 Requests are counted by key and class of route. Each master counts separately; a write is counted by the leader, which
 executes it. Wrong keys are counted by address and never by key id, because key ids are public: otherwise any client
@@ -31,8 +31,9 @@ _NETWORK_BITS: Final = 64
 class Permits:
     """Limits the requests that each key may send, by a token bucket for each class of route.
 
-    `reads`, `writes` and `bulk` are requests a second; 0 means no limit. A key may send the requests of `BURST_S`
-    seconds at once.
+    - `reads`, `writes`, `bulk`: the limit of each class in requests a second; 0 means no limit.
+
+    After a pause, a key may send the requests of `BURST_S` seconds without a wait.
     """
 
     def __init__(self, reads: int = READS, writes: int = WRITES, bulk: int = BULK) -> None:

@@ -99,7 +99,7 @@ class _HttpServer(uvicorn.Server):
 
 
 class _Busy:
-    """ASGI application for a connection beyond the limit. It answers its single request.
+    """ASGI application that answers the only request of a connection beyond the limit of connections.
 
     A request for a path in `ALWAYS_ANSWERED` goes to `app`. Every other request is answered with 503.
     """
@@ -124,8 +124,9 @@ class _Bounded(HttpToolsProtocol):
     """The HTTP protocol of a connection. It limits the memory and time that a client without a key can use.
 
     - A request is refused if its head or trailers exceed `HEAD_BYTES`.
-    - A connection is closed if the head of a request takes longer than `HEAD_S`. The same limit applies to the rest of
-      a request whose response was sent, and to a client that reads nothing of the end of a response.
+    - A connection is closed if the head of a request takes longer than `HEAD_S`. After a response, it is also closed if
+      the client does not send the end of the request and the next head within `HEAD_S`.
+    - A connection is aborted if a response waits to be sent and the client reads nothing of it for `HEAD_S`.
     - `busy` answers the only request of a connection beyond the limit of connections. This connection is closed after
       `SPARE_S` at the latest.
 
