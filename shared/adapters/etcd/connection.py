@@ -184,8 +184,9 @@ class EtcdConnection:
     def _note(self, floor: tuple[int, int], revision: int) -> None:
         """Record the revision of an answer. Begin a new history if the answer shows that etcd was wiped or restored.
 
-        That is so if `revision` is lower than the revision known before the call, since reads and writes go through a
-        quorum. `floor`: the history and revision that were known before the call.
+        An answer shows this if `revision` is lower than the one in `floor`, since reads and writes go through a quorum.
+        `floor`: the history and revision that were known before the call. If another history has begun since, do
+        nothing.
         """
         history, known = floor
         if history != self.history:

@@ -79,8 +79,8 @@ class EtcdLeadership:
     ) -> int:
         """Put and delete all these keys, or none, while this leadership lasts. Return the revision of the write.
 
-        The request is sent only once: after a second attempt, a success could look like a conflict. The errors are
-        those of Leadership.write.
+        The request is sent only once. If an attempt had succeeded without an answer, a second attempt would report a
+        conflict. The errors are those of Leadership.write.
         """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})

@@ -31,8 +31,8 @@ _V1_UNLIMITED: Final = 1 << 60
 def disk_of(path: Path) -> Gauge:
     """Return a gauge of the disk on which `path` is, or will be created.
 
-    KEPT_BYTES of the disk (at most an eighth of it) do not count as free: they are `claimed` for what other programs
-    write. The gauge raises Transient if the disk cannot be read.
+    KEPT_BYTES of the disk, at most an eighth of it, are reserved for other programs (`FillLevel.claimed`). They do not
+    count as free. The gauge raises Transient if the disk cannot be read.
     """
 
     def read() -> FillLevel:

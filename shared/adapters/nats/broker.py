@@ -91,8 +91,8 @@ class NatsBroker:
     async def storage(self) -> FillLevel | None:
         """Return the fill level of the fullest storage bound in NATS. This is a `Gauge` of the pressure monitor.
 
-        `refused` of the result is True while the broker answers but stores nothing. If nothing has a bound, return None
-        until `refused` was True once, and a level of size 0 afterwards.
+        The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no storage
+        bound, return None. Once a call has found that the broker stores nothing, a level with capacity 0 replaces None.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

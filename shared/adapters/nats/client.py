@@ -96,10 +96,10 @@ class _Line(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        """Begin TLS on the connection, and attach the new stream to its transport, which the library forgets.
+        """Begin TLS on the connection, and attach the new stream to its transport. The library omits the second step.
 
-        Without the attachment, the stream would buffer unread data without a bound, and would treat the end of the
-        connection as half-closed. If the client is closing, raise CancelledError.
+        Without it, the stream would buffer unread data without a bound, and would treat the end of the connection as
+        half-closed. If the client is closing, raise CancelledError.
         """
         await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
         if self._io_writer is not None:

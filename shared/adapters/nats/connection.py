@@ -72,7 +72,7 @@ class Unanswered(Transient):
 class Denied(Transient):
     """The server does not permit this process to publish on a subject.
 
-    It may be retried after the permissions are changed.
+    The call may be retried after the permissions are changed.
     """
 
     def __init__(self, subject: str) -> None:
@@ -230,8 +230,9 @@ class NatsConnection:
     async def _expecting(self, subject: str, wait_s: float) -> AsyncIterator[tuple[str, asyncio.Future[Any]]]:
         """Register a request for the `with` block.
 
-        Yield its token, the end of its reply subject, and the future of its answer. The future fails after `wait_s`
-        seconds, or when the connection breaks. `subject` is that of the request, empty for a PING.
+        Yield two values: the token at the end of the request's reply subject, and the future of the answer. The future
+        fails after `wait_s` seconds, or when the connection breaks. `subject`: the subject of the request, empty for a
+        PING.
         """
         self._tokens += 1
         token = format(self._tokens, "x")
@@ -354,7 +355,7 @@ class NatsConnection:
         """Log that the server denied `operation` on `subject`, at most once a minute, and fail the open requests on it.
 
         `operation` is "publish" or "subscription", and `subject` is in lower case, as in the server's message. If the
-        subscription to the inbox is denied, fail all open requests with Unusable, and all later calls.
+        subscription to the inbox is denied, all open requests and all later calls fail with Unusable.
         """
         if operation == "subscription" and subject == f"{self._prefix}*".lower():
             self._unusable = f"the broker permits no answers to {self._name}: is nats_user that of another process?"

@@ -1,6 +1,6 @@
 """How full the storage of JetStream is, and whether it stores messages at all.
 
-The server tells clients neither its storage limit nor the state of its disk.
+The server reports neither its storage limit nor the state of its disk to clients.
 """
 
 from typing import Any, Final

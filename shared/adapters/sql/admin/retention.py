@@ -4,8 +4,8 @@ Each pass reads a bounded number of rows in the order of a key. If the key grows
 else the next rows of a sweep over the table. So the tables need no index by age, which would slow every insert. The
 leader also deletes owners' rows here, but only rows that no owner uses any more.
 
-A pass gets the `place` at which the one before ended, "" at first. It returns the number of deleted rows, and the place
-for the next pass, "" at the end of the table (SweepResult).
+A pass begins at its argument `place`: "" for the first pass, then the place that the previous pass returned. It returns
+the number of deleted rows, and the place for the next pass, "" at the end of the table (SweepResult).
 """
 
 from collections.abc import Sequence

@@ -38,8 +38,10 @@ def captures(
 ) -> Sequence[IndexRow] | None:
     """Return the captures that `query` may match, unsorted: those of its URL, or all of the hosts that it covers.
 
-    The caller applies the other conditions of the query. `partition`: the partition of the query's host. Return None if
-    there are more than SCANNED captures, or for a domain more than SCANNED_HOSTS hosts to compare (Catalog.captures).
+    The caller applies the other conditions of the query. `partition`: the partition of the query's host.
+
+    Return None if the hosts have more than SCANNED captures. Return None also for a query of a domain if more than
+    SCANNED_HOSTS hosts would have to be compared with it (Catalog.captures).
     """
     of_crawl: dict[str, Any] = {"crawl_id": crawl_id}
     if query.match is CdxMatch.EXACT:

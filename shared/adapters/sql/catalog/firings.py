@@ -149,8 +149,8 @@ def fire_queued(
     """Apply the verb of a queued effect to its crawl, and return what was done (Schedules.fire_queued).
 
     Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
-    the crawl has begun. The result has the firing to which the effect belongs if the outcome of that firing has
-    changed, else no firing.
+    the crawl has begun. The effect belongs to a firing. If the outcome of that firing changes, the result contains the
+    firing. Otherwise it contains none.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -357,8 +357,8 @@ def apply_verb(
     """Apply the verb to the crawl `name`, and return the effect: fired, queued, skipped or refused.
 
     A refused effect has the reason, such as a crawl that does not exist. The verb RETRY_FAILED also requests its
-    command. `waited`: True to carry out an effect that was queued. If False, the effect is skipped if the crawl runs,
-    and an earlier effect of the schedule is queued for it.
+    command. `waited`: True if the effect was queued before and is carried out now. If False, a verb that begins a run
+    is skipped while the crawl runs and an earlier effect of the schedule is queued for the crawl.
     """
     connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")

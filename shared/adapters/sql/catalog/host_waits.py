@@ -47,8 +47,8 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    `rest_s` of each is minus the seconds since the last visit. The caller must add the host's delay
-    (shared.domain.explain.waits.rested).
+    The field `rest_s` of a state is 0 or negative: minus the seconds since the last visit. The caller must add the
+    host's delay with `waits.rested`.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]

@@ -271,7 +271,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
 
 def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[str]) -> ItemChanges:
-    """Store the items of accepted fetches, except outdated ones, which are added to `dropped`. Return all counts."""
+    """Store the items of accepted fetches. Add outdated ones to `dropped`, the counts by reason. Return all counts."""
     newest = _newest(fetched)
     read = _items(page for page in newest.values() if page is not None)
     earlier = _outdated(connection, newest)
@@ -299,7 +299,7 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the latest fetch of each page. If two messages have the same fetch, the later message counts."""
+    """Return the latest fetch of each page. If two messages have the same fetch, use the later message."""
     newest: dict[_Place, PageItems | None] = {}
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
@@ -310,7 +310,7 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages of `newest` whose stored items come from the same fetch or an earlier one.
+    """Return the pages of `newest` whose stored items must be replaced: their fetch is the same or an earlier one.
 
     If the stored items of a page come from a later fetch, set the page's value in `newest` to None.
     """
@@ -368,7 +368,7 @@ def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
 
 @lru_cache
 def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
-    """Return the query for item ids with their sizes in bytes. `page`, `rule`: select items of one URL, or one rule."""
+    """Return the query for item ids with their sizes in bytes. `page`: of one URL only. `rule`: of one rule only."""
     size = f"{byte_length(dialect, 'i.data')} + {byte_length(dialect, 'p.url')}"
     here = " AND r.fingerprint = :page" if page else ""
     which = " WHERE i.rule = :rule" if rule else ""
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the item at which a scan stops, no row if the list ends before. `page`: as in `_sizes`."""
+    """Return the query for the last item of a scan. It finds none if the list ends before. `page`: as in `_sizes`."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"

@@ -55,7 +55,9 @@ def add_first_key(connection: Connection, key: ApiKey) -> bool:
 def put_key(
     connection: Connection, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[ApiKey, bool]:
-    """Create the key `wanted`, or replace what the key of its name declares. Return the key, and True if it is new.
+    """Create the key `wanted`, or replace the declared values of the key with its name.
+
+    Return the key, and True if it is new.
 
     - `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
       condition.
@@ -135,10 +137,10 @@ def keys(connection: Connection, *, after: tuple[str, str], max_count: int, revo
 
 
 def key_of_certificate(connection: Connection, certificate_names: frozenset[str]) -> ApiKey | None:
-    """Return the identity of a client certificate that has these names. Return None if there is none.
+    """Return the identity that is declared for a client certificate with one of these names. None if there is none.
 
-    Revoked identities are ignored. The fingerprint of the certificate (`sha256:...`) matches before other names
-    (Catalog.key_of_certificate).
+    Revoked identities are ignored. If several identities match, one that is declared by the fingerprint of the
+    certificate (`sha256:...`) is preferred (Catalog.key_of_certificate).
     """
     proved = api_keys.c.certificate.in_(sorted(certificate_names)) & (api_keys.c.kind == IdentityKind.CERTIFICATE)
     found = [_key_of(row) for row in connection.execute(select(api_keys).where(proved, _LIVE))]

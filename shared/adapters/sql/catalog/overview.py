@@ -99,10 +99,10 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return how many URLs of the crawls are queued, and how many seconds ago the longest unserved queue was served.
+    """Return how many URLs of the crawls are queued, and the seconds since the least recently served queue was served.
 
-    Read the least recently served queues of each crawl and partition, together at most QUEUES. The result's `more` is
-    True if some were not read.
+    Read the least recently served queues of each crawl and partition, together at most QUEUES. The field `more` of the
+    result is True if some queues were not read.
     """
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))

@@ -24,11 +24,11 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
-    """Return in how many partitions a command is applied that the leader sends for a revision of a spec.
+    """Return the progress of a command that the leader sends for a revision of a spec.
 
     `command_id` names the command's kind, crawl and revision. Return None if no such revision is stored, or if the
-    leader sends no such command for it. A RECRAWL is found only once a partition has applied it. A RESCOPE or
-    REDISCOVER for the present scope is found before that.
+    leader sends no such command for it. A RECRAWL is returned only after a partition has applied it. A RESCOPE or
+    REDISCOVER for the present scope is returned even before that.
     """
     match = _ID.fullmatch(command_id)
     if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:

@@ -1,10 +1,10 @@
 """Ends PostgreSQL sessions whose client has stopped inside a statement and that block other transactions.
 
 A statement goes to the server in several messages. If a client stops between two of them, or before it has read the
-result, its session stays `active` and waits for the client. No time limit that all supported servers have covers this
-case. `idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server
-waits for a message. Only PostgreSQL 17 and later have `transaction_timeout`. So a master whose transaction waits ends
-such sessions, once their clients have been silent for as long as a session may be idle in a transaction.
+result, its session stays `active` and waits for the client. The time limits of older servers do not end such a session.
+`idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server waits for
+a message. Only PostgreSQL 17 and later have `transaction_timeout`. So a master whose transaction waits ends such
+sessions, once their clients have been silent for as long as a session may be idle in a transaction.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ class EndedSession:
 
 
 def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
-    """End sessions of masters that block another master and wait for their client. Return the ended sessions.
+    """End sessions of masters that block another master because their client has stopped. Return the ended sessions.
 
-    A session is ended only if its client has been silent inside a statement for `limit_s` seconds.
+    A client has stopped if it has been silent inside a statement for `limit_s` seconds.
     """
     rows = connection.execute(_END_BLOCKERS, {"owners": OWNERS, "limit_s": limit_s}).all()
     return [EndedSession(row.pid, float(row.still_s)) for row in rows if row.ended]

@@ -133,7 +133,7 @@ class Each:
 class New(Each):
     """An INSERT of rows that certainly do not exist yet. A large batch uses COPY on PostgreSQL.
 
-    The caller must know that the rows are missing, and that no other process inserts them.
+    The caller must ensure that the rows are missing, and that no other process inserts them.
     """
 
     def __init__(self, table: Table, columns: Sequence[str]) -> None:

@@ -58,9 +58,9 @@ class SqlAdapter:
         return f"<{type(self).__name__} {self._run!r}>"
 
     async def _poll(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **keywords: P.kwargs) -> T:
-        """Run `query` as a read and return its result. Return the result of its last call if that cannot have changed.
+        """Run `query` as a read and return its result, or return the result of its last call without a read.
 
-        The last result is still valid if nothing was committed to the database since, and the arguments are the same.
+        The last result is used if nothing was committed to the database since, and the arguments are the same.
         """
         # Read the number first: a commit that comes between is then read again by the next call.
         version = await self._run.data_version()

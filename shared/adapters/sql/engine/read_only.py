@@ -36,8 +36,8 @@ class ReadFile:
     def connect(self) -> sqlite3.Connection:
         """Open the file and return the connection. If the folder cannot be written, open the file as immutable.
 
-        Raise sqlite3.Error if SQLite cannot open it. Raise Unusable if a part of the database is in its log, and only a
-        process that can write the folder could read that.
+        Raise sqlite3.Error if SQLite cannot open it. Raise Unusable if the file must be opened as immutable, but its
+        write-ahead log contains a part of the database.
         """
         connection = _opened(os.fspath(self._path))
         try:

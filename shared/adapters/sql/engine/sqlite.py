@@ -167,7 +167,7 @@ class SqliteThreads:
     async def data_version(self) -> int | None:
         """Return a number that changes with every commit to the file, by any process. None if it cannot be read now.
 
-        SQLite counts only the commits of other connections, so the connection that this uses never writes.
+        SQLite counts only the commits of other connections. So this method uses a connection that never writes.
         """
         try:
             (version,) = (await self._glances()).execute("PRAGMA data_version").fetchone()

@@ -1,9 +1,9 @@
 """The transactions that accept an operator's command and apply one bounded chunk of it.
 
 An accepted command is a row of `commands_in_progress` until its last chunk, which records it in `commands`. A chunk
-takes a bounded number of rows, hosts and seconds. It moves the row's `after` in its own transaction, so a crash repeats
-no chunk. No statement reads more than `chunks.STEP` rows of a host. Commands on one host are small, so the transaction
-that accepts them applies them.
+reads a bounded number of rows and hosts, for a bounded time. It moves the row's `after` in its own transaction, so a
+crash repeats no chunk. No statement reads more than `chunks.STEP` rows of a host. Commands on one host are small, so
+the transaction that accepts them applies them.
 """
 
 from collections import defaultdict
@@ -74,8 +74,8 @@ _SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fi
 def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
     """Return two SQL statements on the next `:step` URLs of a host. `which`: the condition for URLs to queue again.
 
-    The first counts the URLs by the reason of their failure (NULL: `which` is false). The second queues the URLs for
-    which `which` is true.
+    The first counts the URLs by the reason of their failure. URLs for which `which` is false are counted under NULL.
+    The second queues the URLs for which `which` is true.
     """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"

@@ -1,4 +1,4 @@
-"""Transactions of the leader that remove deleted crawls, and that run finished crawls again which have new URLs."""
+"""Transactions of the leader that remove deleted crawls, and that set finished crawls with new URLs to running."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -54,9 +54,10 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
-    """Remove a seed set of a deleted crawl and return False. Without one, mark the crawl as collected and return True.
+    """Remove one seed set of a deleted crawl, and return False: more may be left.
 
-    The mark means that all rows of the crawl were removed.
+    If no seed set is left, mark the crawl as collected, and return True. The mark means that all rows of the crawl are
+    removed. So call this only when all partitions have removed their rows of the crawl (Store.collected).
     """
     sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
     set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()
@@ -87,7 +88,7 @@ def to_reopen(
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
-    """Set the candidates to running that have finished as complete and have URLs queued. Return their ids."""
+    """Set the crawls in `candidates` that finished as complete, but have URLs queued, to running. Return their ids."""
     return [
         CrawlId(row.crawl_id)
         for some in chunked(candidates)

@@ -283,10 +283,11 @@ def _merge(
 ) -> set[_Key]:
     """Insert new URLs and merge links into known ones. Return the known URLs that earlier commands may still change.
 
-    These are failed URLs, so that a retry queues them, and URLs that a page links to, so that a deletion of seeds
-    deletes them if they are seeds. An excluded URL that this call queues again is not returned. `least`, `required`:
-    the best link to each URL as a page, and as a requisite. `room`: how many more requisites each crawl with a budget
-    of them may queue.
+    These are failed URLs (a retry may queue them) and URLs to which a page links (a deletion of seeds may delete them).
+    URLs that change as requisites, and excluded URLs that are queued again, are not returned.
+
+    - `least`, `required`: the best link to each URL as a page, and as a requisite.
+    - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
     """
     keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()

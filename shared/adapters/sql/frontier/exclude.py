@@ -136,7 +136,7 @@ def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclus
 def _some(
     connection: Connection, command: CommandRun, host: Any, crawl: int, after: bytes, judge: Judge, chunk: Chunk
 ) -> bytes | None:
-    """Exclude the covered URLs among the next URLs of a queue, and withdraw them if the command says so.
+    """Exclude the covered URLs among the next URLs of a queue. If the command withdraws pages, delete their records.
 
     Read the URLs after the fingerprint `after`, at most `chunk.step`. Return the last fingerprint read, None at the
     end.
@@ -161,9 +161,10 @@ def _behind(host_id: int, crawl_id: int, fingerprint: bytes) -> int:
 
 
 def _place_of(after: int) -> tuple[int, int, bytes]:
-    """Return the host and crawl with which a command continues, and the fingerprint after which (empty: the first).
+    """Return the host id and crawl id at which a command continues, and the last fingerprint that it has done there.
 
-    `after` is the progress number that `_behind` has made.
+    The fingerprint is empty if the command has done none of this host and crawl. `after` is a progress number
+    (`_behind`).
     """
     place, fingerprint = divmod(after, 1 << _FINGERPRINT_BITS)
     host_id, crawl_id = divmod(place, 1 << _CRAWL_BITS)

@@ -74,10 +74,11 @@ class HopChanges:
         max_depth: int | None,
         result: DiscoveryResult,
     ) -> bool:
-        """Record that a known URL gets the extra hops and depth of `link`, where these are less than its present ones.
+        """Record that a known URL gets the extra hops and depth of `link`, where these are less than the stored ones.
 
-        `known`: its present values. Return True if the URL must be queued again: it was fetched, and its links now have
-        fewer extra hops or are within the depth limit. Changes of leased URLs are also added to `result`.
+        `known`: the stored values of the URL. Return True if the URL must be queued again: it was fetched, and its
+        links now have fewer extra hops or are within the depth limit. Changes of leased URLs are also added to
+        `result`.
         """
         state, depth, lease_id, _, flags, _ = known
         extra, leased = extra_hops_of(flags), state is UrlState.LEASED

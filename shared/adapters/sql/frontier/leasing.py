@@ -217,9 +217,10 @@ def dispatch(
 def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease due pages, then requisites, then other URLs of the request's queue. Return the lease, None without URLs.
+    """Lease due pages, then requisites, then other URLs of a queue. Return the lease, None if the queue has none.
 
-    Only the other URLs use the crawl's budget. `left` is how many of them each crawl may still lease, and is reduced.
+    Only the other URLs use the crawl's budget. `left`: how many of them each crawl may still lease. The call reduces
+    it.
     """
     taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
     if request.requisites and len(taken) < request.max_together:

@@ -108,9 +108,9 @@ def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostI
 
 
 def _kept_out(connection: Connection, partitions: Collection[int]) -> Collection[int]:
-    """Lock the rows of these partitions that no other transaction has locked, and return the locked partitions.
+    """Lock the rows of `partitions`, except rows that another transaction has locked. Return the locked partitions.
 
-    Their owners wait until this transaction ends. SQLite has one writer and needs no lock.
+    The owners of the locked partitions wait until this transaction ends. SQLite has one writer and needs no lock.
     """
     table = schema.partitions.c.partition
     query = select(table).where(table.in_(sorted(partitions))).order_by(table).with_for_update(skip_locked=True)

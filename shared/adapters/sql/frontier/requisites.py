@@ -52,10 +52,11 @@ _PLACE: Final = Bulk(
 
 
 def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: Collection[Key]) -> dict[CrawlId, int]:
-    """Return how many more requisites each crawl may queue that has a budget of them and links in `required`.
+    """Return how many more requisites each crawl may queue within its budget of requisites.
 
-    `budgets`: the budget of each such crawl. Requisites of all partitions count. On PostgreSQL the crawl's row stays
-    locked until the commit, so that owners of several partitions count one after the other (decision 0010).
+    The result has the crawls that have a budget in `budgets` and links in `required`. The requisites of all partitions
+    count. On PostgreSQL the crawl's row stays locked until the commit, so that owners of several partitions count one
+    after the other (decision 0010).
     """
     left = {}
     for crawl_id in sorted({key[0] for key in required} & budgets.keys()) if budgets else ():

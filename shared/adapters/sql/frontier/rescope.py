@@ -227,10 +227,10 @@ def via_hosts(
 
 
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
-    """Return the first revision since which the crawl has had its present scope (Store.scope_revision).
+    """Return the oldest revision such that the crawl's spec has had its present scope since then.
 
-    A change that gives a host a higher limit of pages counts as another scope, and so does a revision that cannot be
-    read. Raise Unusable if the present revision cannot be read.
+    A revision with a lower limit of pages for a host than the present one counts as another scope. So does a revision
+    that cannot be read. Raise Unusable if the present revision cannot be read (Store.scope_revision).
     """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()

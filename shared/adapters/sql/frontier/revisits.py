@@ -172,7 +172,7 @@ def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> Non
 
 
 def keep_versions(connection: Connection, changes: Changes) -> None:
-    """Store the page versions that `changes.fetches` will replace, and delete the oldest versions beyond those to keep.
+    """Store the page versions that `changes.fetches` will replace. Delete the oldest versions above the allowed number.
 
     Call it before the fetches are written.
     """

@@ -4,8 +4,9 @@ A seed is a URL that no page led to. A seed that was never fetched leaves the qu
 stays as it is. If it was queued for another fetch, it becomes done.
 
 - A deletion spares seeds that a seed set still has, and leased seeds, which a worker fetches.
-- A URL that has left its sets is withdrawn, even if it failed, if only sets gave it (flag OF_SET). If a page links to
-  it, it stays, at the place of the nearest link. While such a URL is leased, the command is not finished.
+- A URL that has left its seed sets is withdrawn if only sets gave it (flag OF_SET), even if it failed. A URL to which a
+  page links is not withdrawn: it gets the depth and linking page of the nearest link. The command is not finished while
+  a URL to withdraw is leased.
 """
 
 import json
@@ -199,8 +200,8 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
     """Withdraw one chunk of the URLs that have left a seed set. Return where the next chunk begins, None at the end.
 
     The command goes through its URLs twice. The first pass withdraws the URLs that are not leased, so that no visit
-    delays them. The second pass withdraws the others. While its chunk has a leased URL, it returns the place where it
-    began.
+    delays them. The second pass withdraws the others. If its chunk has a leased URL, the result is the beginning of the
+    same chunk, which is then repeated.
     """
     places: Any = command.args["places"]
     failed: dict[str, int] = defaultdict(int)
@@ -329,8 +330,8 @@ class SetSeeds:
     """Maintains the flag OF_SET, and the links to URLs that have it, in one transaction of discoveries.
 
     The flag marks URLs that only seed sets give, neither the spec nor an upload. For such a URL the nearest link of a
-    page is stored, so that the URL can stay in the crawl when it leaves its sets. `only`: the URLs among the links that
-    only sets give.
+    page is stored, so that the URL can stay in the crawl when it leaves its sets. `only`: the URLs that the batch gives
+    as seeds of sets only.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
@@ -365,8 +366,8 @@ class SetSeeds:
     ) -> int:
         """Return the flags of a known URL after an admitted link to it. Record the changes to write.
 
-        `state`, `reason` and `flags` are the URL's present ones. `linked`: a page led to the URL before. That link is
-        stored if the URL becomes a seed of a set.
+        `state`, `reason` and `flags` are the URL's stored values. `linked`: True if a page led to the URL before. If
+        the URL then becomes a seed of a set, the link of that page is stored.
         """
         gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
         if key in self.only:
@@ -385,7 +386,7 @@ class SetSeeds:
         return flags
 
     def write_links(self, connection: Connection) -> None:
-        """Write the recorded links. Call it before URLs get other depths and linking pages."""
+        """Write the recorded links. Call it before the depths and linking pages of known URLs are changed."""
         _ADD_PLACE.run(connection, sorted(self._places))
         _ADD_LINK.run(connection, sorted(self._links))
 
