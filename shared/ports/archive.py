@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class ArchiveFull(Transient):
-    """The archive's disk has no space left. Nothing of the call was stored, and nothing stored before is lost.
+    """The archive's disk has no space left. The call stored nothing, and nothing stored before is lost.
 
-    It may be retried.
+    The call may be retried.
     """
 
     def __init__(self, message: str) -> None:

@@ -173,8 +173,8 @@ class Broker(Protocol):
     async def publish_command(self, partition: Partition, data: bytes, message_id: str) -> int:
         """Store a command for the partition's owner durably, and return its sequence.
 
-        Workers have no permission for this. The owner reads commands and outcomes in one order. A repeat with the same
-        `message_id` within two minutes is not stored.
+        Workers have no permission for this. The owner reads commands and outcomes in the order in which they were
+        stored. A repeat with the same `message_id` within two minutes is not stored.
         """
 
     async def pull_visits(self, pool: str, max_count: int, wait_s: float) -> Sequence[VisitMessage]:

@@ -99,8 +99,8 @@ class Catalog(Protocol):
 
         - `repeatable`: if the same request was made before, return the crawl as it was created then. Raise ReusedKey if
           the Idempotency-Key was used for another request.
-        - `max_count`: raise Full if there are already so many crawls that are not deleted. Concurrent requests may
-          exceed it.
+        - `max_count`: raise Full if at least this many crawls exist that are not deleted. Concurrent requests may
+          create a few more. None: no limit.
 
         Raise Exists if the name is taken.
         """
@@ -331,7 +331,7 @@ class Catalog(Protocol):
     async def put_key(
         self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
     ) -> tuple[ApiKey, bool]:
-        """Create the key `wanted`, or replace what is declared of the key with the same name.
+        """Create the key `wanted`, or replace the declared values of the key with the same name.
 
         Return the key, and True if it was created. An existing key keeps its id, its secret and its creation time. If
         nothing differs, change nothing. Errors:

@@ -42,7 +42,7 @@ class ItemTable(Protocol):
         Items are stored if the outcome was accepted, and dropped if it can no longer come. Return the numbers of items
         that were stored and dropped. Return None, and write nothing, if no page has such items.
 
-        `evidence`: store and drop nothing, but make the items of these pages dead letters with this text.
+        `evidence`: if it is given, these items are neither stored nor dropped. They become dead letters with this text.
         """
 
     async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

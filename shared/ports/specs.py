@@ -30,11 +30,11 @@ class SpecSource(Protocol):
     """Reads the specs that the leader published, as far as they have reached this process."""
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
-        """Return the crawl's published spec at `revision` or later, and wait a while for it.
+        """Return the crawl's published spec at `revision` or later. Wait for it for a limited time.
 
-        `gone` marks a deleted crawl. Return None if this process has all specs of that revision and the crawl is not
-        among them. Raise Transient if the revision does not arrive in time: a spec that is missing does not prove that
-        the crawl is deleted.
+        The record of a deleted crawl has `gone` set. Return None if this process is certain that the crawl has no
+        record. Raise Transient if the revision does not arrive in time. A missing spec alone does not prove that the
+        crawl is deleted.
         """
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:

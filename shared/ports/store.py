@@ -140,9 +140,9 @@ class Store(Protocol):
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
-        """Return the first revision since which the crawl's specs admit the same URLs as now.
+        """Return the oldest revision such that the crawl's spec has had its present scope since then.
 
-        Since then no revision has given a host a higher limit of pages, either.
+        A revision with a lower limit of pages for a host than the present one counts as another scope.
         """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
@@ -235,10 +235,11 @@ class Store(Protocol):
         """
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
-        """Remove one seed set of a deleted crawl whose partitions have removed their rows.
+        """Remove one seed set of a deleted crawl, and return False: more may be left.
 
-        Return False if there was one. If no seed set is left, record that nothing of the crawl remains, and return
-        True. `uncollected` then no longer returns the crawl. So repeat the call until it returns True.
+        If no seed set is left, record that all rows of the crawl are removed, and return True. `uncollected` then no
+        longer returns the crawl. Call this only when all partitions have removed their rows of the crawl, and repeat it
+        until it returns True.
         """
 
     async def reopen(
@@ -262,8 +263,8 @@ class Store(Protocol):
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
         """Write an owner's `changes`, and set the position up to which it has applied reports to `position`.
 
-        Only a bounded number of URLs of the queues in `changes.give_up` are given up. Return those of the queues that
-        may have more. The caller passes these to its next call.
+        The call gives up URLs of the queues in `changes.give_up`, but only a bounded number. Return the queues that may
+        have more URLs to give up. The caller passes them to its next call.
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
@@ -375,8 +376,9 @@ class Store(Protocol):
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
         - `next_lease`: the partition's next free lease number, to be stored.
-        - `budgets`: the budget of each crawl that has one. So few URLs are leased that the stored pages cannot exceed
-          `max_pages`, even if several owners lease at the same time. Nothing is leased once `max_bytes` is reached.
+        - `budgets`: the budget of each crawl that has one. The number of leased URLs is limited so that the stored
+          pages cannot exceed `max_pages`, even if several owners lease at the same time. Nothing is leased once
+          `max_bytes` is reached.
         """
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
