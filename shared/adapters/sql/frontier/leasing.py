@@ -217,7 +217,7 @@ def dispatch(
 def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease due pages, then requisites, then other URLs of a queue. Return the lease, None if the queue has none.
+    """Lease due pages, then requisites, then other URLs of a queue. Return the lease, None if it has no URL.
 
     Only the other URLs use the crawl's budget. `left`: how many of them each crawl may still lease. The call reduces
     it.
