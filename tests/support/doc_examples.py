@@ -164,6 +164,7 @@ LISTED: Final = {
     ("docs/api.md", "from orbweaver_client"): "tests/integration/test_typed_client.py runs such a client",
     ("docs/benchmarks.md", "orb bench"): MINUTES,
     ("docs/benchmarks.md", "taskset -c 0 orb bench"): MINUTES,
+    ("docs/benchmarks.md", "orb crawl URL --delay 0"): "a crawl under a sampling profiler",
     ("docs/cluster.md", "orb up [--masters"): SYNOPSIS,
     ("docs/cluster.md", "orb master --id"): "names servers of other machines; tests/e2e/test_cluster.py runs members",
     ("docs/cluster.md", "accounts: {"): "tests/contract/test_worker_rights.py runs a server with it",

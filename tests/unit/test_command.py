@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_command_test_keeps_files_in_memory_for_the_short_set(
     else:
         monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.setattr("tests.support.developer_commands._MEMORY", tmp_path)
-    monkeypatch.setattr("tests.support.developer_commands.shutil.disk_usage", lambda _path: SimpleNamespace(free=free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
     monkeypatch.setattr("tests.support.developer_commands._python", python)
     assert main(["test", *given]) == Exit.OK
     (folder,) = folders
