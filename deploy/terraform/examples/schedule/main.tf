@@ -12,7 +12,7 @@ variable "sites" {
 resource "orb_crawl" "site" {
   for_each            = var.sites
   name                = each.key
-  labels              = { team = "search" }
+  labels              = { team = "content" }
   spec                = jsonencode({ seeds = [each.value], budget = { max_pages = 1000 } })
   start               = false
   deletion_protection = false
@@ -21,7 +21,7 @@ resource "orb_crawl" "site" {
 # Starts all crawls of the team at night, whatever their number.
 resource "orb_schedule" "nightly" {
   name     = "nightly"
-  selector = { team = "search" }
+  selector = { team = "content" }
   verb     = "start"
   cron     = "30 2 * * *"
   zone     = "Europe/Berlin"
@@ -29,7 +29,7 @@ resource "orb_schedule" "nightly" {
 }
 
 data "orb_crawls" "team" {
-  labels     = { team = "search" }
+  labels     = { team = "content" }
   depends_on = [orb_crawl.site]
 }
 
