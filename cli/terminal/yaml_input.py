@@ -4,6 +4,9 @@ Some values are text as in YAML 1.2, although YAML 1.1 reads them as numbers, bo
 `yes`, `no`, `on`, `off`, and times such as `2030-06-01`. So they need no quotes.
 """
 
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +31,13 @@ def text_of(path: Path, what: str) -> str:
 def documents(text: str, source: str) -> list[Any]:
     """Return the value of each document in a YAML text. Raise Usage with line and column if the text is not YAML.
 
-    `source` is the name of the text in messages, such as its path.
+    `source` is the name of the text in messages, such as its path. A text that is JSON is read as JSON, which is
+    some hundred times as fast.
     """
+    try:
+        return [json.loads(text, object_pairs_hook=_unrepeated, parse_float=_finite, parse_constant=_finite)]
+    except (ValueError, RecursionError):
+        pass  # YAML, or faulty: the YAML loader says where
     try:
         return list(yaml.load_all(text, _Loader))
     except yaml.MarkedYAMLError as error:
@@ -53,6 +61,18 @@ def document(text: str, source: str) -> Any:
             return data
         case several:
             raise Usage(f"{source} has {len(several)} documents; expected one.")
+
+
+def _unrepeated(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len(mapping := dict(pairs)) < len(pairs):
+        raise ValueError("a key is repeated")
+    return mapping
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
 
 
 MAX_EXPANDED: Final = 10_000_000

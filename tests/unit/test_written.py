@@ -1,6 +1,10 @@
 """YAML that people write, and YAML that is made to take long."""
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cli.ctl.output import as_yaml
 from cli.terminal.exits import Usage
@@ -63,3 +67,26 @@ def test_plain_value_of_yaml_that_is_no_text_has_its_type(plain: str, value: obj
 @pytest.mark.parametrize(("tagged", "value"), [("!!int 22:00", 1320), ("!!bool yes", True), ("!!str 5", "5")])
 def test_tag_of_yaml_says_the_type(tagged: str, value: object) -> None:
     assert document(f"a: {tagged}", "x.yaml") == {"a": value}
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_JSON, st.sampled_from([None, 2]))
+def test_json_is_read_as_json(value: object, indent: int | None) -> None:
+    assert document(json.dumps(value, indent=indent), "crawl.json") == value
+
+
+@pytest.mark.parametrize(("text", "why"), [('{"a": 1, "a": 2}', r"1:10: .*'a' is repeated"), ('{"a": [1}', "1:9: ")])
+def test_faulty_json_is_pointed_at(text: str, why: str) -> None:
+    with pytest.raises(Usage, match=rf"crawl\.json:{why}"):
+        document(text, "crawl.json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400"])
+def test_number_that_is_not_finite_is_text_in_json_as_in_yaml(number: str) -> None:
+    assert document(f'{{"a": {number}}}', "crawl.json") == {"a": number}
