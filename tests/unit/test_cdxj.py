@@ -1,5 +1,6 @@
 """The index: lines that pywb reads, sorted bytewise, in bounded memory, never visible in part."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from shared.adapters.objects.cdxj import write_index
 from shared.domain.archive.cdxj import IndexRow, cdxj_line
-from shared.domain.archive.model import RecordLocation, payload_digest
+from shared.domain.archive.model import RecordLocation, base32, payload_digest
 
 
 def row(surt: str = "org,example)/", at: int = 1_700_000_000_999, number: int = 0, **more: Any) -> IndexRow:
@@ -31,6 +32,11 @@ def test_a_line_has_the_fields_that_pywb_reads_as_strings() -> None:
         "offset": "0",
         "filename": "7-x-0001.warc.gz",
     }
+
+
+@given(st.binary(max_size=40).filter(lambda data: len(data) % 5 == 0))
+def test_base32_is_that_of_the_standard_library(data: bytes) -> None:
+    assert base32(data) == base64.b32encode(data).decode()
 
 
 def test_a_revisit_is_listed_as_one() -> None:

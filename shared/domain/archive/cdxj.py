@@ -3,16 +3,16 @@
 A line has a sort key, a 14-digit timestamp, and a JSON object with the fields that pywb reads.
 """
 
-import base64
 import json
 import re
-from datetime import UTC, datetime
+import time
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-from shared.domain.archive.model import RecordLocation
+from shared.domain.archive.model import RecordLocation, base32
 from shared.domain.web.url import host_of
 
 _WWW: Final = re.compile(r"^www\d*\.(?=.)")
@@ -20,6 +20,8 @@ _SLASHES: Final = re.compile("//+")
 _ASP_SESSION: Final = re.compile(r"/\((?:(?:[a-z]\([0-9a-z]{24}\))+|[0-9a-z]{24})\)(?=/[^?]+\.aspx)")
 _SESSION: Final = re.compile(r"(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}|aspsessionid[a-z]{8}=[a-z]{24}").fullmatch
 _COLDFUSION: Final = re.compile(r"(^|&)cfid=[^&]+&cftoken=[^&]+(?:&|$)")
+_ESCAPED: Final = re.compile(r"[^!-~]|[#%]").search
+_SPACE: Final = re.compile(r"\s").search
 _MAX_UNESCAPES: Final = 16
 
 
@@ -43,6 +45,8 @@ def _path(path: str) -> str:
 
 
 def _query(query: str) -> str:
+    if not query:
+        return ""
     parts = _COLDFUSION.sub(r"\1", _plain(query)).removesuffix("&").split("&")
     kept = sorted(part for part in parts if not _SESSION(part))
     return "?" + "&".join(kept) if any(kept) else ""
@@ -54,6 +58,8 @@ def _plain(text: str) -> str:
     Only spaces, control characters, `#`, `%` and non-ASCII octets are escaped in the result. An escape of an escape,
     such as `%2541`, is decoded until a plain character is left.
     """
+    if _ESCAPED(text) is None:
+        return text.lower()
     octets = text.encode()
     for _ in range(_MAX_UNESCAPES):
         if b"%" not in octets or (plain := unquote_to_bytes(octets)) == octets:
@@ -85,13 +91,13 @@ def cdxj_line(row: IndexRow) -> bytes:
 
     Raise ValueError for a sort key with a space, which would split the line wrongly.
     """
-    if not row.surt or any(character.isspace() for character in row.surt):
+    if not row.surt or _SPACE(row.surt):
         raise ValueError(f"not an index key: {row.surt!r}")
     fields = {
         "url": row.url,
         "mime": "warc/revisit" if row.revisit else row.mime or "unk",
         "status": str(row.status),
-        "digest": base64.b32encode(row.digest).decode("ascii"),
+        "digest": base32(row.digest),
         "length": str(row.location.length),
         "offset": str(row.location.offset),
         "filename": row.location.segment,
@@ -101,4 +107,9 @@ def cdxj_line(row: IndexRow) -> bytes:
 
 def timestamp14(ms: int) -> str:
     """Return a time in Unix ms as yyyymmddhhmmss in UTC."""
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y%m%d%H%M%S")
+    return _of_second(ms // 1000)
+
+
+@lru_cache(4096)
+def _of_second(unix_s: int) -> str:
+    return time.strftime("%Y%m%d%H%M%S", time.gmtime(unix_s))
