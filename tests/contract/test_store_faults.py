@@ -11,9 +11,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
+from shared.adapters.sql.engine.bulk import Bulk
 from shared.adapters.sql.engine.sqlite import SqliteThreads
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import OwnershipLost, ResourceFull, Transient, Unusable
@@ -158,6 +159,35 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
         assert again.fence == t.fence.next(), "the refused transaction left nothing"
         assert (await store.counters(crawl.crawl_id)).discovered == committed
         await store.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("places", [[1], [1, 3, 5]])
+def test_full_disk_is_said_by_every_row_of_a_statement_that_returns_rows(tmp_path: Path, places: list[int]) -> None:
+    """The first row goes through SQLAlchemy, the others to the driver alone."""
+    grow = Bulk("UPDATE t SET b = zeroblob(:size) WHERE a = :a RETURNING a, length(b) AS size", ("a", "size"))
+
+    async def story() -> None:
+        threads = SqliteThreads(tmp_path / "t.db")
+        try:
+            await threads.write(lambda c: c.execute(text("CREATE TABLE t (a INTEGER PRIMARY KEY, b)")).close())
+            await threads.write(lambda c: c.execute(text("INSERT INTO t VALUES (1, ''), (3, ''), (5, '')")).close())
+            grown = await threads.write(lambda c: grow.returned(c, [(a, 7) for a in (*places, 4)]))
+            assert [(row.a, row.size) for row in grown] == [(a, 7) for a in places]
+            assert await threads.write(lambda c: grow.returned(c, [])) == []
+
+            def fill(connection: Connection) -> object:
+                connection.execute(text("PRAGMA max_page_count = 20")).close()
+                return grow.returned(connection, [*((a, 8) for a in places[:-1]), (places[-1], 500_000)])
+
+            with pytest.raises(ResourceFull, match="disk that holds the database is full: make room there"):
+                await threads.write(fill)
+            assert threads.disk_full()
+            sizes = await threads.read(lambda c: c.execute(text("SELECT max(length(b)) FROM t")).scalar())
+            assert sizes == 7, "the refused transaction left nothing"
+        finally:
+            await threads.close()
 
     asyncio.run(story())
 

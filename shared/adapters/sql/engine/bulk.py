@@ -9,12 +9,14 @@ the new rows of a large batch costs even less.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, Table, TextClause, text
 
+from shared.adapters.sql.engine.query import named_row
 from shared.domain.errors import Permanent
 
 Row = tuple[Any, ...]
@@ -44,11 +46,32 @@ class Bulk:
         """Run the statement once for each row. Do nothing if there is no row."""
         if not rows:
             return
+        statement, shaped = self._of(connection)
+        connection.exec_driver_sql(statement, shaped(rows))
+
+    def returned(self, connection: Connection, rows: Sequence[Row]) -> list[Any]:
+        """Run the statement, which has a RETURNING clause, once for each row on SQLite. Return all rows of its results.
+
+        They have the columns as attributes. SQLAlchemy's part of a statement costs ten times as much as the driver's.
+        So only the first one goes through SQLAlchemy, whose events then report the statement once.
+        """
+        if not rows:
+            return []
+        statement, shaped = self._of(connection)
+        first, *others = shaped(rows)
+        result = connection.exec_driver_sql(statement, first)
+        row_of = named_row(tuple(result.keys()))
+        results = [row_of(row) for row in result]
+        with closing(connection.connection.cursor()) as cursor:
+            for other in others:
+                results += map(row_of, cursor.execute(statement, other))
+        return results
+
+    def _of(self, connection: Connection) -> tuple[str, _Shape]:
         dialect = f"{connection.dialect.name}+{connection.dialect.driver}"
         if dialect not in self._compiled:
             self._compiled[dialect] = self._compile(connection)
-        statement, shaped = self._compiled[dialect]
-        connection.exec_driver_sql(statement, shaped(rows))
+        return self._compiled[dialect]
 
     def _compile(self, connection: Connection) -> tuple[str, _Shape]:
         compiled = self._statement.compile(dialect=connection.dialect)

@@ -31,7 +31,7 @@ class Query:
         """Run the query with `values` as its parameters, and return all its rows."""
         if isinstance(connection, sqlite3.Connection):
             cursor = connection.execute(self.sql, values)
-            return list(map(_row(tuple(column[0] for column in cursor.description)), cursor))
+            return list(map(named_row(tuple(column[0] for column in cursor.description)), cursor))
         return connection.execute(self.clause, values).all()
 
     def first(self, connection: "ReadConnection", /, **values: Any) -> Any | None:
@@ -47,7 +47,7 @@ class Query:
 
 
 @lru_cache(256)
-def _row(columns: tuple[str, ...]) -> Callable[[Any], Any]:
+def named_row(columns: tuple[str, ...]) -> Callable[[Any], Any]:
     """Return the function that makes a row with these columns from the driver's tuple."""
     kind: Any = namedtuple("kind", columns, rename=True)  # type: ignore[misc]  # columns are data
     made: Callable[[Any], Any] = kind._make

@@ -212,6 +212,8 @@ def _transact(engine: Engine, transaction: Callable[[Connection], T]) -> T:
             return transaction(connection)
     except SQLAlchemyError as error:
         raise mapped(error) from error
+    except sqlite3.Error as error:  # of a statement that went to the driver alone (`Bulk.returned`)
+        raise mapped_sqlite(error) from error
     except OverflowError as error:
         raise Permanent(f"a number does not fit its column: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, text
 
 from shared.adapters.sql.engine import schema
-from shared.adapters.sql.engine.bulk import AMONG, Arrays, Each, inserting, updating
+from shared.adapters.sql.engine.bulk import AMONG, Arrays, Bulk, Each, inserting, updating
 from shared.adapters.sql.engine.fence import FENCE_VERSION, pass_fence
 from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.commands import in_progress
@@ -46,9 +46,11 @@ _BEST = (
     " {} ORDER BY rank LIMIT :max_count"
 )
 _TAKEN = "RETURNING urls.lease_id, urls.fingerprint, url, depth, attempts, hops, priority, flags, rank"
-TAKE_SQLITE: Final = text(
+TAKE_SQLITE: Final = Bulk(
     "UPDATE urls SET state = 2, lease_id = :lease_id"
-    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN ({_BEST.format('')}) {_TAKEN}"
+    f" WHERE crawl_id = :crawl_id AND host_id = :host_id AND state = 0 AND fingerprint IN ({_BEST.format('')})"
+    f" {_TAKEN}",
+    ("lease_id", "crawl_id", "host_id", "max_count"),
 )
 _TAKE_REQUISITES: Final = {
     dialect: text(
@@ -197,9 +199,7 @@ def dispatch(
         if request.max_revisits or request.requisites:
             row = _take_apart(connection, request, left, now_ms)
             rows += () if row is None else (row,)
-    for some in _together(
-        connection, [request for request in requests if not (request.max_revisits or request.requisites)], left
-    ):
+    for some in _together([each for each in requests if not (each.max_revisits or each.requisites)], left):
         max_count = [min(request.max_urls, left.get(request.crawl_id, request.max_urls)) for request in some]
         taken = _take(connection, [(request, n) for request, n in zip(some, max_count, strict=True) if n > 0], now_ms)
         for row in taken:
@@ -236,19 +236,16 @@ def _take_apart(
     return _leased(request, taken, now_ms) if taken else None
 
 
-def _together(
-    connection: Connection, requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]
-) -> Iterable[Sequence[LeaseRequest]]:
-    """Yield the requests in groups, each for one statement. On SQLite each group is one request.
+def _together(requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]) -> Iterable[Sequence[LeaseRequest]]:
+    """Yield the requests in groups, each for one statement on PostgreSQL.
 
     No two requests of a group have the same queue, because both would take the same URLs. A request of a crawl in
     `bounded` begins a group, because the requests before it decide how many URLs it may take.
     """
     part: dict[tuple[CrawlId, HostId], LeaseRequest] = {}
-    alone = connection.dialect.name != "postgresql"
     for request in requests:
         key = (request.crawl_id, request.host_id)
-        if part and (alone or key in part or request.crawl_id in bounded):
+        if part and (key in part or request.crawl_id in bounded):
             yield list(part.values())
             part = {}
         part[key] = request
@@ -285,13 +282,10 @@ def _take(connection: Connection, requests: Sequence[tuple[LeaseRequest, int]], 
 
 
 def _taken(connection: Connection, requests: Sequence[tuple[LeaseRequest, int]]) -> Iterable[Any]:
+    keys = [(request.lease_id, request.crawl_id, request.host_id, max_count) for request, max_count in requests]
     if connection.dialect.name == "postgresql":
-        keys = [(request.lease_id, request.crawl_id, request.host_id, max_count) for request, max_count in requests]
-        yield from TAKE_POSTGRESQL.run(connection, keys)
-        return
-    for request, max_count in requests:
-        keys_of = {"lease_id": request.lease_id, "crawl_id": request.crawl_id, "host_id": request.host_id}
-        yield from connection.execute(TAKE_SQLITE, keys_of | {"max_count": max_count})
+        return TAKE_POSTGRESQL.run(connection, keys)
+    return TAKE_SQLITE.returned(connection, keys)
 
 
 def _leased(request: LeaseRequest, rows: Sequence[Any], now_ms: int) -> LeaseRow:
