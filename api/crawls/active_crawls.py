@@ -74,8 +74,8 @@ class ActiveCrawlSync:
     async def read_spending(self, counted: Iterable[CrawlId]) -> None:
         """Read from SQL what owners on other masters have spent of the crawls' budgets. Store it in the loaded crawls.
 
-        `counted`: the crawls whose counters have changed. What the owners on this master have spent is not read,
-        because they count it themselves.
+        `counted`: the crawls whose counters have changed. The spending of owners on this master stays as it is, because
+        they count it themselves.
         """
         if self._fleet.owns_all():
             self._counted.clear()

@@ -7,7 +7,8 @@ A pass reads what changed since the previous pass, and compares a few other craw
 its cost does not depend on the number of crawls without changes. `reconcile` decides without I/O.
 
 The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
-and counters have not changed since the check. Time is added to a pool's clock once, even if two leaders count it.
+and counters have not changed since the check. Each pool has a clock in SQL: the time in which its crawls were worked
+on. Time is added to it once, even if two leaders count it.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ log = structlog.get_logger("orb.control")
 _TICK_S: Final = 0.5
 _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
-"""Maximum time that one count adds to a clock. In a longer interval the machine slept or the database was down."""
+"""Maximum time that one count adds to a pool's clock. After a longer interval, the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
 """Maximum crawls that one `_look_back` of a new leader examines, until it has examined all once."""
@@ -80,7 +81,10 @@ def _none() -> None:
 
 
 class PublishedSpecs:
-    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`)."""
+    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
+
+    `ending`: when the deletion of a crawl's published spec was scheduled (`Clock.elapsed`).
+    """
 
     def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
         self.published = published
@@ -190,7 +194,7 @@ class CrawlController:
                 self._passed.set()
 
     async def _settle(self) -> bool:
-        """Ask `reconcile` about the pending crawls and apply its actions. Return True if this loaded a crawl."""
+        """Ask `reconcile` about the pending crawls. Apply or store its actions. Return True if one is LoadCrawl."""
         pending = self._known.pending()
         loaded = self._sync.loaded(pending)
         actions = reconcile(pending, self._view(loaded), self._known.clocks)
@@ -248,10 +252,11 @@ class CrawlController:
         term: Callable[[], Term | None],
         on_spec: Callable[[], None] = _none,
     ) -> None:
-        """Do the leader's work until cancelled, whenever `acting` returns True. `run` must run at the same time.
+        """Do the leader's work until cancelled. `run` must run at the same time.
 
-        `term` returns the term under which items are written, or None while none may be written. `on_spec` is called
-        after each pass that leaves specs to publish or withdraw.
+        - `acting` returns True while this master may act as leader. While it returns False, no step begins.
+        - `term` returns the term under which items are written, or None while none may be written.
+        - `on_spec` is called after each pass that leaves specs to publish or withdraw.
         """
         self._on_spec = on_spec
         self._leading, self._examined, self._examined_all = True, CrawlId(0), False
@@ -298,7 +303,10 @@ class CrawlController:
             self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Run `count_time` periodically until cancelled. This is a separate task, so that no long pass delays it."""
+        """Run `count_time` every `_ACTIVE_TIME_S` seconds until cancelled, in a task that no long pass delays.
+
+        An interval is not counted if `acting` returns False at its end: this master may not act as leader then.
+        """
         self._counted_at = self._clock.elapsed()
         while True:
             await asyncio.sleep(_ACTIVE_TIME_S)
@@ -349,7 +357,7 @@ class CrawlController:
             self._seeding.discard(row.to_seed)
 
     async def _finish(self) -> None:
-        """End each crawl that is provably finished. Check crawls that changed or whose last check was not final."""
+        """End the unchecked crawls (`KnownCrawls`) that are provably finished and whose items are stored or dropped."""
         rows = {row.crawl_id: row for row in self._known.take_unchecked()}
         unfinished = set(rows)
         try:
@@ -388,7 +396,8 @@ class CrawlController:
     async def _look_back(self) -> None:
         """Reopen finished crawls with queued URLs, remove rows of deleted crawls, and delete rows past their retention.
 
-        Seeds, replays and retries may be applied after a crawl has finished.
+        Do this every `_LOOK_BACK_S` seconds, or sooner after `wake` or an error. Otherwise do nothing. A finished crawl
+        has queued URLs if seeds, replays or retries were applied after its end.
         """
         now = self._clock.elapsed()
         if now < self._look_back_at:

@@ -28,7 +28,7 @@ from shared.ports.broker import Broker, StreamState
 from shared.ports.store import Store
 
 MAX_ROUNDS: Final = 128
-"""Maximum number of rounds in progress. Further crawls with nothing left to do wait until a round ends."""
+"""Maximum checks in progress (`_Round`). Further crawls with nothing left to do wait until a check ends."""
 
 _NOTHING: Final = Counters()
 
@@ -51,7 +51,7 @@ class SubjectEnds(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The proof that a crawl is finished: the reason ("complete" or a budget) and the version of its counters."""
+    """The proof that a crawl is finished: the finish reason, such as "complete", and the version of its counters."""
 
     reason: str
     counted: int
@@ -147,7 +147,8 @@ class FinishedCheck:
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check. Each has a function that returns the budget that ends the crawl, or None.
+        - `ended`: the crawls to check, each with a function. If URLs are queued, it returns from the counters why the
+          crawl ends all the same ("refreshed" or a budget), or None.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -170,9 +171,9 @@ class FinishedCheck:
         return {active[0]: found[active] for active in proven}
 
     async def _over(self, applied: Applied) -> list[_Round]:
-        """Return the rounds whose published messages have all been applied.
+        """Return the rounds that wait for no report any more, because all of theirs are applied.
 
-        Drop the rounds whose stream was replaced, or ends before the messages that they wait for.
+        Drop the rounds whose stream was replaced, or ends before the reports that they wait for.
         """
         state = await self._broker.reports_state()
         self._rounds = [each for each in self._rounds if each.stands(state)]
@@ -195,9 +196,9 @@ class FinishedCheck:
     ) -> dict[Active, Finished]:
         """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
 
-        - `ended`: the crawls to check. Each has a function that returns the budget that ends the crawl, or None.
-        - `proving`: crawls for which all reports published before this check are applied. Such a crawl is not returned
-          while a command of it is in progress.
+        - `ended`: the crawls to check, as for `once`.
+        - `proving`: the crawls whose round waits for no report any more. Such a crawl is not returned while a command
+          of it is in progress.
 
         Add every crawl with nothing left to do to `self.resting`, even if it is not returned.
         """

@@ -1,7 +1,7 @@
 """The crawls as this master last read them, and which of them must be decided on again (pending). No I/O.
 
-A crawl becomes pending when its row or its counters change, when it may have used up its `max_seconds`, and when it is
-its turn to be compared with SQL. So the cost of a pass depends on the changes, not on the number of crawls.
+A crawl becomes pending when its row changes, when it may have used up its `max_seconds`, and when it is its turn to be
+compared with SQL. So the cost of a pass depends on the changes, not on the number of crawls.
 """
 
 import heapq
@@ -19,13 +19,17 @@ COMPARED: Final = 10
 """Known crawls that one pass compares with SQL."""
 
 _ROUNDS_OFF: Final = 2
-"""Additional passes until all crawls were surely compared, because a round need not begin with the first pass."""
+"""Passes until all crawls were surely compared, besides crawls / `COMPARED`. A round may begin between two passes."""
 
 
 class KnownCrawls:
     """The crawls that are seeding, running or paused, as last read from SQL. Some are marked as pending or unchecked.
 
     Pending crawls wait for a decision of `reconcile`. Unchecked crawls wait for the check for finished crawls.
+
+    - `mark`: the mark to pass to the next read of changes.
+    - `clocks`: each pool's clock in ms, as last read or counted: the time in which the pool's crawls were worked on.
+    - `late`: crawls that are not stored here but whose counters changed. The leader may have to reopen them.
     """
 
     def __init__(self) -> None:
@@ -84,7 +88,10 @@ class KnownCrawls:
         return (self._same_reads - _ROUNDS_OFF) * COMPARED >= len(self._rows)
 
     def take(self, changes: CrawlChanges, data_version: int | None = None) -> None:
-        """Store the changes that were read from SQL, and mark the changed and compared crawls as pending and unchecked.
+        """Store the changes that were read from SQL, and mark crawls.
+
+        A crawl becomes pending and unchecked if its row changed, if it was compared, or if its `max_seconds` are used
+        up. If only its counters changed, it becomes unchecked, or `late` if it is not stored here.
 
         `data_version`: the result of Store.data_version just before the changes were read. None if it is unknown.
         """
@@ -118,8 +125,8 @@ class KnownCrawls:
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
         """Keep only the crawls in `crawl_ids` pending.
 
-        Another crawl becomes pending again when it changes, when it may have used up its `max_seconds`, or when it is
-        its turn to be compared with SQL. `loaded`: the loaded crawls, which have the time limits.
+        Another crawl becomes pending again when its row changes, when it may have used up its `max_seconds`, or when it
+        is its turn to be compared with SQL. `loaded`: the loaded crawls, which have the time limits.
         """
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)
@@ -134,7 +141,7 @@ class KnownCrawls:
         return [row for row in rows if row.state is CrawlState.RUNNING]
 
     def skip_checks(self) -> None:
-        """Mark all crawls as checked. A master that does not lead calls this, because only the leader checks."""
+        """Mark all crawls as checked, and empty `late`. A master that does not lead calls this, as it never checks."""
         self._unchecked.clear()
         self.late.clear()
 
@@ -167,7 +174,7 @@ class KnownCrawls:
             heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
 
     def _come_due(self) -> Iterator[CrawlId]:
-        """Yield each crawl that has used up its `max_seconds`, by its pool's clock, since the last call.
+        """Yield each crawl that has used up its `max_seconds` since the last call, as `clocks` shows.
 
         The limit is the one that was passed to `keep_pending`. A later revision of the spec may have another limit.
         """

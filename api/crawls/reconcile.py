@@ -104,7 +104,7 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: start the crawl's active time. From then on it advances with the clock of `pool`."""
+    """Action of the leader: start the active time, which grows with the pool's clock (`CrawlChanges.clocks`)."""
 
     crawl_id: CrawlId
     pool: str

@@ -29,7 +29,7 @@ from shared.wire.messages import Link, encode
 WINDOW: Final = 20_000
 _TURN: Final = 250
 BUSY: Final = 0.5
-"""The share of the bound of a partition's discoveries at which uploads are refused. Workers may use the whole bound."""
+"""Uploads are refused if a partition's discoveries fill this share (0..1) of their bound. Workers may use all of it."""
 
 PATIENCE_S: Final = 10.0
 """How long publishing a message to an unavailable broker is retried before the upload is aborted."""
