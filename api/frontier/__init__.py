@@ -3,7 +3,7 @@
 The life of a URL in its partition:
 
 - **Discovery.** A seed or an outlink arrives as a discovery and waits in the stream until the owner **ingests** it. One
-  transaction inserts new URLs, counts known ones, and refuses what scope, depth or budget exclude. It begins with the
+  transaction inserts new URLs, counts known ones, and excludes what scope, depth or budget forbid. It begins with the
   fence: a condition that fails if another owner has taken over, so that nothing is written.
 - **Queued.** The URL is now a row in SQL. Memory has only the heap of hosts that are due.
 - **URL shard.** When its host is due and has a free slot, the URL is leased together with its best neighbours. The

@@ -19,7 +19,7 @@ STALE_AFTER_S = 5.0
 """A worker whose status is older counts as gone: its capacity is not used."""
 
 AHEAD = 2
-"""Shards sent out per free visit, so that a worker never waits for the owner's round trip."""
+"""Shards sent out per free visit (one that a worker can begin now), so that no worker waits for the owner."""
 
 
 class _Worker(Struct):
@@ -181,9 +181,9 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return the partition's share of the crawl's requests for stored pages, as a range of 0..2^64.
+        """Return the partition's share of the crawl's requests for stored pages, as a part of the range 0..2^64.
 
-        The length of the range is proportional to the number of the crawl's pages in the partition. The ranges of all
+        The length of the part is proportional to the number of the crawl's pages in the partition. The parts of all
         partitions adjoin, in the order of the partitions' numbers.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)

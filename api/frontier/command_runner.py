@@ -111,9 +111,9 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if this owner applies the exclusion, and no live grant has a URL that the exclusion covers.
+        """Return True if this owner applies the exclusion, and no live grant has a URL that may not be requested.
 
-        From then on no worker requests such a URL: this owner neither leases nor grants it.
+        From then on no worker requests a URL that the exclusion covers: this owner neither leases nor grants it.
         """
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):

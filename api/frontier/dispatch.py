@@ -35,10 +35,10 @@ _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
 _BUDGET_S = 5.0
-"""How soon pages that are due are examined again after the requests a day were spent."""
+"""How soon a queue of due stored pages is examined again after the crawl's requests a day were used up."""
 
 _SPENT_S = 60.0
-"""How soon a queue of new URLs is examined again after the budget was spent, while stored pages are fetched again."""
+"""How soon a queue is examined again after the crawl's budget was spent, unless a waiting URL of it is due before."""
 
 
 class _Refused(Struct, frozen=True):
@@ -329,10 +329,11 @@ class Dispatch:
         return shards
 
     async def _permitted(self, shards: Sequence[TrackedLease], now: float) -> list[TrackedLease]:
-        """Return the leases to publish, inside `PartitionWriter.writing`. Exclude URLs that may not be requested.
+        """Return those of the leases that may be published. Exclude their URLs that may not be requested.
 
-        The leases are committed, so nothing is undone if the disk is full. Leases with such URLs are then left out. If
-        their command does not exclude these URLs first, the sweep publishes them, and `GrantService` ends them.
+        Call it inside `PartitionWriter.writing`. If the disk is full, nothing is excluded, and the leases with such
+        URLs are left out. A command excludes the URLs later, or the sweep publishes the shard and `GrantService` ends
+        the lease.
         """
         await self._writer.judge(held for held in shards if self._own.rescoping(held.row.crawl_id, now))
         try:
@@ -361,7 +362,7 @@ class Dispatch:
     async def publish(self, held: TrackedLease) -> bool:
         """Publish the shard of a lease, unless the lease has ended.
 
-        Return False if the broker still has another shard in the same slot of the host, otherwise True. If the broker
+        Return False if the broker still has this or an earlier shard in the host's slot, otherwise True. If the broker
         is unavailable, the sweep publishes the shard later. If the shard is too large, the sweep splits the lease.
         """
         row = held.row

@@ -131,8 +131,7 @@ class DispatchCrawls:
 
     The master loads the crawls that are worked on, soon after it starts. An owner may need a crawl before that, or
     after the crawl has ended. Then the owner reads the crawl's row from SQL (`PartitionWriter.look_up`). A crawl that
-    was looked up is never dispatched. It is kept until the master has compared all crawls with SQL again
-    (`forget_looked_up`).
+    was looked up is never dispatched. It is forgotten in the next pass of the crawl controller (`forget_looked_up`).
 
     `exclusions`: the exclusions in force, which apply to every crawl.
     """
@@ -246,7 +245,7 @@ def spec_of(row: CrawlRow) -> CrawlSpec | None:
 
 
 def _looked_up(row: CrawlRow) -> DispatchCrawl:
-    """Return a crawl made from its SQL row. It has no budget, because a crawl that was looked up is never dispatched.
+    """Return a crawl made from its SQL row. Its budget has no limit, because it is never dispatched.
 
     If this version cannot read the spec, the crawl gets a default spec and `refused` names the cause. So its reports
     are still applied.

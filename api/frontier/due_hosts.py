@@ -63,8 +63,7 @@ class DueHosts:
     def begin(self, now: float) -> None:
         """Begin a pass of dispatch at `now` (`Clock.elapsed`).
 
-        A line loses an allotment that it does not use in time, and then gets no capacity. From this call on it may get
-        capacity again.
+        A line that lost an allotment, because it did not use it in time, may get capacity again from now on.
         """
         self._passing, self._now = True, now
         for line in self._overdue:

@@ -81,8 +81,8 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived, if all outcomes that were published
-      before the question are applied. Otherwise None.
+    - `caught_up`: the number of the lease's newest grant when the question arrived. All outcomes that were published
+      before the question are applied. None: there was no grant, or the question needs no new one.
     """
 
     lease_id: LeaseId

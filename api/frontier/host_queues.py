@@ -317,7 +317,7 @@ class HostQueues:
                 queue.signals = stored
 
     def drop_crawl(self, crawl_id: CrawlId) -> None:
-        """Remove a crawl's queues from memory: it is paused or deleted, or they must be read from SQL again."""
+        """Remove a crawl's queues from memory: it ended or was deleted, or they must be read from SQL again."""
         self.lines.drop(crawl_id)
         self._incomplete.discard(crawl_id)
         for host in self._hosts.values() if self._queues.pop(crawl_id, 0) else ():
@@ -371,7 +371,7 @@ class HostQueues:
         return forgotten
 
     def next_wake(self) -> float:
-        """Return the time (`Clock.elapsed`) at which the next waiting host becomes due, or infinity if none waits."""
+        """Return the time (`Clock.elapsed`) of the next scheduled examination of a host, infinity if there is none."""
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:

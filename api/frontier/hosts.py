@@ -193,7 +193,7 @@ def facts_of(row: QueueRow) -> HostFacts:
 
 
 def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
-    """Return the maximum number of URLs in the queue's next shard.
+    """Return the maximum number of URLs in the queue's next shard, at most `queue.cap` if that is set.
 
     That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
     it. A host without a delay that was never visited gets a single URL: its further shards depend on what that visit

@@ -135,8 +135,8 @@ class Ingest:
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries in order.
 
-        The reports before and after the message of a command in progress are separate batches, because rows that are
-        written for the later reports carry the command's mark.
+        The reports before and after the message of a command in progress are separate batches, because the command
+        skips only the rows that are written for later reports.
         """
         begun = 0
         for sequence in self._own.commands.sequences():

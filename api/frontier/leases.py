@@ -70,7 +70,7 @@ class TrackedLease(Struct):
     def excluded(self, exclusions: Exclusions) -> dict[Fingerprint, str]:
         """Return the URLs that have no outcome and may not be requested, each with the reason for the exclusion.
 
-        They are excluded by one of `exclusions`, or by the scope as last judged (`outside`).
+        One of `exclusions` covers them, or they are in `outside`.
         """
         host, urls = self.row.host, self.row.urls
         excluded = {key: rule for key, rule in self.outside.items() if key in urls}

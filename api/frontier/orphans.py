@@ -28,7 +28,7 @@ from shared.wire.messages import KEPT_BYTES, Malformed, ShardUnreadable, decode_
 log = structlog.get_logger("orb.frontier")
 
 AT_ONCE: Final = 64
-"""The most shards that one turn reads and drops. The others wait for the next turn."""
+"""Maximum shards that one call of `once` reads and drops. The others wait for a later call."""
 
 
 def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVisit]:

@@ -126,9 +126,9 @@ class OutcomeBatch:
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
         """Add a dead letter for a shard that a worker could not read. Count a failure of the lease at its place.
 
-        Count nothing if there is no such lease, or if it has a live grant. The failure counts like an expired grant. If
-        the lease never had a grant, publish the shard again, or end the lease after too many failures. If its grant has
-        ended, only the count rises, and the sweep acts on it.
+        Count nothing if there is no such lease, or if it has a live grant. The failure counts like an expired grant. A
+        lease that never had a grant ends after too many failures. If its grant has ended, only the count rises, and the
+        sweep acts on it.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))

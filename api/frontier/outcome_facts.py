@@ -54,9 +54,10 @@ def reason_of(result: UrlOutcome) -> str:
 
 
 def source_read(result: UrlOutcome, flags: int) -> str:
-    """Return the name of the counter for a fetched sitemap or feed: `feeds` or `sitemaps`, as its URL was discovered.
+    """Return the name of the counter for a fetched sitemap or feed.
 
-    If the file was not read to its end, return `partly_read`, or `unreadable` if it gave no entry.
+    That is `feeds` if its URL was discovered as a feed, otherwise `sitemaps`. If the file was not read to its end, it
+    is `partly_read`, or `unreadable` if no entry was read.
     """
     if result.detail:
         return "partly_read" if result.entries else "unreadable"
@@ -146,10 +147,10 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Count in `changes` the fetch's excluded links and a truncated page. Return the URL's new flags.
+    """Count the losses of a fetch in `changes`, as `losses` returns them. Return the URL's new flags.
 
-    The flags show that losses of the URL are counted. The counts of a repeated fetch replace those of the earlier
-    fetch.
+    The flags show if losses of the URL are counted. The counts of a repeated fetch replace those of the earlier fetch.
+    The first fetch of a sitemap or feed is counted, too (`source_read`).
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.

@@ -32,7 +32,7 @@ from shared.runtime.supervise import Tasks
 log = structlog.get_logger("orb.frontier")
 
 Alarm = Callable[[Partition, str], None]
-"""Receives what an operator should look at. It must neither block nor raise."""
+"""Called with a partition and a text for the operator. It must neither block nor raise."""
 
 
 def ignore_alarm(partition: Partition, text: str) -> None:
@@ -173,7 +173,7 @@ class Owner:
             own.hosts.lines.close()
 
     async def _check_stream(self, writer: PartitionWriter) -> None:
-        """Compare our position with the stream, and store the stream's identity.
+        """Compare the partition's position with the stream, and store the stream's creation time.
 
         If the position belongs to another stream, start again at 0 and raise an alarm.
         """

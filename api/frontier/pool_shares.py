@@ -19,7 +19,7 @@ UNUSED_S: Final = 1.0
 """The time after which a partition loses an unused allotment to the others, until it dispatches again."""
 
 AGAIN_S: Final = 0.5
-"""The time after which a crawl that could not go on is checked again."""
+"""The time after which a crawl that may not dispatch is checked again."""
 
 _FIRST_VISIT_S: Final = 1.0
 _LEAST_VISIT_S: Final = 0.05

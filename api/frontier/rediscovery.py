@@ -39,7 +39,7 @@ log = structlog.get_logger("orb.frontier")
 
 _PAGES_AT_ONCE: Final = 10
 _KNOWN_LINKS: Final = 50_000
-"""The links that are remembered as published. Beyond that all are forgotten, which costs repeated messages."""
+"""Maximum links remembered as published. Beyond that all are forgotten, and some are published again."""
 
 _LINKS_A_MESSAGE: Final = 500
 _CHARS_A_MESSAGE: Final = 512 * 1024
