@@ -294,7 +294,7 @@ class ClusterMaster:
                 log.info("stop.requested", partitions=len(self._fleet))
 
     async def _notice(self) -> None:
-        """Have the crawl controller read SQL at every published change, because a change in SQL usually caused it."""
+        """Wake the crawl controller at every change in etcd, because a change in SQL usually caused it."""
         snapshot = self._engines.view.snapshot
         while True:
             snapshot = await self._engines.view.changed(snapshot, None)

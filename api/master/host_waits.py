@@ -13,7 +13,7 @@ from shared.wire.messages import HostWaiting
 def host_waits(partitions: Iterable[HostQueues], crawl: DispatchCrawl, now: float, now_ms: int) -> Waits:
     """Return what the crawl's hosts wait for. It scans all hosts in memory.
 
-    `partitions`: the host queues of each partition. `now`: monotonic seconds of the owners. `now_ms`: Unix ms.
+    `partitions`: the host queues of each partition. `now`: `Clock.elapsed`. `now_ms`: Unix ms.
     """
     return waits_of(list(_states(partitions, crawl, now)), crawl.spec, now_ms)
 
