@@ -25,7 +25,7 @@ REMEMBERED: Final = 24
 page that begins to change, or ceases to, is noticed after a few fetches."""
 
 PRIOR_SHAPE: Final = 0.5
-"""The weight (`shape`) of the estimate for a page that was not compared yet, in changes."""
+"""The `shape`, in changes, of the estimate for a page of which no two fetches were compared yet."""
 
 _LONGEST_S: Final = 2.0**OCTAVES
 _STEPS: Final = 2048
@@ -96,7 +96,7 @@ def decoded(code: int) -> ChangeRate:
 
 
 def prior(rate: float) -> ChangeRate:
-    """Return the estimate with the mean `rate` (changes a second) and the small weight of a page not compared yet."""
+    """Return the first estimate for a page: the mean `rate` (changes a second), and PRIOR_SHAPE as its `shape`."""
     return _limited(rate, PRIOR_SHAPE)
 
 
