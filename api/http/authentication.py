@@ -1,4 +1,4 @@
-"""Authenticate requests by API keys and client certificates. Everything below /v1 needs an identity.
+"""Authenticate each request below /v1 by its identity: an API key, or a client certificate declared like a key.
 
 The table of rights (`api.security.rights`) says which role each route needs.
 """
@@ -41,11 +41,11 @@ _KEYS: Final = (
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="orbweaver"'}
 
 GUARDED: Final = "/v1"
-"""The path below which an identity is needed."""
+"""The path at and below which a request needs an identity."""
 
 
 class Keyring:
-    """Verifies API keys and client certificates by the database, and caches each valid identity for a second.
+    """Looks up API keys and client certificates in the database, and caches each valid identity for a second.
 
     So a revoked key may be accepted for another second on masters other than the one that revoked it.
     """
@@ -93,7 +93,7 @@ class Keyring:
         return kept
 
     def has_seen(self, key: str) -> bool:
-        """Return True if this key was found valid by this master lately. It may have been revoked since."""
+        """Return True if the cache has this key, even if its entry is older than a second. It may be revoked by now."""
         return digest_of(key) in self._good
 
     def _cached(self, digest: bytes) -> ApiKey | None:
@@ -115,11 +115,11 @@ class Keyring:
 
 
 class Authentication:
-    """ASGI layer that refuses a request below the path `GUARDED` without a valid identity.
+    """ASGI layer that refuses a request at or below `GUARDED` unless its identity is accepted from its peer.
 
-    The identity must be accepted from the peer that sent the request: its address and client certificate. The layer
-    stores the identity's record in the request's state as `key`, and the peer as `peer`. If another master forwarded
-    the request, the peer is the original client, which that master names in a signed header.
+    The peer is the address and the TLS certificate of the client. If another master forwarded the request, the peer
+    is the original client's, which that master states in a signed header. The layer stores the identity's record in
+    the request's state as `key`, and the peer as `peer`.
     """
 
     def __init__(
@@ -207,8 +207,8 @@ class Authentication:
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
     """Return an async function that returns True while the identity of this request is still accepted from its peer.
 
-    A streaming response calls it repeatedly, because a key may be revoked or expire meanwhile. It returns True as well
-    if the database does not answer.
+    A streaming response calls that function repeatedly, because a key may be revoked or expire meanwhile. The function
+    returns True as well if the database does not answer.
     """
     key: ApiKey = scope["state"]["key"]
     peer: Peer = scope["state"]["peer"]

@@ -74,7 +74,7 @@ def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
 def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
     """Return the ETag of the response that shows this crawl, without quotes.
 
-    It is the crawl's version, then a dot, then a checksum of everything that changes while the crawl runs. `seen`: what
-    the response shows of this master's state.
+    It is the crawl's version, a dot, and a checksum of the crawl's stamp, its blocking reason and its warnings.
+    `seen`: what the response shows of this master's state.
     """
     return f"{crawl.tag}.{crc32(repr((crawl.stamp, seen.blocking_reason, seen.warnings)).encode()):08x}"

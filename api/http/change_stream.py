@@ -28,7 +28,7 @@ LOOK_S: Final = 1.0
 _END_S: Final = 1.0
 
 Read = Callable[[ChangePlace], Awaitable[tuple[Sequence[PageChangeView], ChangePlace | None]]]
-"""Returns the changes after a place, and the place to continue from, None at the end of the log."""
+"""Returns the changes after a place in the log, and the place to continue from (None at the end of the log)."""
 
 
 def place_text(place: ChangePlace) -> str:
@@ -84,9 +84,9 @@ class ChangeStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_changes(self, send: Send) -> str:
-        """Send changes until the stream must end.
+        """Send changes until the stream must end. Return the reason.
 
-        Return the reason: `slow` (the client does not read) or `revoked` (its key).
+        `slow`: the client does not read. `revoked`: its key is no longer valid.
         """
         await _send(send, b"retry: 1000\n\n" + self._gap)
         asked_at = sent_at = time.monotonic()

@@ -57,7 +57,8 @@ class Services:
 
     - `catalog`, `desired` and `schedules` read and write the declared resources in SQL. `broker` publishes to NATS.
     - `plane` is this master's view of the cluster: leader, members and owners. `roster` has their statistics.
-    - `member`: the master's id. `ready` returns the names of the engines that do not answer.
+    - `member`: the master's id. `partitions`: the cluster's number of partitions.
+    - `ready` returns the names of the engines that do not answer.
     - `tuning` returns the hot configuration that this master runs with. `wanted` returns the desired state of the
       members.
     - `exclusions` returns the exclusions in force. `pressure` returns the resources of this master that are nearly
@@ -67,7 +68,7 @@ class Services:
     - `overview` reads crawls, lag and the audit log in SQL. `backlog` counts the reports that are not applied yet.
     - `events` reads events, `telling` publishes them.
     - `keyring` verifies API keys, `uses` stores when each was last used. `permits` and `wrong_keys` limit requests.
-    - `longest_grant_s`: the `grant_s` with which the master was started. `ack_wait_s`: its setting of that name.
+    - `longest_grant_s`, `ack_wait_s`: the settings `grant_s` and `ack_wait_s` with which the master was started.
     - `body_bytes`: the maximum size of a request body.
     """
 
@@ -143,8 +144,8 @@ async def _expected(
     """Return the versions that the request may change, as the tags in If-Match (RFC 9110 §13.1.1).
 
     Return None without the header: then the request may change any version, or create the resource. Return ANY_TAG for
-    `*`: any version, but the resource must exist. Weak tags are dropped, because If-Match compares strongly. Raise
-    ApiProblem if the header is malformed.
+    `*`: any version, but the resource must exist. Weak tags are dropped, because If-Match compares strongly. Of every
+    other tag, the part after a dot is dropped. Raise ApiProblem if the header is malformed.
     """
     if if_match is None:
         return None
@@ -170,7 +171,7 @@ async def _only_new(
 
 
 OnlyNew = Annotated[bool, Depends(_only_new)]
-"""True if the header If-None-Match says that a PUT must create."""
+"""True if a PUT has `If-None-Match: *`, so that it may only create the resource."""
 
 
 def check_conditions(new: bool, expected: frozenset[str] | None) -> None:

@@ -196,9 +196,9 @@ async def respond(request: Request, error: Exception) -> Response:
 
 
 async def _shown_tag(request: Request) -> dict[str, str]:
-    """Return the ETag header that a GET of the request's crawl has now. Return no header if the crawl cannot be read.
+    """Return the ETag header that a GET of the request's crawl has now; empty if the crawl cannot be read.
 
-    The response then has the crawl's ETag without the dot and the checksum after it, which If-Match accepts, too.
+    Without it, the problem keeps an ETag that lacks the dot and the checksum. If-Match accepts that, too.
     """
     services = request.app.state.services
     try:

@@ -95,7 +95,8 @@ def needs_leader(method: str, path: str) -> bool:
 class Forwarding:
     """ASGI layer that sends requests that only the leader may execute to the leader, unless this master leads.
 
-    Every other request goes to the next layer. `answer_s`: the seconds within which the leader must respond.
+    Every other request goes to the next layer. `answer_s`: the timeout in seconds, for each step of the exchange with
+    the leader (connect, send, receive).
     """
 
     def __init__(

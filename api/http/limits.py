@@ -14,7 +14,7 @@ from api.http.errors import ApiProblem, ProblemKind, answer
 from api.http.headers import header_of
 
 BODY_BYTES: Final = 4 << 20
-"""Enough for a crawl spec with 100,000 seeds of ordinary length."""
+"""Default limit of a request body in bytes: enough for a crawl spec with 100,000 seeds of ordinary length."""
 
 _ACCEPTED: Final = {"Accept-Encoding": "identity"}
 _NO_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -47,7 +47,7 @@ _TAGGED: Final = frozenset(
         "create_schedule", "put_schedule", "pause_schedule", "resume_schedule",
     }
 )  # fmt: skip
-"""The writes that return an ETag. So does every read that may answer 304."""
+"""Operation ids of the writes that return an ETag. Every read that may answer 304 returns one, too."""
 
 _LOCATED: Final = frozenset(
     {
@@ -68,9 +68,9 @@ _STREAMS: Final = frozenset({"follow_events", "follow_crawl", "follow_changes"})
 
 
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
-    """Add to `response`, a response of `operation` in the OpenAPI document, the headers that it is sent with.
+    """Declare the headers of a response in the OpenAPI document. Change `response` in place.
 
-    `status`: its HTTP status as text.
+    `response`: the response of `operation` with the HTTP status `status`, a text.
     """
     limited = ("RateLimit", "RateLimit-Policy") if "x-orb-right" in operation else ()
     names = {"X-Request-Id", *limited, *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}

@@ -39,7 +39,7 @@ Last = Callable[[Event], bool]
 
 
 class OpenEventStreams:
-    """Counts and limits the open streams of this master.
+    """Counts and limits the open streams of this master, or its exports.
 
     At most `max_count` may be open, and none once the master stops.
     """
@@ -134,7 +134,10 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> str:
-        """Send events until the stream must end. Return the reason: `slow`, `deleted` or `revoked`."""
+        """Send events until the stream must end. Return the reason.
+
+        `slow`: the client does not read. `deleted`: no event can follow. `revoked`: its key is no longer valid.
+        """
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
         past_kept = self._following.is_past_kept
         await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_KEPT if past_kept else b""))
