@@ -12,7 +12,7 @@ LEFT_FOR_S: Final = 5.0
 """How long a draining master waits without a leader before it campaigns itself."""
 
 Process = tuple[str, int]
-"""A master's id and start time: a restarted master is another process."""
+"""A master's id and start time (Unix ms): a restarted master is another process."""
 
 
 def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset[Process]:
@@ -29,8 +29,9 @@ def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset
 class Candidacy:
     """Decides for one master whether it should campaign.
 
-    A draining master waits while there are better candidates. If none of them leads within `left_for_s` seconds, the
-    master ignores these candidates from then on. Otherwise it would resign again and again without a successor.
+    A draining master waits while there are better candidates. If there is no leader for `left_for_s` seconds, the
+    master ignores these candidates until none is left or it no longer drains. Otherwise it would resign repeatedly
+    without a successor.
     """
 
     def __init__(self, me: str, view: View, keys: Keys, clock: Clock, *, left_for_s: float = LEFT_FOR_S) -> None:

@@ -15,20 +15,21 @@ from shared.runtime.wake_up import WakeUp
 log = structlog.get_logger("orb.control")
 
 LOOK_S: Final = 1.0
-"""The longest time between two rounds. What another master stored is seen after this."""
+"""The longest pause between two rounds. After it, a round also finds what other masters stored, without a `wake`."""
 
 MAX_LOGGED: Final = 5
-"""Maximum reasons for which a round logs a line each. Every line has the number of all reasons."""
+"""Maximum log lines of a round about refused commands, one for each reason. Every line has the number of reasons."""
 
 CommandErrors = Mapping[str, Transient | Permanent]
-"""The commands of a round that were refused, by their ids, with the reasons."""
+"""By command id, the error because of which a round did not publish the command. The next round tries it again."""
 
 
 class CommandRounds:
-    """Publishes the commands of one kind of resource in rounds, while `acting` returns True.
+    """Publishes the commands of one kind of resource in rounds, while this master leads.
 
     - `of`: the kind of resource, for the log.
-    - `once`: runs a round. It publishes all commands that wait, and returns those that were refused.
+    - `once`: runs a round. It publishes all commands that wait, and returns the refused ones with their errors.
+    - `acting` returns True while this master leads. Otherwise the round is left out.
 
     A round runs after each `wake`, and at least every LOOK_S.
     """

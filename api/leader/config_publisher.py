@@ -37,7 +37,7 @@ class ConfigPublisher:
         self._looked_at: float | None = None
 
     async def once(self) -> None:
-        """Publish the records that differ from SQL. From time to time, delete old drains of members that are gone."""
+        """Publish the records that differ from SQL. Delete old drains of members that are gone, every `_LOOK_S`."""
         stored = await self._desired.config()
         if await self._write(SETTINGS, config_record(stored)):
             log.info("config.published", revision=stored.revision, changed_by=stored.changed_by)

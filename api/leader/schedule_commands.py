@@ -1,4 +1,4 @@
-"""Send the commands of firings to the owners of all partitions."""
+"""Send the commands of fired schedules to the owners of all partitions."""
 
 import asyncio
 from typing import Final
@@ -13,14 +13,14 @@ from shared.ports.schedules import Schedules
 from shared.wire.messages import Command, encode
 
 AT_ONCE: Final = 200
-"""The commands that are read at once."""
+"""Maximum commands that one query reads."""
 
 PUBLISHING: Final = 16
-"""The commands that are published at a time."""
+"""Maximum commands that are published at the same time."""
 
 
 class ScheduleCommandPublisher:
-    """Publishes the commands of firings, `PUBLISHING` at the same time. `CommandRounds` runs it."""
+    """Publishes the commands of fired schedules, `PUBLISHING` at the same time. `CommandRounds` runs it."""
 
     def __init__(self, schedules: Schedules, broker: Broker, partitions: int) -> None:
         self._schedules = schedules

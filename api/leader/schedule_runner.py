@@ -1,11 +1,11 @@
 """Fire schedules under one leadership.
 
-The runner reads what is due, decides with `step_of`, and lets the database carry it out under the leader's term. It
-keeps nothing between two rounds: what was fired and what comes next is in the database. So a killed leader loses
-nothing, and a deposed one changes nothing.
+A round reads the schedules that are due, decides the next step of each (`step_of`), and carries the steps out in
+transactions under the leader's term. What was fired and what comes next is in the database only. So a killed leader
+loses nothing, and a deposed one changes nothing.
 
-The commands of firings are published in rounds of their own (`ScheduleCommandPublisher`). So a broker that is away, or
-a partition whose subject is full, delays no due time. A schedule that cannot be fired delays no other.
+`ScheduleCommandPublisher` publishes the commands of fired schedules in other rounds. So an unavailable broker, or a
+partition whose subject is full, delays no due time. A schedule that cannot be fired delays no other.
 """
 
 import asyncio
@@ -27,19 +27,22 @@ log = structlog.get_logger("orb.control")
 T = TypeVar("T")
 
 AT_ONCE: Final = 200
-"""The due schedules that one round reads."""
+"""Maximum due schedules that one round reads, and maximum verbs that waited for the end of a crawl's run."""
 
 BATCH: Final = 50
-"""The schedules that fire in one transaction. It holds the leader's fence and the rows of their crawls."""
+"""Maximum schedules that fire in one transaction, which locks the leader's fence and the rows of their crawls."""
 
 _LOOK_S: Final = 0.5
-"""The longest time between two rounds. A schedule that another master changed is seen after this."""
+"""The longest pause between two rounds. After it, a round also finds the schedules that other masters changed."""
 
 LEAST_S: Final = 0.05
-"""The shortest time between two rounds, unless a round read as much as it may. What is due meanwhile fires together."""
+"""The shortest pause between two rounds. Schedules that become due during it fire together.
+
+After a round that read `AT_ONCE` due schedules, there may be no pause.
+"""
 
 FiringCallback = Callable[[str, Firing, bool], None]
-"""Called with the name of a schedule and a line of its history. True: the line is not new, but its outcome is."""
+"""Called with the name of a schedule, a line of its history, and True if that line is an old one with a new outcome."""
 
 
 class ScheduleRunner:
@@ -47,7 +50,7 @@ class ScheduleRunner:
 
     - `term` returns the term of the leadership, None while this master must not act.
     - `publish` is called when there may be commands to publish.
-    - `changed` is called after a verb was applied to a crawl.
+    - `changed` is called when a verb may have been applied to a crawl.
     - `noted` is called with a schedule's name and a line of its history, for each line that is new or has changed.
     """
 
@@ -94,9 +97,9 @@ class ScheduleRunner:
         return _LOOK_S
 
     async def once(self, term: Term) -> float:
-        """Fire everything that is due under `term`. Return the seconds until the next round.
+        """Run a round under `term`: fire due schedules, and apply verbs that have waited for the end of a crawl's run.
 
-        Raise OwnershipLost if a later leader has claimed the schedules.
+        Return the seconds until the next round. Raise OwnershipLost if a later leader has claimed the schedules.
         """
         if term != self._claimed:
             await self._schedules.claim(term)

@@ -25,7 +25,7 @@ from shared.wire.keys import CrawlRecord, Keys, encode_suffixes
 log = structlog.get_logger("orb.control")
 
 _LISTED_S: Final = 300.0
-"""How often all records are read again. Only the leader writes them, so this finds what was changed by hand."""
+"""Seconds after which all records are read again. Only the leader writes them, so this finds changes by hand."""
 
 _GONE_FOR_S: Final = 600.0
 """How long the record of an ended crawl is kept before it is deleted: its visits are over by then."""
