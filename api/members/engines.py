@@ -22,7 +22,8 @@ class MasterEngines:
     """The connected database, broker (NATS) and coordinator (etcd) of a master.
 
     - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
-    - `kind`: the kind of database of `store`. `items`, `desired`, `schedules` and `retained` are further tables of it.
+    - `kind`: the kind of database of `store`.
+    - `items`, `desired`, `schedules` and `retained` are other tables of the same database.
     - `retained`: the rows that the leader deletes after their retention.
     - `publisher` makes the publisher of crawl specs for a leadership.
     - `archive`: the archive of pages, None if this master cannot read it.

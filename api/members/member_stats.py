@@ -15,7 +15,7 @@ STALE_AFTER_S: Final = 5.0
 """A status older than this is ignored."""
 
 RATE_S: Final = 10.0
-"""The window of rates."""
+"""The window, in seconds, over which a worker's rate of stored pages is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class MemberStats:
     def pressure(self, pool: str, now: float) -> PressureAt | None:
         """Return the resource pressure that stops dispatch for a pool; None if none does, or no status is recent.
 
-        This is the pressure at the first master, by id, that owns partitions and dispatches nothing. Without such a
-        master, it is the pressure at the first worker of the pool, if all its workers are under pressure.
+        This is the pressure at the first master, by id, that owns partitions and is under pressure. Without such a
+        master, it is the pressure at the first worker of the pool, if all the pool's workers are under pressure.
         """
         masters = [each.status for each in self._masters.values() if now - each.received_at <= STALE_AFTER_S]
         for status in sorted(masters, key=lambda status: status.master):

@@ -53,8 +53,8 @@ def owner_changes(
 ) -> Iterator[StartOwner | StopOwner]:
     """Yield which owners `member` must start or stop to follow the assignments.
 
-    `seen`: the newest term of each partition that this master has followed, whichever master owned it. Assignments
-    whose term is not newer are ignored. `partitions`: the cluster's number of partitions.
+    `seen`: by partition, the term of the last assignment that this master followed, to itself or to another master.
+    Assignments without a newer term are ignored. `partitions`: the cluster's number of partitions.
     """
     for partition, (record, entry) in sorted(assigned.items()):
         term = record.term(entry.revision)
@@ -101,7 +101,7 @@ class PartitionOwners:
         return f"<PartitionOwners {self._member.id} owns {len(self._owners)} of {self._partitions}>"
 
     def owns_all(self) -> bool:
-        """Return True if this master owns every partition of the cluster and has loaded it."""
+        """Return True if this master owns every partition of the cluster and has loaded all of them."""
         return len(self._owners) == self._partitions and all(owner.ownership is not None for owner in self)
 
     def resumed(self) -> None:
