@@ -62,16 +62,16 @@ def rate_headers(permit: Permit, route_class: RouteClass) -> Mapping[str, str]:
 class WrongKeys:
     """Limits the wrong API keys that each address may send, by a token bucket of `per_minute` keys; 0 means no limit.
 
-    All addresses of an IPv6 /64 network are counted together, because one client may have all of them. Clients whose
-    address is None are counted together, too. At most `max_count` addresses are kept.
+    All addresses of an IPv6 /64 network are counted together, because one client may have all of them. Clients without
+    a known address are counted together, too. At most `max_count` addresses are kept.
     """
 
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:
         self._buckets = Buckets(per_minute / 60, per_minute, max_count)
         self.counted = 0
-        """Wrong keys that were looked up."""
+        """Wrong keys, and client certificates without an identity, that were looked up."""
         self.limited = 0
-        """Keys that were refused because too many wrong keys came from their address."""
+        """Requests that were refused without a lookup, because too many wrong keys came from their address."""
 
     def __len__(self) -> int:
         """Return the number of addresses in memory."""

@@ -1,8 +1,8 @@
 """Sign the address and certificate of the client whose request a master forwards to the leader.
 
 The leader's connection comes from the other master, not from the client. The signature is an HMAC with a secret that
-only masters can read, in the cluster's database. It covers the method, the path, the digest of the API key and the
-time. So it is valid for this request only, and not after `VALID_MS`.
+only masters can read, in the cluster's database. It covers the client, the method, the path, the digest of the API key
+and the time. So it is not valid for another method, path or key, nor after `VALID_MS`.
 """
 
 import base64
@@ -42,7 +42,7 @@ class Vouching:
         return f"<Vouching {'with' if self._secret else 'without'} the secret>"
 
     async def sign(self, scope: Scope, peer: Peer) -> bytes:
-        """Return the signed value of the header `CLIENT`, which states the peer of the request of `scope`.
+        """Return the value of the header `CLIENT`: `peer`, signed for the request of `scope`.
 
         Raise Transient if the database does not answer.
         """
