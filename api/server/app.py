@@ -165,10 +165,10 @@ def application(
 ) -> FastAPI:
     """Return the HTTP application of a master.
 
-    Without `services` it has no layers, and only its OpenAPI document works.
+    Without `services` or `client`, only routes that need no service work, such as /openapi.json.
 
     - `client` sends forwarded requests to the leader. The caller closes it.
-    - `answer_s`: the timeout of a forwarded request, in seconds.
+    - `answer_s`: the timeout in seconds of each step of forwarding a request (connect, send, receive).
     """
     app = _Application(
         docs_url=None,

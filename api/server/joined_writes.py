@@ -22,7 +22,7 @@ class JoinedWrites(asyncio.Transport):
         return f"<JoinedWrites of {self._transport!r}>"
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Buffer `data` until the next write, or until the end of this iteration of the event loop. Then send both."""
+        """Buffer `data` until the end of this event loop iteration. If a write is buffered already, send both now."""
         if self._held:
             held, self._held = self._held, b""
             self._transport.writelines((held, data))

@@ -44,7 +44,7 @@ MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
 """How long a connection beyond the limit may stay open after the head of its request.
 
-Without this limit, slow clients could use up the connections that remain for probes and scrapes.
+Otherwise, slow clients could use up the connections that remain for probes and scrapes.
 """
 
 FILES_ASIDE: Final = 512
@@ -55,7 +55,7 @@ ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _BACKLOG: Final = 1024
 _DATE_S: Final = 1.0
 _PARSED_BYTES: Final = 0xFFFF
-"""The longest URL that the parser splits."""
+"""The longest URL, in bytes, that the parser splits into path and query."""
 
 _CONNECTIONS: Final = logging.getLogger("uvicorn.error.connections")
 """Logger for single connections. Any client can cause such messages without limit (unreadable requests, unsupported
@@ -132,8 +132,8 @@ class _Bounded(HttpToolsProtocol):
 
     The client's verified certificate is put into the state of each request, as `certificate`.
 
-    A query may make the URL longer than 64 KiB, the limit of the parser. Trailers are dropped, because the parser would
-    add them to the headers, which a proxy in front of this server has checked already.
+    This class splits a URL that is too long for the parser (`_PARSED_BYTES`). It drops trailers, because the parser
+    would add them to the headers, which a proxy in front of this server has checked already.
     """
 
     _collected = 0
@@ -169,10 +169,10 @@ class _Bounded(HttpToolsProtocol):
         self._patience = self.loop.call_later(HEAD_S, self._end, 0)
 
     def _end(self, unread: int) -> None:
-        """Close the connection, unless a response is not sent completely. In that case, check again after `HEAD_S`.
+        """Close the connection if all responses are sent. Otherwise check again after `HEAD_S`.
 
-        `unread`: the number of bytes that were not sent at the previous check; 0 at the first check. If the client has
-        read nothing since then, abort the connection.
+        Abort the connection if the client has read nothing since the previous check. `unread`: the number of bytes
+        that were not sent then; 0 at the first check.
         """
         left = self.transport.get_write_buffer_size()
         if left and (not unread or left < unread):
