@@ -27,8 +27,9 @@ _NAMED: Final = 100
 
 @router.get("/cluster", summary="Get the cluster")
 async def get_cluster(served: Served) -> Cluster:
-    """Return the leader, the members that are alive, the owners of partitions, and the configuration revisions that
-    members run.
+    """Return the leader, the masters, the number of workers and the owners of partitions.
+
+    The response also shows the configuration revisions that members run, and the drains.
     """
     plane, wanted, now = served.plane, served.wanted(), served.clock.elapsed()
     owners, members = plane.assignments(), plane.members()

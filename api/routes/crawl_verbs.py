@@ -1,4 +1,4 @@
-"""/v1/crawls/{name}/start and the other verbs, and /v1/commands: in how many partitions a command is applied."""
+"""/v1/crawls/{name}/start and the other verbs, and /v1/commands, which shows how many partitions applied a command."""
 
 import asyncio
 import uuid

@@ -155,7 +155,7 @@ async def put_crawl(
     new: OnlyNew,
     response: Response,
 ) -> Crawl:
-    """Create the crawl, or replace its spec, its labels and whether it should run.
+    """Create the crawl, or replace its spec, its labels and `desired`.
 
     If nothing differs, nothing changes. If the crawl's state does not agree with `desired`, the crawl is started or
     paused. A changed spec becomes a new revision. A master that cannot read the archive refuses a wider scope if the
@@ -191,9 +191,9 @@ async def put_crawl(
 async def patch_crawl(
     name: Name, patch: CrawlPatch, served: Served, by: By, expected: Expected, response: Response
 ) -> Crawl:
-    """Apply a merge patch (RFC 7396) to the spec and labels of a crawl.
+    """Apply a merge patch (RFC 7396) to the spec, the labels and `desired` of a crawl.
 
-    Without If-Match it is applied to the current version. A changed spec becomes a new revision.
+    Without If-Match the patch is applied to the current version. A changed spec becomes a new revision.
     """
     attempts = 0
     while True:

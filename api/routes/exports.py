@@ -41,7 +41,7 @@ log = structlog.get_logger("orb.api")
 router = Router(prefix="/v1/crawls/{name}/export", tags=["pages"])
 
 PIECE: Final = 2_000
-"""Rows that one transaction reads, and that are encoded at once."""
+"""Maximum rows that one transaction reads, and that are encoded at once."""
 
 _Pieces = AsyncGenerator[Iterator[Row], None]
 _Aside = Callable[[Callable[[], T]], Awaitable[T]]

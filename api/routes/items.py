@@ -45,8 +45,8 @@ async def list_items(
     """List the items of a crawl by id.
 
     A page of the list examines a bounded number of items and ends at 8 MiB. So it may be short or empty although more
-    items follow: continue until `next` is null. Items of a running crawl appear within seconds. Of a page that was
-    fetched again, only the items of its latest fetch are listed.
+    items follow: continue until `next` is null. Items of a running crawl appear within seconds. If a page was fetched
+    again, only the items of its latest fetch are listed.
     """
     crawl = await served.catalog.crawl(name)
     wanted = ItemFilter(rule, None if url is None else located(url).fingerprint)

@@ -36,7 +36,7 @@ router = Router(prefix="/v1/crawls/{name}/pages", tags=["pages"], responses=prob
 
 PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The page's id.")]
 WHOLE_BYTES: Final = 1 << 20
-"""Bodies up to this size are read to their end before the response begins, so that X-Orb-Incomplete covers them."""
+"""A body of fewer bytes is read to its end before the response begins, so that X-Orb-Incomplete covers all of it."""
 
 BODY: Final[dict[int | str, dict[str, Any]]] = {
     200: {

@@ -79,7 +79,7 @@ async def put_seed_set(
     New seeds of the set are added to the crawl. A URL that is no longer in the set is withdrawn, unless another set or
     the spec contains it, or it was uploaded. A withdrawn URL that was not fetched leaves the queue and is excluded with
     the reason `seed_withdrawn`. A link to it in a page, found before or later, is followed like any other link.
-    `command` is the command that applies all this.
+    The command whose id is `command` applies the change.
     """
     spec = await _spec(name, wanted, served)
     check_conditions(new, expected)

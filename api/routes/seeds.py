@@ -226,7 +226,7 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the lines of the body.
 
-    A line over LINE_BYTES is cut just above that limit, so that the caller can reject it.
+    A line over LINE_BYTES may lose a part, but it stays longer than that, so that the caller can reject it.
     """
     rest = b""
     async for piece in pieces:
