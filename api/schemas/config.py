@@ -41,8 +41,8 @@ def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callabl
     """Return a function that makes the pydantic field of a setting. Its arguments are name, description and example.
 
     - `part`: the section of the hot configuration that has the settings. Its JSON schema gives the bounds of a field.
-    - `started`: the value of each setting in a member that was started without flags. The
-      returned function adds this value to the description as the default.
+    - `started`: the value of each setting in a member that was started without flags. The returned function adds this
+      value to the description as the default.
     """
     schema = msgspec.json.schema(part)["$defs"][part.__name__]["properties"]
 

@@ -306,7 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """The sources of what is not in a crawl's rows: status reports (`roster`), members (`plane`) and the time."""
+    """What a response about a crawl needs besides its rows: status reports (`roster`), members (`plane`), the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -351,7 +351,8 @@ class Needs:
 class Seen:
     """What stops the dispatch of a crawl now, and the warnings about its spec.
 
-    - `refused`: why workers cannot use one of the patterns in the spec. None if this does not stop the dispatch.
+    - `refused`: why workers cannot use one of the patterns in the spec. None if they can use all, or if the crawl is
+      neither seeding nor running.
     - `pressure`: the resource pressure that stops the dispatch, None if there is none.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """

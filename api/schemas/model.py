@@ -100,10 +100,10 @@ def as_whole(given: Any) -> Any:
 
 
 WHOLE: Final = BeforeValidator(as_whole)
-"""Validator of a whole number in a request, after its bounds: in JSON, 2.0 is a whole number."""
+"""Validator that accepts 2.0 for the whole number 2. In `Annotated` it stands after the bounds, so it runs first."""
 
 Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]
-"""A time in a request."""
+"""A time in a request, as ISO 8601 text. It may lack a time zone."""
 
 
 class Listing(Model, Generic[T]):
