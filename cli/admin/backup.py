@@ -4,12 +4,12 @@ The order of the steps ensures that nothing is lost:
 
 1. A *hold* stops owners from purging reports.
 2. A *snapshot* of the tables is taken.
-3. The *reports* after the positions in the snapshot are copied, up to the newest report. Then the hold ends.
+3. The *reports* that are not applied in the snapshot are copied, up to the newest report. Then the hold ends.
 4. The items and events are copied, and the tables are written from the snapshot.
 
 So every report acknowledged before the snapshot is either applied in the tables or copied. Reports that arrive between
-snapshot and copy are copied as well. They are harmless: a restored cluster never reuses the id of a lease or host that
-the snapshot lacks (`shared.adapters.sql.admin.load.begin_anew`), and all other effects are idempotent.
+snapshot and copy are copied as well. They are harmless, even if they name leases or hosts that the snapshot lacks: a
+restored cluster never reuses these ids (`shared.adapters.sql.admin.load.begin_anew`), and other effects are idempotent.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """The folder of a backup and its files. The folder appears at its path only when it is complete.
 
-manifest.json   the source, its time, and the checksum of every other file; written last
+manifest.json   the source cluster, the time of the snapshot, and the checksum of every other file; written last
 tables/*.gz     one file for each table, rows in the order of their keys
-reports.gz      the reports after the positions in `tables/partitions.gz`
-items.gz        the items after the position in `tables/item_writer.gz`
+reports.gz      the reports that are not applied in the tables yet
+items.gz        the items that the tables do not contain yet
 events.gz       the stream of events
 keys.gz         the contents of etcd, for information only: a restore writes none of it
 
@@ -51,7 +51,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a backup: its source, its time, and an entry for each of its files.
+    """The description of a backup: the source cluster, the time of the snapshot, and an entry for each file.
 
     - `schema`: the newest migration that the source database had.
     - `epoch`, `partitions`: the epoch of the cluster, and its number of partitions.

@@ -117,7 +117,7 @@ async def copied(source: str, target: str, cluster: "ClusterMasterSettings | Non
     The source must not be in use. Raise Environment in these cases, and then create no database:
 
     - A master has the source open.
-    - A master is registered in the etcd of `cluster`. None: etcd is not checked.
+    - A master is registered in the etcd of `cluster`. If `cluster` is None, etcd is not checked.
     - A master wrote to the source during the copy.
     """
     from shared.adapters.sql.admin import dump as rows
@@ -176,7 +176,7 @@ def _shown(database: str) -> str:
 async def _table(
     taken: "DatabaseSnapshot", fresh: "DatabaseLoad", table: str, of_target: Callable[[], AbstractContextManager[None]]
 ) -> int:
-    """Copy all rows of one table and return their number. Raise Environment if not all rows were written.
+    """Copy all rows of a table from `taken` to `fresh`. Return their number. Raise Environment if any was not written.
 
     `of_target` returns a context manager that converts errors of the target database for the user.
     """

@@ -35,7 +35,7 @@ _OPTIONAL: Final = {
     "nats_url": SettingValue("", SettingOrigin.DEFAULT, ""),
     "database": SettingValue("", SettingOrigin.DEFAULT, ""),
 }
-"""Settings that a master requires and an admin command may not need."""
+"""The values of settings that a master requires, for an admin command that does not need them."""
 
 
 def add_database_flag(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`orb key create`: create an API key directly in the database, for the case that all others are lost."""
+"""`orb key create`: create an API key directly in the database, if all other keys are lost."""
 
 import argparse
 import asyncio
@@ -44,7 +44,7 @@ def _database(arguments: argparse.Namespace) -> tuple[str, str | None]:
     """Return the database's path or URL, and the flag or variable that names it.
 
     The second value is None if no flag or variable was given. The database is then that of the default folder. Raise
-    Usage if the database does not exist.
+    Usage if the folder has no cluster, or if a SQLite file does not exist.
     """
     database: str | None = arguments.database
     by: str | None = "--database"

@@ -26,9 +26,9 @@ _TRIES: Final = 5
 async def first_key(database: str) -> str | None:
     """Create an admin key and return it. Return None if the database has a key already. Create missing tables.
 
-    The database stores only a digest of the key, so the caller must show the key. A database that fails may have stored
-    the key all the same, so the function tries again with the same key a few times. Raise the database's Unusable and
-    Transient errors.
+    The database stores only a digest of the key, so the caller must show the key. If the database fails, retry a few
+    times with the same key, because the failed attempt may have stored it. Raise the database's Unusable and Transient
+    errors.
     """
     from api.http.authentication import first_key as made
 
@@ -49,7 +49,7 @@ async def first_key(database: str) -> str | None:
 
 
 async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, str]:
-    """Create an API key. Return its name and the key itself, which the database does not store.
+    """Create an API key. Return its name and the key itself.
 
     The database stores only a digest of the key, so the caller must show the key. If `name` is None, a unique name is
     generated. The entry in the audit log names the command and the system user. Raise Usage if another key has the
@@ -76,8 +76,8 @@ async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, s
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
     """Convert the database's Transient and Unusable errors in the `with` block to Environment.
 
-    The message says what to do. It also names `by`, the flag or variable that set the database, such as `--database`
-    (None: not known).
+    The message says what to do. `by` is the flag or variable that set the database, such as `--database`, for the
+    message. None: not known.
     """
     try:
         yield

@@ -30,7 +30,7 @@ class PurgeHold:
         return f"<PurgeHold {self._holder}>"
 
     def check(self) -> None:
-        """Raise Transient if the hold may have lapsed. Otherwise owners have purged no reports since it began."""
+        """Raise Transient if the hold may have lapsed. Otherwise owners have purged no reports since the hold began."""
         if self._clock.elapsed() >= self._until:
             raise Transient("the hold on the reports was lost: this process or the database stalled for too long")
 

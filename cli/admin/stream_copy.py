@@ -35,7 +35,7 @@ PATIENCE_S: Final = 20.0
 T = TypeVar("T")
 
 CopiedKind: TypeAlias = ReportKind | Literal["command"]
-"""The kind of a report in a backup."""
+"""The kind of a report in a backup. A command, which NATS stores among the outcomes, has a kind of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Stretch:
 
 
 async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
-    """Return the ranges of stored reports that no owner has applied yet. Leave out empty ranges.
+    """Return the ranges of reports in NATS that are not applied in the tables. Leave out empty ranges.
 
-    A range begins after the stored position of its partition, or at the first report if the position belongs to another
-    stream.
+    `positions`: the last reports that are applied, by partition. A range begins after them, or at the first report if
+    they belong to another stream.
     """
     state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)
@@ -95,8 +95,7 @@ async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[tuple[
 async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
     """Yield batches of the item messages that the table of items does not contain yet.
 
-    These are the messages after `position`, the stored position of the table. If the position belongs to another
-    stream, yield all stored messages.
+    `position`: the last message that the table contains. If it belongs to another stream, yield all messages in NATS.
     """
     state = await patiently(broker.items_state)
     fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
