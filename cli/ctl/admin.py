@@ -272,9 +272,9 @@ def _get_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def remarked(config: Mapping[str, Any]) -> str:
-    """Return the hot configuration as YAML. A comment after each null shows the value that applies instead.
+    """Return the hot configuration as YAML. A comment after a null shows what applies instead.
 
-    The values are the defaults of the installed release.
+    Usually that is the default of the installed release.
     """
     defaults, lines, section = _defaults(), [], ""
     for line in as_yaml(config).rstrip().splitlines():

@@ -22,7 +22,7 @@ DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
 """The header that names the time up to which the changes of an export are deleted."""
 
 _SILENCE_S: Final = 120.0
-"""Time limit for the next portion of an export. The server reads its data in portions as well."""
+"""How long the server may send nothing during an export, for example while it reads rows from the database."""
 
 
 def declare(verbs: Verbs) -> None:

@@ -1,8 +1,8 @@
 """A client of the REST API. It sends one request at a time, to the first master of the cluster that answers.
 
 If no connection to a master can be made, the request goes to the next master. A request that was refused for now (429)
-is sent again at the time that the server set. A request that may have been applied (no answer, 502, 503, 504) is sent
-again only if applying it twice is harmless.
+is sent again after the wait that the server sets. A request that may have been applied (no answer, 502, 503, 504) is
+sent again only if applying it twice is harmless.
 """
 
 import time
@@ -42,9 +42,9 @@ class AttemptFailure(Enum):
     """How an attempt to send a request failed. `waits` decides by it if the request is sent again."""
 
     REFUSED = auto()
-    """It was not applied; a retry may succeed."""
+    """The request was not applied; a retry may succeed."""
     UNSURE = auto()
-    """It may have been applied."""
+    """The request may have been applied."""
 
 
 def waits(
@@ -286,10 +286,10 @@ class Client:
             response.close()
 
     def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
-        """Wait before the retry of a request that was answered with `problem`. Raise Refusal if a retry cannot help.
+        """Wait before the retry of a request that was answered with `problem`. Raise Refusal if there is no retry.
 
         After 502, 503 or 504, select the next master. Return True if this or an earlier attempt (`unsure`) may have
-        been applied. `until`: the time of the client's clock at which retries end.
+        been applied. `attempt`: the number of this attempt. `until`: when retries end, by the client's clock.
         """
         match problem.status:
             case 429:

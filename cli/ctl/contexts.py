@@ -22,7 +22,7 @@ SERVER: Final = "ORB_SERVER"
 KEY: Final = "ORB_API_KEY"
 CONTEXT: Final = "ORB_CONTEXT"
 TLS: Final = {"tls_ca": "ORB_TLS_CA", "tls_cert": "ORB_TLS_CERT", "tls_key": "ORB_TLS_KEY"}
-"""The variable of each file for TLS, by its flag."""
+"""The environment variable that names a TLS file, by the flag that overrides it."""
 
 DEFAULT: Final = "default"
 

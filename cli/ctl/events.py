@@ -13,7 +13,7 @@ from cli.ctl.verb_context import VerbContext, Verbs
 from cli.terminal.exits import Exit
 
 GAP: Final = "gap"
-"""The kind of the event that reports others which are no longer stored."""
+"""The kind of an event that reports that some earlier events are no longer stored."""
 
 _OF_CRAWL: Final = ("crawl", "dead_letter")
 _OF_CLUSTER: Final = (*_OF_CRAWL, "alarm", "master", "worker", "leader", "resource_pressure", "config")

@@ -19,7 +19,7 @@ SILENCE_S: Final = 45.0
 
 LONGEST_EVENT: Final = 4 << 20
 _PAST_KEPT: Final = ("past what was kept", "ping")
-"""Comments of the server. A heartbeat is sent only after a silence, so by then all stored events were sent."""
+"""Comments that follow the last stored event: one that says so, and the heartbeat, which is sent after a silence."""
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
@@ -49,7 +49,7 @@ class EventParser:
         self.last_id = last_id
         self.retry_s: float | None = None
         self.past_kept = False
-        """True if the server has sent all stored events, or was silent for a heartbeat."""
+        """True after a comment of `_PAST_KEPT`: the server has sent all stored events."""
         self._id = last_id
         self._rest = b""
         self._kind = ""

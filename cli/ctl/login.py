@@ -1,4 +1,4 @@
-"""Verbs login, logout, contexts and use of `orb ctl`. They change and list the file of contexts (see `contexts`)."""
+"""Verbs login, logout, contexts and use of `orb ctl`. They change and list the stored contexts (see `contexts`)."""
 
 import argparse
 import getpass

@@ -96,7 +96,7 @@ class CtlOutput:
         """Print what was done to a resource, as `crawl/docs paused`.
 
         With `-o name`, print only the name. With JSON or YAML, print `body`. If `body` is None, print an object with
-        `name` and `what`.
+        the fields `name` and `done`, which is `what`.
         """
         if self.for_people:
             self._out.write(f"{name} {what}\n")
@@ -107,7 +107,7 @@ class CtlOutput:
         self._out.flush()
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Print a line of text in a rich style, such as `red`, and flush it. Only for formats for people."""
+        """Print a line of text in a rich style, such as `red`, and flush it. Call it only if `for_people`."""
         self._line([(text, style)])
         self._out.flush()
 

@@ -26,7 +26,7 @@ ANOTHER: Final = "set another with --server or ORB_SERVER"
 """The advice if a server is not a master."""
 
 _NO_API: Final = (404, 405, 501)
-"""Statuses of other servers, with HTML. HTML of another status may come from a proxy before a master."""
+"""HTML with one of these statuses is not from a master. With another status it may be from a proxy before a master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ProblemAnswer:
     - `errors`: the fields of the request that are wrong.
     - `durable_lines`: if only the first lines of an upload were stored, the number of these lines. Otherwise None.
     - `accepted`, `duplicate`, `rejected`: how many of these lines were accepted, repeated or rejected.
-    - `first_rejected`: the first rejected lines of these.
+    - `first_rejected`: the first of these rejected lines.
     - `retry_after_s`: the seconds of the header Retry-After, None without one.
     """
 
@@ -164,7 +164,7 @@ def _wrong(data: Any) -> WrongField:
 
 
 def rejected_line(data: Any) -> RejectedLine:
-    """Return an entry of `first_rejected` in an answer to an upload."""
+    """Convert an entry of `first_rejected` in an answer to an upload. A missing field becomes 0 or empty."""
     fields = data if isinstance(data, dict) else {}
     return RejectedLine(_number(fields.get("line")) or 0, *(str(fields.get(name) or "") for name in ("url", "reason")))
 

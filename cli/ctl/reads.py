@@ -45,7 +45,7 @@ _FILTERS: Final = {
 """Options of `get` that filter a list; `resources` declares which list accepts which."""
 
 _HISTORY: Final = 20
-"""The lines of a schedule's history that `describe` shows."""
+"""How many entries of a schedule's history `describe` shows at most."""
 
 _OF_A_CRAWL: Final = frozenset(("queued", "waiting", "leased", "pages"))
 

@@ -50,7 +50,7 @@ class ResourceKind:
     - `filters`: the options of `get` that filter the list.
     - `single`: the API path of one resource. It ends in a query parameter, to which the name is appended. None: the
       path is that of the list, with the name appended. Empty: the API has only the list.
-    - `within`: the field of the answer for one resource that contains what the list shows. Empty: the whole answer.
+    - `within`: in the answer for one resource, the field that has what the list shows. Empty: the whole answer has it.
     """
 
     name: str
@@ -329,7 +329,7 @@ CONFIG_VALUES: Final = ResourceKind(
     ),
     key="name",
 )  # fmt: skip
-"""Values of the configuration by their names."""
+"""Single settings of the hot configuration, by name."""
 
 CONFIGS: Final = ResourceKind(
     "config-revisions", "config-revision", "/v1/config/revisions", CONFIG.columns, key="revision"

@@ -70,7 +70,7 @@ def offered(columns: Iterable[Column], *, wide: bool) -> tuple[Column, ...]:
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Layout:
     """Choose the columns to show, and their widths, so that the table fits `width` cells (None: no limit).
 
-    `rows` has one text for each column. To save space, columns are first cut as far as `cut` allows, then left out by
+    A row has one text for each column. To save space, columns are first cut as far as `cut` allows, then left out by
     rank.
     """
     natural = [

@@ -1,8 +1,8 @@
-"""Uploads seeds in several requests (pieces), each answered before the next one is sent.
+"""Uploads seeds in pieces of limited size. Each piece is one request, sent after the answer to the previous one.
 
-Each piece has its own idempotency key, so it can be sent again if its answer is lost. If the owners have a backlog, the
-upload waits as long as the server asks, and continues after the last durable line. A file is always divided into the
-same pieces. So a second upload of the same file under the same id has no effect.
+Each request has its own idempotency key, so it can be sent again if its answer is lost. If owners have a backlog, the
+server may store only the first lines of a piece. The upload then waits as long as the server asks, and sends the other
+lines. A file is always divided into the same pieces, so a second upload of it under the same id adds nothing.
 """
 
 import gzip
@@ -20,13 +20,13 @@ ANSWER_S: Final = 300.0
 """Time limit for the answer to a piece. The server answers when the piece is stored durably."""
 
 _LATER: Final = (429, 503)
-"""Statuses after which an upload waits, and continues after the last durable line."""
+"""Statuses after which an upload waits, and then sends the lines that are not stored durably yet."""
 
 _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
 _READ: Final = 1 << 18
 _LONGEST: Final = (1 << 16) + 1
-"""A longer line is cut to this length, which is enough for the server to reject it."""
+"""Bytes of a line that are kept until its end is read. A longer line loses bytes, but the server still rejects it."""
 
 _FIRST_REASONS: Final = 10
 
@@ -60,7 +60,10 @@ class Total:
 
 
 class Upload:
-    """Sends the pieces of one upload, one after another. `total` has the results of what was sent so far."""
+    """Sends the pieces of one upload, one after another. `total` has the results of what was sent so far.
+
+    `at`: the API path of the crawl's seeds. `name`: the id of the upload.
+    """
 
     def __init__(self, client: Client, at: str, name: str) -> None:
         self.total = Total()
@@ -69,10 +72,9 @@ class Upload:
         self._name = name
 
     def send(self, lines: list[bytes]) -> None:
-        """Send the lines of one piece.
+        """Send the lines of one piece. Return when every line is checked, and every accepted seed is stored durably.
 
-        Return when the server has checked every line and stored the accepted seeds durably. Raise Refusal if no further
-        line becomes durable for `patience_s` seconds of the client.
+        Raise Refusal if the server rejects the request, or stores no further line for the client's `patience_s`.
         """
         self.total.pieces += 1
         part, until = 1, self._client.now() + self._client.patience_s
@@ -109,7 +111,7 @@ class Upload:
     def _count(
         self, lines: int, accepted: int, duplicate: int, rejected: int, first_rejected: Iterable[RejectedLine]
     ) -> None:
-        """Add the results of the next lines to the total. Line numbers in `first_rejected` count from these lines."""
+        """Add the results of the next lines to the total. Line 1 of `first_rejected` is the first of these lines."""
         total = self.total
         for each in first_rejected:
             if len(total.first_rejected) < _FIRST_REASONS:

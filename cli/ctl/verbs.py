@@ -1,6 +1,6 @@
 """The verbs of `orb ctl` for a crawl, such as start and pause, and the verbs drain, undrain and wait.
 
-A verb for a crawl is sent with the crawl's ETag. So a retry after a lost answer cannot apply it twice.
+A verb for a crawl is sent with the crawl's ETag. So a retry with the same ETag cannot apply it twice.
 """
 
 import argparse
@@ -93,8 +93,8 @@ def _left_for(name: str, reason: str | None) -> str | None:
 def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Apply the verb to the crawl. Return the crawl as it was before, and the body of the API's answer.
 
-    If the verb was applied but its answer was lost, build the answer from the crawl's present state. Raise Refusal if
-    the verb cannot be applied.
+    If the answer was lost and the crawl shows that the verb was applied, build the answer from its present state.
+    Otherwise, if the crawl's ETag has changed, apply the verb again, a few times. Raise Refusal if that fails.
     """
     at = path("crawls", name)
     for attempt in range(_AGAIN):
@@ -116,7 +116,7 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return True if the crawl, which was `before` and is `now`, has changed as the verb changes it.
 
-    `reset` changes the crawl's id. Any other verb changes the state to one of its states in `_STATES`.
+    `reset` changes the crawl's id. Other verbs change its state to one of `_STATES`. Return False for `retry-failed`.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])

@@ -49,7 +49,7 @@ class DeclaredKind:
     - `of_crawl`: True if each crawl has its own list. The name of a resource is then CRAWL/NAME, and lists omit some
       fields.
     - `lacks(body, plan, crawl)`: returns why the resource cannot be used with its crawl, None if it can. `plan` is the
-      master's plan. `crawl` is the body of the crawl that the resource refers to, None if the files do not declare it.
+      answer from `plan_path`. `crawl` is the body of the resource's crawl, None if the files do not declare the crawl.
     """
 
     name: str
@@ -80,7 +80,7 @@ class DeclaredKind:
         return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
-        """Return the API path to which a resource is posted to get the master's plan for it."""
+        """Return the API path to which a resource is posted to get the master's plan: what a PUT of it would change."""
         return f"{self.at}/plan" if self.numbered else f"{self.path(name)}/plan"
 
     def title(self, name: str) -> str:
@@ -186,9 +186,8 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    - `crawl`: the crawl of the seed set as the files declare it. The reason is then a seed that its scope does not
-      allow. None: the files do not declare the crawl. The reason is then the first warning of `plan`.
-    - `plan`: the master's plan for the seed set.
+    If the files declare its crawl (`crawl`), the reason is the first seed that is not valid under the crawl's scope. If
+    they do not (None), the reason is the first warning in `plan`, the master's plan for the seed set.
     """
     if crawl is None:
         return _missing(plan)
@@ -203,9 +202,8 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could never apply its verb, None if it could.
 
-    - `crawl`: the crawl of the schedule as the files declare it. The reason is then its `desired`, if that forbids the
-      verb. None: the files do not declare the crawl. The reason is then the first warning of `plan`.
-    - `plan`: the master's plan for the schedule.
+    If the files declare its crawl (`crawl`), the reason is the crawl's `desired`, if that forbids the verb. If they do
+    not (None), the reason is the first warning in `plan`, the master's plan for the schedule.
     """
     if crawl is None:
         return _missing(plan)
@@ -361,7 +359,7 @@ KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_K
 """All kinds, in the order of creation: a kind to which others refer comes first. Deletions use the reverse order."""
 
 IDENTITY: Final = "identity"
-"""The field of a key that the API calls `kind`, which here names the kind of the document."""
+"""The field of an API key that the API calls `kind`. In a file, `kind` names the kind of resource."""
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
 TARGET_KINDS: Final = frozenset(map(str, TargetKind))

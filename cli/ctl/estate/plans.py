@@ -18,7 +18,7 @@ _NOT_OF_THE_FILE: Final = (401, 403, 429)
 """Statuses of refusals that are not about the content of the request."""
 
 SHOWN: Final = 5
-"""How many entries of a list that differ are shown, and how many names a message has."""
+"""How many differing entries of a list are shown at most, and how many names a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A declared resource, and the master's plan for it.
+    """A declared resource, and the master's plan for it: what a PUT of the resource would change.
 
     `present` is the resource as the cluster has it. None if the resource does not exist, or if it was not read because
     nothing will be applied.
