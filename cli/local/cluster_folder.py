@@ -25,14 +25,14 @@ from shared.settings import is_postgresql
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""Free space that a start needs. etcd allocates two log files of 64 MB each before it answers, and panics if it cannot.
-The crawl needs space beyond that. At a later start the first file exists already. The second one counts only if a
-killed etcd left it under the name with which the next etcd begins."""
+"""Free space that the first start and a later start need. etcd allocates two log files of 64 MB each before it answers,
+and panics if it cannot. A later start has the first file already. If it also has the second one (`_AHEAD`), ROOM_BYTES
+are enough."""
 
 _AHEAD: Final = "0.tmp"
 _AHEAD_BYTES: Final = 64_000_000
-"""etcd allocates its next log file ahead, as 0.tmp and 1.tmp in turn. Every start begins with 0.tmp again, so a 1.tmp
-of a killed etcd saves no space. A file that could not be allocated completely also remains, and is shorter."""
+"""The least size of `_AHEAD` if it was allocated completely. etcd allocates its next log file as 0.tmp and 1.tmp in
+turn. Every start begins with 0.tmp, so a 1.tmp that a killed etcd left saves no space."""
 
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"
@@ -44,7 +44,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     - `database`: the file name of the SQLite database in the folder, or the PostgreSQL URL without its password.
     - `http`, `metrics`: the ports of the masters' APIs and of the workers' metrics, in the order of the members.
     - `nats`: the port of NATS, 0 if it is not known.
-    - `key_shown_at`: when the first admin key was shown, None if it never was.
+    - `key_shown_at`: when the first admin key was shown (ISO 8601), None if it never was.
     """
 
     database: str
@@ -164,8 +164,7 @@ def database_of(folder: ClusterFolder, given: str | None) -> str:
     """Return the path or URL of the cluster's database.
 
     `given` is a PostgreSQL URL, or None for the SQLite file in the folder. Raise Usage if the cluster already uses
-    another database. Before etcd and NATS have run once, another PostgreSQL URL may still be given, for example to
-    correct a typo.
+    another database. Until etcd has run once, another PostgreSQL URL may still be given, for example to correct a typo.
     """
     if given is not None and not is_postgresql(given):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")

@@ -143,7 +143,10 @@ def _finished(wanted: CrawlRequest) -> "Summary | None":
 
 
 def _already_finished(wanted: CrawlRequest, summary: "Summary") -> int:
-    """Print that the crawl is finished, and which flags continue it. Return the exit code."""
+    """Print that the crawl is finished, and which flags continue it. Complete the archive if its index is outdated.
+
+    Return the exit code.
+    """
     from cli.data.summary import as_json
 
     finished_ms = summary.row.finished_at_ms or 0

@@ -72,7 +72,7 @@ def judged(arguments: argparse.Namespace) -> CrawlRequest:
 def _kept(arguments: argparse.Namespace, seeds: list[str]) -> CrawlSpec | None:
     """Return the stored spec of the crawl that the arguments name, so that flags can change it.
 
-    Return None if there is no such crawl, or if `--fresh` replaces it. `seeds` are the URLs of the command line.
+    Return None if there is no such crawl, or if `--fresh` is set and `seeds`, the URLs of the command line, replace it.
     """
     if arguments.out is not None:
         path = arguments.out

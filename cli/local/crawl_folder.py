@@ -30,7 +30,7 @@ NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "
 new crawl would take them for its own."""
 
 RENEWAL: Final = ".fresh"
-"""Exists in the folder while its contents are deleted; the next command completes an interrupted deletion."""
+"""A file that exists while the folder's contents are deleted. The next command completes an interrupted deletion."""
 
 _FLAG: Final = "--out"
 _COMMAND: Final = "orb crawl"
@@ -77,7 +77,10 @@ class CrawlFolder:
             raise Environment(f"cannot read {self.spec_file}: {error}; start over with --fresh.") from error
 
     def put_spec(self, spec: CrawlSpec) -> None:
-        """Store the spec of this run. The file is replaced atomically, and synced to disk first."""
+        """Store the spec of this run, and the public suffix list if the folder has none.
+
+        The file of the spec is replaced atomically, and synced to disk first.
+        """
         staged = self.spec_file.with_suffix(".json.new")
         with staged.open("wb") as file:
             file.write(encode_spec(spec))

@@ -32,11 +32,11 @@ from shared.runtime.supervise import Process, process_end
 log = structlog.get_logger(__name__)
 
 READY: Final = b"\0"
-"""What a forked role sends before its process id. Any other answer is the reason why the fork failed."""
+"""What a forked process sends before its process id. Any other answer is the reason why the fork failed."""
 
 GO: Final = b"g"
 _ANSWER_S: Final = 60.0
-"""Time limit for a fork, with the imports before the first one."""
+"""Time limit for a fork. The first fork also waits for the imports."""
 
 _ANSWER_BYTES: Final = 4096
 

@@ -163,7 +163,6 @@ def _keep(descriptors: Collection[int]) -> None:
 
 
 def _open_descriptors() -> set[int]:
-    """Return the open file descriptors of this process."""
     return {number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
 
 

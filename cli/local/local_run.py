@@ -35,7 +35,8 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
-"""`_LOOKS` disk checks between checks of logs and end; `_SILENT_LOOKS` checks without progress before a note."""
+"""Every `_LOOKS` disk checks, the logs and the end of the crawl are checked, too. If the master has sent no progress
+after `_SILENT_LOOKS` disk checks, the user gets a note."""
 
 
 class LocalRun:
@@ -44,10 +45,10 @@ class LocalRun:
     - `lock`: the descriptor of the folder's lock, which the caller holds and all processes inherit.
     - `watch` shows progress and messages to the user.
     - `finished` returns True if the crawl is finished according to the database. It is called in a thread.
-    - `retry_id`: retry every failed URL, but only once for each id. "": retry none.
+    - `retry_id`: retry every failed URL, once for each id, also if the master restarts. "": retry none.
     - `unblock`: True to end the blocks of all hosts at the start.
     - `renewed`: True if the previous contents of the folder have just been deleted.
-    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: keep fetching pages again.
+    - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: no refresh.
     - `forks`: the fork server that starts master and workers. None: exec starts them.
     """
 

@@ -14,7 +14,7 @@ from shared.telemetry import LogStream
 log = structlog.get_logger(__name__)
 
 LOG_BYTES: Final = 10 << 20
-"""Size at which a log is renamed to *.1, replacing the one before it."""
+"""Size above which the lines of a log are moved to *.1. They replace the lines there."""
 
 _TAIL_BYTES: Final = 16 << 10
 _TAIL_LINES: Final = 12

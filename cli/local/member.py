@@ -84,8 +84,8 @@ _WORKER: Final = {
     "metrics": ("HOST:PORT", "where its metrics are served (default: nowhere)"),
 }
 _ROLES: Final = {"master": {**_SHARED, **_MASTER}, "worker": {**_SHARED, **_WORKER}}
-"""The flag of each setting that is not a secret: the name of its value, and its help. Secrets come from variables or a
-file, hidden from other users."""
+"""The placeholder and the help of each setting's flag, by role and setting. Secrets have no flags, which other users
+could see. They come from variables or a file."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

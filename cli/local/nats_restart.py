@@ -1,6 +1,6 @@
 """Restarts NATS after its disk was full.
 
-NATS writes to a file whose write has failed only after a restart.
+After a write to a file has failed, NATS writes to this file again only after a restart.
 """
 
 import signal
@@ -17,7 +17,7 @@ from cli.terminal.progress import Watch
 log = structlog.get_logger(__name__)
 
 ENOUGH_BYTES: Final = 2 * ROOM_BYTES
-"""Free space on its disk from which a restart is worthwhile."""
+"""Free space on the disk of NATS from which a restart is worthwhile."""
 
 APART_S: Final = 30.0
 """Least time between restarts, so that a disk that fills repeatedly does not exhaust the restart budget."""

@@ -207,7 +207,7 @@ def with_outage(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declared(data: Mapping[str, Any], source: str, arguments: argparse.Namespace) -> CrawlSpec:
-    """Check the spec `data` and return it. Raise Usage with every problem, its field, and the flag that set the field.
+    """Convert the spec `data` to a CrawlSpec. Raise Usage with every problem, its field, and the flag that set it.
 
     `source` says where `data` comes from, for the message.
     """

@@ -26,8 +26,8 @@ MEMBER_S: Final = 25.0
 """Time limit for a master or worker to end in order: its own grace period and a margin."""
 
 ENGINE_S: Final = 5.0
-"""The same for an engine, which ends last: no process uses it any more, and what it acknowledged is in its files. So a
-stalled engine is killed soon."""
+"""Time limit for an engine to end in order. It is short, because an engine ends last: no process uses it any more, and
+what it acknowledged is in its files."""
 
 _FAILED: Final = ("master.failed", "worker.failed")
 """Final log events of a member whose failure a restart cannot help. `error` has the cause."""

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begun(folder: ClusterFolder, database: str, wanted: Address | None, arguments: argparse.Namespace) -> "_Up":
-    """Prepare a start: choose the ports and store them, open the database, and create the first admin key.
+    """Prepare a start: choose the ports and store them, and create the first admin key if none was shown yet.
 
     No child process is started yet. `wanted` is the address for the API of the first master. None: choose a free port.
     Raise Environment if a port or the database cannot be used.
