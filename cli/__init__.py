@@ -5,6 +5,6 @@
 folder of a crawl. `admin` maintains the database and keys of a cluster. `ctl` uses the REST API. `dev` has commands for
 developers. `terminal` has input, output and exit codes.
 
-An error that the user can fix is `Usage`, `Failed` or `Environment` (`terminal.exits`). Its message is one sentence
-that states what to do. Any other exception is a bug and keeps its traceback.
+An error that the user can fix is `Usage`, `Failed` or `Environment` (`terminal.exits`), or an engine's `Transient` or
+`Unusable`. `main` prints only its message, which says what to do. An exception that is a bug keeps its traceback.
 """

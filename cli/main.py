@@ -100,7 +100,7 @@ COMMANDS: Final = {
     "bench": ("cli.dev.develop", "run a benchmark by name; without one, list them (in a clone)"),
     "lock": ("cli.dev.develop", "renew the lock files from pyproject.toml (in a clone)"),
 }
-"""Every command: its module, imported only when needed, and its line in the help."""
+"""Every command in the help: its module, imported only when needed, and its line there."""
 
 WITH_JSON: Final = frozenset({"crawl", "show", "config", "db", "up"})
 """Commands with a flag `--json`."""
@@ -131,13 +131,13 @@ _ASKING: Final = frozenset(("up", "master", "ctl"))
 """The commands that load httpx."""
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors for a file that cannot grow. For standard output, EIO counts as well."""
+"""The `errno` of a write that fails because the file cannot grow. For standard output, EIO counts as well."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names and return its exit code. None means the arguments of this process.
 
-    Print an error that the user can fix to stderr. Any other exception propagates. This never calls `sys.exit`.
+    If the user can fix an error, print a message to stderr. Other exceptions propagate. This never calls `sys.exit`.
     """
     with marked_output():
         try:
@@ -166,7 +166,7 @@ def _unwritten(error: OSError) -> str:
 
 
 def _ended(arguments: list[str]) -> int:
-    """Run the command and return its exit code. Print an error that the user can fix as one sentence.
+    """Run the command and return its exit code. If the user can fix an error, print only its message.
 
     Any other exception propagates, including an OSError from writing the output.
     """

@@ -53,7 +53,7 @@ class Summary:
 
     - `segments`, `archive_bytes`: the number and size of all its WARC files, finished or not.
     - `hosts_given_up`: some of the hosts that failed repeatedly and were given up, each with its last failure.
-    - `last_failures`: the number of hosts that have each last failure, by failure.
+    - `last_failures`: for each kind of failure, the number of hosts whose last failure it was.
     - `redirected`: if the crawl has no page, a sentence on where the redirects of a seed end. Otherwise "".
     - `needs_scripts`: a seed whose page has scripts but neither text nor links, or None.
     - `examples`: some of the links that were not followed, by reason.

@@ -24,7 +24,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.web.url import Location, locate
 
 MAX_PAGES_READ: Final = 5_000
-"""Pages whose outlinks are read from the archive in search of a link."""
+"""The greatest number of archived pages whose outlinks are searched for a link to the URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
     - `page`: a page that links to the URL, None if no such page was found.
-    - `via`: the host of `page`. If `page` is None, the host of a page that is only assumed, for `verdicts`.
-    - `verdicts`: what each rule of the scope decides about the link on `page`, or about the assumed link.
+    - `via`: the host of `page`. If `page` is None, the host of an assumed page that links to the URL.
+    - `verdicts`: what each rule of the scope decides about the link on `page`, or on the assumed page.
     - `reason`: why the link was not followed, None if no rule excluded it.
     - `doubts`: if `page` is None, reasons why a link to the URL may exist all the same.
     """

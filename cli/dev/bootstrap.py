@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ENVIRONMENT: Final = 4
-"""Exit code: something outside this program is missing (shared with cli.terminal.exits, which this file must not
-need)."""
+"""Exit code: something outside this program is missing. It is that of cli.terminal.exits, which this file must not
+import."""
 
 LOCKS: Final = {"runtime": "requirements.lock", "dev": "requirements-dev.lock"}
 LAUNCHER_LOCK: Final = "requirements-launcher.lock"

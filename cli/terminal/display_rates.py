@@ -16,7 +16,7 @@ MEMORY_S: Final = 10.0
 """Time constant of a rate: events this old have 1/e of the weight of new ones."""
 
 LEAST_EVENTS: Final = 1.0
-"""With fewer remembered events a rate gives no estimate."""
+"""A rate gives no estimate if the weights of its events add up to less."""
 
 _SETTLED: Final = ("done", "failed", "excluded")
 

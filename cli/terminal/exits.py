@@ -27,7 +27,7 @@ class Failed(Exception):
 
 
 class Environment(Exception):
-    """Raised if this machine lacks something, such as disk space, a port or a permission. Exit code 4.
+    """Raised if something outside this program is missing, such as disk space, a port or a running server. Exit code 4.
 
     The message says what is missing and what to do.
     """
