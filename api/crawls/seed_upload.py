@@ -1,11 +1,11 @@
 """Uploads of seeds: any number of URLs in constant memory, stored durably before they are reported as accepted.
 
-URLs are collected in windows. The URLs of a window are sent to their partitions as numbered messages of one producer. A
-window is accepted once the broker has acknowledged all its messages.
+URLs are collected in windows. When a window is full or the upload ends, the URLs of the window are sent to their
+partitions as numbered messages. The window is accepted once the broker has acknowledged all of them.
 
-A producer's id is a hash of the upload's name and of all URLs so far. So a repeated upload with the same name and URLs
-has the same producers, and owners drop what they have applied. A window that differs has another producer, and is
-applied.
+The messages of a window name one producer, whose id is a hash of the upload's name, its crawl and all its URLs so far.
+So if an upload is repeated with the same name and URLs, owners drop the messages that they have applied. From the first
+window that differs, the producers are new, and owners apply their messages.
 """
 
 import asyncio
