@@ -71,8 +71,8 @@ class EtcdMember:
 class EtcdConnection:
     """Sends calls to an etcd cluster. They go to one current member, and to the next member after a failure.
 
-    Every method raises Transient if no member answers in time, and Unusable if etcd refuses this client. If etcd
-    refuses the call itself, it raises Permanent, EtcdLeaseExpired or Compacted.
+    Errors of a call: Transient if no member answers in time, Unusable if etcd refuses this client, and Permanent,
+    EtcdLeaseExpired or Compacted if etcd refuses the call itself.
 
     `revision` is the newest revision of etcd that was seen. `history` counts how often etcd came back older.
     """
@@ -100,7 +100,7 @@ class EtcdConnection:
         """Send a call and return etcd's answer. `name` has the form `Service.Method`, such as `KV.Range`.
 
         If `repeat`, retry after a failure with the next member, for up to `within_s` seconds (None:
-        `settings.answer_s`). Otherwise raise Transient at once, since the call may have been applied.
+        `settings.answer_s`). Otherwise raise Transient at the first failure, since the call may have been applied.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.settings.answer_s if within_s is None else within_s)
@@ -197,10 +197,7 @@ class EtcdConnection:
             self.revision = max(self.revision, revision)
 
     def seen(self, revision: int) -> None:
-        """Record a revision that a watch received.
-
-        If a later answer has a lower one, `call` detects that etcd was replaced.
-        """
+        """Record a revision that a watch received. If a later answer has a lower one, `call` begins a new history."""
         self.revision = max(self.revision, revision)
 
     def rewound(self, known: int, revision: int) -> None:
@@ -214,8 +211,9 @@ class EtcdConnection:
     async def login(self, member: EtcdMember, within_s: float | None = None) -> Metadata:
         """Return the gRPC metadata that authenticates this client at `member`.
 
-        It is empty if no user or password is set. Concurrent calls share one login. Raise Transient if it takes more
-        than `within_s` seconds (None: `settings.attempt_s`).
+        The metadata is empty if no user or password is set, or if etcd has authentication disabled. Concurrent calls
+        share one login. Raise Transient if the login takes more than `within_s` seconds (None: `settings.attempt_s`),
+        and Unusable if etcd refuses it.
         """
         settings = self.settings
         if settings.user is None or settings.password is None:

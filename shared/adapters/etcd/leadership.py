@@ -1,4 +1,4 @@
-"""The leadership that a session gets by winning an election in etcd: guarded writes, and when to stop acting.
+"""The leadership that a session wins in an election in etcd: its guarded writes, and how it ends.
 
 A guarded write is a transaction that etcd refuses once another leader has won.
 """
@@ -56,7 +56,7 @@ class EtcdLeadership:
     async def guard(self) -> None:
         """Run until the leadership is over: the session ends, or the leader's key is no longer this master's.
 
-        This task makes `lost` return and `acting` False.
+        Then `lost` returns, and `acting` returns False.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())

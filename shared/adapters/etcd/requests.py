@@ -50,17 +50,17 @@ def watch_from(key: str, range_end: bytes, revision: int) -> Any:
 
 
 def created_at(key: str, revision: int) -> Any:
-    """Build the condition of a transaction that the key was created at `revision`. 0: that it does not exist."""
+    """Build a condition for a transaction: the key was created at `revision`. 0: the key does not exist."""
     return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.CREATE, create_revision=revision)
 
 
 def written_at(key: str, revision: int) -> Any:
-    """Build the condition of a transaction that the key was last written at `revision`. 0: that it does not exist."""
+    """Build a condition for a transaction: the key was last written at `revision`. 0: the key does not exist."""
     return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, mod_revision=revision)
 
 
 def held_by(key: str, lease: int) -> Any:
-    """Build the condition of a transaction that the key is attached to the lease with the id `lease`."""
+    """Build a condition for a transaction: the key is attached to the etcd lease with the id `lease`."""
     return rpc.Compare(key=key.encode(), result=rpc.Compare.EQUAL, target=rpc.Compare.LEASE, lease=lease)
 
 

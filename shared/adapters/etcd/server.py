@@ -79,7 +79,7 @@ def find_executable() -> Path:
 class EmbeddedEtcd(BundledServer):
     """The bundled etcd server as a cluster with one member.
 
-    Its files in `folder` are `data/`, two sockets and `etcd.log`.
+    Its files in `folder` are `data/`, two sockets, `etcd.log` and `etcd.out`.
     """
 
     def __init__(

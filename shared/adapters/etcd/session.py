@@ -166,8 +166,8 @@ class EtcdSession:
     async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
         """Wait, without a time limit, until `key` does not exist, and create it. Return the leadership won by that.
 
-        If the key already has this session's lease, an earlier attempt of this campaign created it although its answer
-        was lost (Session.campaign).
+        The key may be from an earlier attempt of this campaign whose answer was lost. Then it also counts as won. Raise
+        OwnershipLost if the session ends first (Session.campaign).
         """
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None
@@ -241,10 +241,7 @@ class EtcdSession:
             await self._wait(error.retry_in)
 
     async def _unless_over(self, task: "asyncio.Task[T]") -> T:
-        """Wait for the task and return its result.
-
-        Raise OwnershipLost as soon as the session is over; the task then continues.
-        """
+        """Wait for `task` and return its result. If the session ends first, raise OwnershipLost; `task` continues."""
         ending = self._tasks.start("etcd.session_end", self.lost())
         try:
             await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)

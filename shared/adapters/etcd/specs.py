@@ -103,8 +103,8 @@ class EtcdSpecPublisher:
     async def publish(self, spec: PublishedSpec) -> None:
         """Publish a crawl's spec.
 
-        Do nothing if a later revision is published, or if the published crawl is deleted (`gone`). Raise Transient if
-        the spec may or may not have been written. The caller must then publish it again.
+        Do nothing if this spec or a later revision is published, or if the crawl is published as deleted (`gone`).
+        After Transient the spec may or may not be written, so the caller must publish it again.
         """
         key = self._keys.crawl(spec.crawl_id)
         value = record_of(spec)

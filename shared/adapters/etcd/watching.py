@@ -137,7 +137,8 @@ class EtcdView:
     def _replace(self, listed: Snapshot) -> None:
         """Make a fresh list the snapshot, unless the watch has already produced a newer one.
 
-        If a key in the list has a lower revision than in the snapshot, begin a new history: etcd was replaced.
+        If the list is not older than the snapshot, but has a lower revision of some key, begin a new history: etcd was
+        replaced.
         """
         known = self.snapshot
         if listed.history == known.history:
@@ -164,9 +165,9 @@ class EtcdView:
         raise Transient("the connection moved to another member")
 
     async def _stream(self) -> None:
-        """Run one watch stream, beginning at the revision after the snapshot's, and apply its events until it fails.
+        """Run one watch stream from the revision after the snapshot's, and apply its events.
 
-        It never returns. Raise Transient, Compacted or Unusable when it fails.
+        Never return. When the stream fails, raise Transient, Compacted, Unusable or Permanent.
         """
         start = self.snapshot
         member, stream = await self._connection.watch()
