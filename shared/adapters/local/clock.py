@@ -6,9 +6,9 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The clock of this machine (`shared.ports.clock.Clock`). Suspended time counts, if the system measures it.
+    """The clock of this machine (`shared.ports.clock.Clock`).
 
-    So the grants of a worker expire while its machine is suspended.
+    `elapsed` includes the time while the machine was suspended, if the system measures it. So grants expire then, too.
     """
 
     def elapsed(self) -> float:

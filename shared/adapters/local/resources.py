@@ -13,8 +13,8 @@ from shared.domain.ops.watermarks import FillLevel
 from shared.runtime.pressure_monitor import Gauge
 
 OF_A_CGROUP: Final = 0.75
-"""The share of its cgroup's memory limit that a process may take by default. The rest is for what the kernel also
-counts before it kills, mainly the page cache."""
+"""The share of its cgroup's memory limit that a process may take by default. The rest is for the other memory that the
+kernel counts towards the limit, mainly the page cache."""
 
 OF_A_MACHINE: Final = 0.25
 """The share of a machine's memory that a process may take if no cgroup limits it. Masters, workers, NATS, etcd and the
@@ -56,8 +56,8 @@ def disk_of(path: Path) -> Gauge:
 def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
     """Return a gauge that compares this process's memory with `ceiling` bytes (0 means `default_ceiling`).
 
-    Near the ceiling it first frees memory by gc and malloc_trim, at most once in `relief_s` seconds. It returns None if
-    the system does not report the memory.
+    From 90 % of the ceiling on, the gauge first frees memory by gc and malloc_trim, at most once in `relief_s` seconds.
+    It returns None if the system does not report the memory.
     """
     max_bytes = ceiling or default_ceiling()
     relieved_at = float("-inf")

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _POLL_S: Final = 0.05
 _TURN_S: Final = 0.25
 LOOK_S: Final = 0.02
-"""How many seconds a reader assumes that a file is unchanged since it last checked the file. Visits check often."""
+"""The `look_s` of a worker, in seconds (LocalSpecs). Visits ask for a spec so often that most of them need no stat."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _Signature = tuple[int, int, int]
@@ -45,8 +45,8 @@ class LocalSpecs:
     """Published specs as files in a folder: one process writes them, and any number read them.
 
     It implements `SpecPublisher` and `SpecSource`. A file is replaced as a whole, so a reader sees one revision or the
-    next. At most every `look_s` seconds a reader checks with one stat if the file was replaced, and decodes it only
-    then. A missing file does not mean that the crawl is deleted. The file of a deleted crawl has `gone` set.
+    next. At most every `look_s` seconds a reader checks with one stat if the file was replaced. It decodes only a file
+    that was. A missing file does not mean that the crawl is deleted. The file of a deleted crawl has `gone` set.
     """
 
     def __init__(self, folder: Path, *, wait_s: float = 2.0, look_s: float = 0.0) -> None:
