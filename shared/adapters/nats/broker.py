@@ -35,7 +35,7 @@ _CONCURRENCY: Final = 16
 class NatsBroker:
     """One connection to NATS, over which masters and workers exchange messages (`shared.ports.broker.Broker`).
 
-    Every call ends within its parameter `wait_s`, or within `settings.answer_s` seconds if it has none.
+    Each request to NATS takes at most the call's `wait_s`, or `settings.answer_s` seconds if the call has none.
     """
 
     def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:
@@ -92,7 +92,7 @@ class NatsBroker:
         """Return the fill level of the fullest storage bound in NATS. This is a `Gauge` of the pressure monitor.
 
         The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no storage
-        bound, return None. Once a call has found that the broker stores nothing, a level with capacity 0 replaces None.
+        bound, return None until `refused` was True once. From then on, return a level with capacity 0.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)
@@ -193,7 +193,7 @@ class NatsBroker:
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
         """Return the number of stored reports after `positions`, and the age of the oldest (Backlog.unapplied).
 
-        It sends at most one request for each subject that has stored reports.
+        Send one request, and then one for each subject that has stored reports.
         """
         every = {"subjects_filter": ">"}
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", every, self._settings.answer_s)
@@ -237,7 +237,7 @@ class NatsBroker:
         return message
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int | ApiError:
-        """Store a message with `jetstream.store`, and record in the storage health if the stream stored it.
+        """Store a message with `jetstream.store`, and record in the storage health if the stream works.
 
         Return the message's sequence or the server's error. Raise Transient if the server does not answer.
         """

@@ -51,7 +51,7 @@ class _Line(TcpTransport):
     """
 
     closing = False
-    """Set before the last bytes: a failure to send them is no error then, and no new connection is made."""
+    """True once the client closes. Then a failure to send the last bytes is no error, and no new connection is made."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Connect to the server. If the client is closing, abort the connection and raise CancelledError."""

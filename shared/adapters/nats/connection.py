@@ -42,9 +42,9 @@ _CLOSE_S: Final = 2.0
 _DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 """The server's refusal, as the client library passes it on: in lower case."""
 DENIED_S: Final = 5.0
-"""When a request that the server denied may be repeated: its configuration may be corrected meanwhile."""
+"""Seconds until a denied request may be repeated: the configuration of the server may be corrected meanwhile."""
 _DENIALS_S: Final = 60.0
-"""The least time between two log lines about denials."""
+"""The least number of seconds between two log lines about denials."""
 
 
 def status_of(message: Msg) -> str | None:
@@ -127,7 +127,7 @@ class NatsConnection:
     ) -> "NatsConnection":
         """Connect to one of `urls` within `settings.connect_s` seconds.
 
-        TLS is used if `tls` is given or a URL is `tls://`.
+        TLS is used if `tls` is given or a URL begins with `tls://`.
 
         - `login`: the user and password, or token. None: the URL or a client certificate identifies this process.
         - `name`: the name under which this process receives answers.
@@ -292,7 +292,7 @@ class NatsConnection:
         self._watchers.add(lost)
 
     def unwatch(self, lost: Callable[[], None]) -> None:
-        """Stop calling `lost` when the connection breaks. Do nothing if it is not watched."""
+        """End the calls of `lost` that `watch` began. Do nothing if there are none."""
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:

@@ -59,7 +59,7 @@ def events_stream(settings: StreamSettings, first: int) -> dict[str, Any]:
 class NatsEvents:
     """The stream of events on NATS: publishes events, looks them up and opens readers (`shared.ports.events.Events`).
 
-    Every call takes at most `settings.answer_s` seconds.
+    Each request to NATS takes at most `settings.answer_s` seconds.
     """
 
     def __init__(self, connection: NatsConnection, settings: StreamSettings) -> None:

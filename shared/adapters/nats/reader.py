@@ -46,7 +46,7 @@ _FIRST_S: Final = 0.05
 _REST_S: Final = 0.1
 """How long the broker may pause within its announced messages before the reader returns what has arrived."""
 _CURSORS: Final = 3
-"""How often one read may create a cursor."""
+"""How many cursors one read may create."""
 _OVERHEAD: Final = 4096
 _PULL_ENDED: Final = frozenset({"404", "408"})
 _ENDED_BY_SIZE: Final = "message size exceeds maxbytes"
@@ -62,9 +62,9 @@ async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -
 async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
     """Return True if `stream` is still the one that stored a message at `sequence` at the time `at_ns` (Unix ns).
 
-    The stream is another one if the message at `sequence` has another time. The stream was restored to an earlier state
-    if a message with a lower sequence was stored after `at_ns`. To find such a message, this creates a consumer that
-    begins at a time. That also works if the messages around it were purged.
+    Return False if the message at `sequence` has another time: it is another stream. Return False also if a message up
+    to `sequence` was stored after `at_ns`: the stream was restored to an earlier state. A new consumer that begins
+    after that time shows this, even if the messages around it were purged.
     """
     answer = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
     if isinstance(answer, ApiError):
@@ -105,8 +105,8 @@ class StreamReader:
 
         - `subjects`: subjects or patterns of the stream that do not overlap.
         - `deliver_policy`: "last_per_subject" reads only the newest message of each subject, and ignores `after`.
-        - `at_ns`: when the message at `after` was stored (Unix ns). If it is given, each new cursor first checks that
-          the stream still has that message (`continues`).
+        - `at_ns`: when the message at `after` was stored (Unix ns). If it is given, each new cursor is checked: the
+          stream must be the one that stored the message that was read last, at its time (`continues`).
         """
         self._connection = connection
         self._stream = stream

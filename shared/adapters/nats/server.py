@@ -97,8 +97,8 @@ def find_executable() -> Path:
 class EmbeddedServer(BundledServer):
     """The bundled nats-server as a child process, with all its files in `folder`.
 
-    The files are `store/`, `nats.conf` (only this user may read it, because it contains passwords), `nats.log` and
-    `nats.pid`.
+    The files are `store/`, `ports/`, `nats.conf` (only this user may read it, because it contains passwords),
+    `nats.log`, `nats.out` and `nats.pid`.
     """
 
     def __init__(self, folder: Path, settings: ServerSettings | None = None, *, inherit: tuple[int, ...] = ()) -> None:
@@ -147,10 +147,10 @@ class EmbeddedServer(BundledServer):
         return await self.start()
 
     def storage_failure(self) -> str | None:
-        """Return the last log line since the start that reports a failed write to the storage, or None.
+        """Return the last line that reports a failed write to the storage, of the newest 200 log lines, or None.
 
-        The cause is usually a full disk. The server then keeps running, but does not answer publishes to that stream
-        until it is restarted.
+        The cause is usually a full disk. The server then keeps running, but does not answer publishes to the stream
+        concerned until it is restarted.
         """
         lines = self.log_tail(lines=200).splitlines()
         return next((line for line in reversed(lines) if any(sign in line for sign in _STORAGE_FAILURES)), None)

@@ -45,8 +45,8 @@ SILENT_S: Final = 10.0
 """A stream counts as failed if publishes to it have failed for this many seconds, and more than once."""
 
 TRIED_S: Final = 30.0
-"""After so many seconds without a failure publishes may be tried again: paused masters publish little, so they must
-probe."""
+"""The seconds after the last failure of a stream when it no longer counts as failed. Masters that paused then publish
+again, which shows if the stream works."""
 
 
 class StorageHealth:

@@ -142,7 +142,7 @@ def items_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 async def declare(connection: NatsConnection, pools: list[str], settings: StreamSettings) -> None:
-    """Create or update all streams, their consumers and the bucket, with one queue for each of `pools`.
+    """Create or update the streams except that of events, their consumers and the bucket, with a queue for each pool.
 
     Raise Permanent if the server refuses a declaration, or could apply it only by deleting URL shards or reports.
     """

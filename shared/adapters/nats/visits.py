@@ -1,9 +1,8 @@
 """Pulls URL shards from a pool's queue, and acknowledges them.
 
 At most one pull request is open at any time. It ends after the `wait_s` of the call that sent it. If this call returns
-earlier, the pull stays open, and later calls use it. A shard that arrives between calls is kept for the next call, and
-handed back on close. So a shard is never left unused in a client until the broker delivers it again, unless the process
-dies.
+earlier, the pull stays open, and later calls use it. A shard that arrives between calls is kept for the next call, but
+dropped after half of `ack_wait_s`, because the broker then delivers it again soon. Closing hands kept shards back.
 """
 
 import asyncio
@@ -171,10 +170,7 @@ class VisitQueue:
         self._changed.set()
 
     def _drop_stale(self, now: float) -> None:
-        """Forget earlier errors, a pull that should have ended long ago, and shards that were kept for too long.
-
-        A kept shard is dropped after half of `ack_wait_s`, because the broker will soon deliver it again.
-        """
+        """Forget earlier errors, a pull that should have ended long ago, and shards kept for half of `ack_wait_s`."""
         if now > self._until + _FORGET_S:
             self._left = 0
         while self._ready and now - self._ready[0].arrived > self._settings.ack_wait_s / 2:
