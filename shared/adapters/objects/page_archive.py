@@ -16,9 +16,9 @@ _PIECE: Final = 64 << 10
 
 
 class ServedPages:
-    """Reads stored pages from WARC files, in its own threads (`shared.ports.archive.PageArchive`).
+    """Reads stored pages from WARC files (`shared.ports.archive.PageArchive`).
 
-    Only `aside` uses the threads. All other methods block their caller.
+    The methods block their caller, except `aside`, which runs a function in one of `threads` threads.
     """
 
     def __init__(self, segments: SegmentReader, *, threads: int = 4) -> None:
@@ -47,10 +47,7 @@ class ServedPages:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
-        """Stop the threads. Work that has not begun is cancelled.
-
-        Running work continues to its end, without a wait for it.
-        """
+        """Cancel the work of `aside` that has not begun. Return at once; running work continues to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _member(self, location: RecordLocation) -> Iterator[bytes]:

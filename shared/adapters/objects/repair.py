@@ -1,8 +1,8 @@
 """Repairs the WARC files (segments) that processes left unfinished when they died.
 
 Each record is one gzip member. So decompressing member after member shows where the last whole record ends. Only the
-bytes after it, the torn tail, are cut. Every commit makes whole records durable, so the cut never removes a durable
-record.
+bytes after it, the torn tail, are cut. Every commit makes whole records durable, so the cut removes no durable record
+unless the file is damaged.
 """
 
 import fcntl
@@ -145,7 +145,7 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int) -> int 
 
 
 def _read_member(view: memoryview, start: int) -> _Member:
-    """Decompress the gzip member at position `start`, and return what it is. Only its beginning and length are kept."""
+    """Decompress the gzip member at position `start`, and return what it is. Most of its content is not kept."""
     decompressor = isal_zlib.decompressobj(wbits=31)
     position, total, beginning, tail = start, 0, bytearray(), b""
     while not decompressor.eof:
