@@ -42,7 +42,7 @@ _LARGE_ROWS: Final = {
     "seed_sets": 4,
     "seed_set_commands": 4,
 }
-"""Rows per page of tables whose rows may be large."""
+"""The number of rows in one list of `pages`, for tables whose rows may be large."""
 
 _NUMBERED: Final = {
     "crawls": "crawl_id",
@@ -120,7 +120,10 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers of which at least one changes with every write of a master. Equal results mean no write."""
+    """Return numbers of which at least one changes with most writes of a master, such as each write of an owner.
+
+    Retention, and the record of the last use of a key, change none.
+    """
     numbers = (
         "SELECT partition, owner_term, version FROM partitions ORDER BY partition",
         "SELECT coalesce(sum(version), 0), coalesce(sum(active_ms), 0), coalesce(max(change), 0), count(*) FROM crawls",

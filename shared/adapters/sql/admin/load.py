@@ -22,7 +22,7 @@ from shared.settings import is_postgresql, sqlite_file
 T = TypeVar("T")
 
 SKIPPED: Final = 1 << 32
-"""How many numbers of hosts and of leases each partition skips after a restore (they have 51 bits)."""
+"""How many ids of hosts, and how many of leases, each partition skips after a restore. Its ids have 51 bits."""
 
 SKIPPED_CRAWLS: Final = 1_000
 
@@ -34,9 +34,9 @@ class DatabaseLoad(Protocol):
         """Run `statements`, a function that writes, and return its result. Do not call this concurrently."""
 
     async def settle(self) -> None:
-        """Migrate the database and sync it to disk, so that the end of the `with` block only has to make it visible.
+        """Migrate a SQLite database and sync it to disk. The end of the `with` block then only makes it visible.
 
-        Nothing may be written afterwards.
+        Do nothing on PostgreSQL. The caller must not write afterwards.
         """
 
 
@@ -46,8 +46,8 @@ async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Databas
 
     At the end the tables are migrated to the newest schema. The database is invisible until the `with` block succeeds,
     and a `with` block that fails leaves nothing behind. On SQLite, rows go to a file beside the final path. On
-    PostgreSQL, tables and rows are written in one transaction. Raise Unusable if the database exists already, or if
-    `schema_of` is from a development version.
+    PostgreSQL, one transaction writes the tables and rows, and a second one migrates them. Raise Unusable if the
+    database exists already, or if `schema_of` is from a development version.
     """
     refuse_unreleased("backup", schema_of)
     opened = _on_postgresql(database, schema_of) if is_postgresql(database) else _on_sqlite(database, schema_of)

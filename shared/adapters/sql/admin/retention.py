@@ -80,7 +80,7 @@ _KEYS = text("SELECT key_id, revoked_at_ms FROM api_keys WHERE key_id > :place O
 _ANY_KEY = text("SELECT key_id FROM api_keys WHERE revoked_at_ms IS NULL LIMIT 1")
 _FORGET_KEY = text("DELETE FROM api_keys WHERE key_id = :key_id AND revoked_at_ms IS NOT NULL")
 _FEW: Final = 20
-"""Deleted crawls per pass: each may have as many revisions as retention allows."""
+"""The most deleted crawls that one pass removes, since each may have many revisions."""
 
 
 class SqlRetained(SqlAdapter):

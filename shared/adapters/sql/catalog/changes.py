@@ -34,7 +34,7 @@ _URLS_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query for URLs by the beginning of their fingerprint. `via` has the upper bound: its type fits."""
+"""The query for URLs with a fingerprint from `fingerprint` to `via`. The column `via` is used only for its type."""
 
 _NEWEST: Final = text(
     "SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"

@@ -428,7 +428,7 @@ def fetch_view(row: Any) -> FetchView:
 def _history(stored: str | None) -> tuple[tuple[int, int, str], ...]:
     """Return the earlier outcomes of a URL, newest first, each as time (Unix ms), HTTP status and reason.
 
-    `stored` is the text of the column `fetches.history`. It has a maximum length, so a truncated last entry is omitted.
+    `stored`: the text of the column `fetches.history`, whose length is limited. A truncated last entry is omitted.
     """
     entries = []
     for part in (stored or "").split(";"):

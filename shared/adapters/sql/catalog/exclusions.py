@@ -101,8 +101,8 @@ def put(
 ) -> StoredExclusion:
     """Replace the terms of an exclusion and request its command. Return the exclusion (Desired.put_exclusion).
 
-    Write nothing if the terms are equal. Raise Missing if there is no such exclusion, and Stale if it has none of the
-    tags in `expected` (None: no condition).
+    If the terms are equal, only raise the revision of the list. Raise Missing if there is no such exclusion, and Stale
+    if it has none of the tags in `expected` (None: no condition).
     """
     revision = int(connection.execute(_NEXT).scalar_one())
     stored = one(connection, exclusion_id)

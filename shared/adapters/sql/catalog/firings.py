@@ -149,8 +149,7 @@ def fire_queued(
     """Apply the verb of a queued effect to its crawl, and return what was done (Schedules.fire_queued).
 
     Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
-    the crawl has begun. The effect belongs to a firing. If the outcome of that firing changes, the result contains the
-    firing. Otherwise it contains none.
+    the crawl has begun. The result contains the firing of the effect only if the outcome of this firing has changed.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -385,7 +384,7 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if an earlier firing of the schedule is queued until the run of the crawl ends."""
+    """Return True if `verb` begins a run, and an earlier effect of the schedule on the crawl is queued."""
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False
     return connection.execute(_WAITS, {"crawl": crawl, "schedule_id": stored.schedule_id}).first() is not None

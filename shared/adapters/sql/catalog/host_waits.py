@@ -1,4 +1,4 @@
-"""Reads the hosts on which a crawl has unfinished URLs, with what delays their next visit."""
+"""Reads the hosts on which a crawl has unfinished URLs, and what delays the next visit of each."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shared.adapters.sql.engine.query import ReadConnection
 
 HOSTS: Final = 1_000
-"""The most hosts that are read. If all of them wait, the others wait, too, since they may be visited only later."""
+"""The most hosts that are read: those that may be visited first. If all of them wait, all other hosts wait, too."""
 
 _COLUMNS = (
     "SELECT h.host, q.queued, q.waiting, q.leased, q.pages, q.next_due_ms, h.crawl_delay_ms, h.operator_delay_ms,"

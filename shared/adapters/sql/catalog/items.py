@@ -47,10 +47,10 @@ SCANNED: Final = 5_000
 LETTER: Final = "items"
 _ONLY: Final = 1
 _AT_ONCE: Final = 5_000
-"""Keys that one query names."""
+"""The most keys that one query names."""
 
 _LETTERS_OF: Final = Partition(0)
-"""The partition whose owner replays and discards the letters, since items have no partition."""
+"""The partition whose owner replays and discards dead letters of items, since items have no partition."""
 
 _Place = tuple[CrawlId, HostId, Fingerprint]
 _Fetched = tuple[CrawlId, PageItems]
@@ -310,7 +310,7 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages of `newest` whose stored items must be replaced: their fetch is the same or an earlier one.
+    """Return the pages of `newest` that have stored items of the same or an earlier fetch, which must be replaced.
 
     If the stored items of a page come from a later fetch, set the page's value in `newest` to None.
     """

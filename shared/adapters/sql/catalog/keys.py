@@ -100,8 +100,8 @@ def revoke_key(
 ) -> ApiKey:
     """Revoke the API key `name` and return it (Catalog.revoke_key).
 
-    Raise Missing if there is none, or LastAdmin if it is the last admin key that never expires. Raise Stale if it has
-    none of the tags in `expected` (None: no condition).
+    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key without an expiry is
+    left. Raise Stale if it has none of the tags in `expected` (None: no condition).
     """
     _lock(connection)
     stored = key_named(connection, name)

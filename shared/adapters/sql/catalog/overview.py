@@ -47,8 +47,8 @@ LEASES = text(
     "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
     " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
 ).bindparams(bindparam("crawls", expanding=True))
-"""The query for the number of leases and the time of the oldest, apart for those with and without a grant. It reads
-only the index leases_crawl."""
+"""The query for the number of leases and the time of the oldest: a row for those without a grant, and one for those
+with a grant (`begun`). It reads only the index leases_crawl."""
 
 _LETTERS = text(
     "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"
@@ -122,7 +122,7 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
 def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
     """Return a query for the `max_queues` + 1 least recently served queues of each crawl and partition in `parts`.
 
-    Its columns are the index in `parts`, `queued`, and `active_at_ms`, the time (Unix ms) at which the queue was
+    Its columns are the index in `parts`, `queued`, and `active_at_ms`, the time (Unix ms) at which the queue was last
     served.
     """
     selections = []

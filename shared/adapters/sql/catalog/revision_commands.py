@@ -20,7 +20,7 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""The revision for which the leader sends a command of this kind when it next publishes the crawl's seeds."""
+"""By kind of command: the function that returns the revision for which the leader sends the next such command."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:

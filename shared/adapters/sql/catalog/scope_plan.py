@@ -1,4 +1,4 @@
-"""Counts which queued URLs a changed scope would exclude, from a sample of bounded size."""
+"""Estimates how many queued URLs a changed scope would exclude, from a sample of bounded size."""
 
 from collections import defaultdict
 from typing import Any, Final

@@ -163,7 +163,7 @@ def move(connection: Connection, before: CrawlId, after: CrawlId, partitions: in
 
 
 def commands(connection: Connection, after: int) -> Sequence[SeedSetCommand]:
-    """Return up to AT_ONCE changes of seed sets that are not published yet, with revisions above `after`, by revision.
+    """Return up to AT_ONCE changes of seed sets that are not published yet, with revisions above `after`, in order.
 
     Changes of deleted crawls are left out (Desired.seed_set_commands).
     """

@@ -86,7 +86,7 @@ command_requests = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
 )
-"""Commands sent to the owners. `commands` has what each owner has applied."""
+"""Commands that were requested. `commands` has what each owner has applied."""
 
 config_revisions = Table(
     "config_revisions",
@@ -114,8 +114,8 @@ exclusions = Table(
     UniqueConstraint("target", name="exclusions_target"),
     sqlite_autoincrement=True,
 )
-"""What no crawl may request. `revision`: that of the list at its last change. `commanded`: the newest of its revisions
-whose command was sent to the owners."""
+"""What no crawl may request. `revision`: the revision of the list (`exclusion_list`) at the last change of the row.
+`commanded`: the newest revision of the row whose command was sent to the owners."""
 
 exclusion_list = Table(
     "exclusion_list",
@@ -141,8 +141,8 @@ host_policies = Table(
     Column("changed_at_ms", BigInteger, nullable=False),
     Column("changed_by", Text, nullable=False),
 )
-"""The declared policies of hosts. `spec` is what was put. Owners copy `delay_ms`, `blocked_until_ms` and `slots` to
-`hosts`. `reason` is that of the block."""
+"""The declared policies of hosts. `spec`: the declaration, in JSON. Owners copy `delay_ms`, `blocked_until_ms` and
+`slots` to `hosts`. `reason`: why the host is blocked."""
 
 host_policy_commands = Table(
     "host_policy_commands",
@@ -171,8 +171,8 @@ seed_sets = Table(
     Index("seed_sets_name", "crawl_id", "name", unique=True),
     sqlite_autoincrement=True,
 )
-"""The declared sets of seeds of crawls. `document`: the list of seeds as it was put, in JSON. `canonical`: the same
-in canonical form, one a URL. `seeds`: the number of seeds that were put."""
+"""The declared seed sets. `document`: the declared list of seeds, in JSON. `canonical`: the seeds with canonical URLs,
+one for each URL, in JSON. `seeds`: the number of declared seeds."""
 
 seed_set_urls = Table(
     "seed_set_urls",
@@ -226,8 +226,8 @@ schedules = Table(
     partial_index("schedules_due", "fires_ms", "schedule_id", where="NOT paused"),
     sqlite_autoincrement=True,
 )
-"""`due_ms`: the next due time, which fires at `fires_ms`; NULL if there is none. `last_ms`: the last one handled.
-`crawl` is that of the spec, NULL for a selector."""
+"""`due_ms`: the next due time, `fires_ms`: when the schedule fires for it; both are NULL if there is none. `last_ms`:
+the last due time that was handled. `crawl`: the crawl that the spec names, NULL if it selects crawls by labels."""
 
 schedule_firings = Table(
     "schedule_firings",
@@ -241,8 +241,8 @@ schedule_firings = Table(
     Column("missed", Integer, nullable=False, server_default="0"),
     Column("until_ms", BigInteger, nullable=False),
 )
-"""One row for each due time that was handled. Due times that were missed in a row, `missed` in number, share the row of
-the first; `until_ms` is the last of them."""
+"""One row for each due time that was handled. `missed` due times that were missed one after another share a row:
+`due_ms` is the first of them, and `until_ms` the last."""
 
 schedule_effects = Table(
     "schedule_effects",
@@ -259,8 +259,8 @@ schedule_effects = Table(
     partial_index("schedule_effects_queued", "crawl", "schedule_id", "due_ms", where="outcome = 'queued'"),
     partial_index("schedule_effects_commands", "schedule_id", "due_ms", where="command IS NOT NULL AND NOT commanded"),
 )
-"""What a firing did to each crawl. `command`: the id of the command that it needs, which the leader publishes; then
-`commanded` is true."""
+"""What a firing did to each crawl. `command`: the id of the command that the effect needs, NULL if none. `commanded`:
+the leader has published it."""
 
 leader_fence = Table(
     "leader_fence",

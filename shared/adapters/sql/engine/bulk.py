@@ -22,8 +22,8 @@ from shared.domain.errors import Permanent
 Row = tuple[Any, ...]
 
 AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
-"""The condition for rows whose fingerprint a subquery (`{}`) finds, by dialect. PostgreSQL takes an array: with it only
-the primary key can find the rows, whatever the statistics of a host's size are."""
+"""The condition for rows whose fingerprint a subquery (`{}`) finds, by dialect. On PostgreSQL the fingerprints are an
+array, so that the planner finds the rows by the primary key, whatever its statistics are."""
 
 COPIED_FROM: Final = 256
 """From this many new rows on, COPY costs PostgreSQL less than arrays (docs/benchmarks.md)."""
@@ -50,10 +50,10 @@ class Bulk:
         connection.exec_driver_sql(statement, shaped(rows))
 
     def returned(self, connection: Connection, rows: Sequence[Row]) -> list[Any]:
-        """Run the statement, which has a RETURNING clause, once for each row on SQLite. Return all rows of its results.
+        """Run the statement, which has a RETURNING clause, once for each of `rows` on SQLite. Return all returned rows.
 
-        They have the columns as attributes. SQLAlchemy's part of a statement costs ten times as much as the driver's.
-        So only the first one goes through SQLAlchemy, whose events then report the statement once.
+        A returned row has its columns as attributes. Only the first run goes through SQLAlchemy, whose events report
+        it. The driver alone does the others, because SQLAlchemy's part of a run costs ten times as much as its own.
         """
         if not rows:
             return []

@@ -11,7 +11,7 @@ DEFINED: Final = (
     f" LEFT JOIN seed_contexts s ON s.crawl_id = x.crawl_id AND s.partition = x.host_id % {MAX_PARTITIONS}"
     " AND s.context_id = x.context_id"
 )
-"""The join of the definition `s` of each row `x` of `url_contexts`."""
+"""The join that adds the row `s` of `seed_contexts` to each row `x` of `url_contexts`."""
 
 
 def joined(alias: str) -> str:

@@ -19,7 +19,7 @@ TABLES: Final = Path(__file__).with_name("sqlite_tables.sql")
 `python -m tests.support.database.sqlite_tables` writes them."""
 
 END: Final = ";\n\n"
-"""The end of each of these statements but the last one."""
+"""The separator of the statements in the file TABLES."""
 
 _ROOT = Path(__file__).parents[4]
 _LOCK = int.from_bytes(b"orbweave")  # the advisory lock that a migration takes on PostgreSQL

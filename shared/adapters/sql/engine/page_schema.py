@@ -33,7 +33,7 @@ item_pages = Table(
     Column("at_ms", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The fetch whose items are stored for each page, even if it has no items."""
+"""For each page: the fetch whose items are stored, even if it gave none."""
 
 item_drafts = Table(
     "item_drafts",
@@ -80,7 +80,7 @@ page_versions = Table(
     Column("length", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Earlier versions of pages that have changed, from 1. The newest version is the row in `fetches`."""
+"""Earlier versions of pages that have changed. `version` counts from 1. The newest version is the row in `fetches`."""
 
 page_changes = Table(
     "page_changes",
@@ -92,5 +92,5 @@ page_changes = Table(
     Column("entries", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The log of new, changed and gone pages: a row for each transaction of an owner that recorded any. `number` is the
-version of its fence. shared.domain.frontier.page_history encodes `entries`."""
+"""The log of new, changed and gone pages: a row for each crawl in each transaction of an owner that recorded any.
+`number`: the partition's version in the transaction. shared.domain.frontier.page_history encodes `entries`."""

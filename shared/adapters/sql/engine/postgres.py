@@ -58,7 +58,8 @@ class PostgresSettings:
 
     - `writers`, `readers`: the numbers of connections for writes and for reads.
     - `connect_s`: the time limit of a new connection.
-    - `idle_in_transaction_s`, `lock_s`, `statement_s`: the server's time limits of a session, a lock and a statement.
+    - `idle_in_transaction_s`, `lock_s`, `statement_s`: the server's time limits for a session that is idle in a
+      transaction, for a wait for a lock, and for a statement.
     - `answer_s`: how long a reply may take beyond `statement_s` before the connection counts as lost.
     - `tries`: how many times a transaction runs if it conflicts with others.
     """
@@ -248,7 +249,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing: on PostgreSQL only the commit remains (DatabaseLoad.settle)."""
+        """Do nothing: `filling` commits and migrates afterwards (DatabaseLoad.settle)."""
 
 
 @asynccontextmanager
@@ -335,14 +336,15 @@ _AGAIN: Final = {
 }
 
 _TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
-"""Connection lost, server read-only (now a standby), session timed out, conflict, resources exhausted, locked,
-stopped."""
+"""Beginnings of error codes: connection lost, server read-only (now a standby), session timed out, conflict, resources
+exhausted, locked, stopped."""
 
 _UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "58", "F0", "XX001", "XX002")
-"""Wrong role, password, database or schema; no such privilege, table or column; files broken."""
+"""Beginnings of error codes: wrong role, password, database or schema; no such privilege, table or column; files
+broken."""
 
 _SHUT_OUT: Final = ("08", "28", "3D")
-"""No connection, user refused, no such database."""
+"""Beginnings of error codes: no connection, user refused, no such database."""
 
 _DISK_FULL: Final = "53100"
 

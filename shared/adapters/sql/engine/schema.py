@@ -94,16 +94,15 @@ crawls = Table(
 
 """`version` grows with every operator's change. `resumes_as` is the state to which a paused crawl returns.
 `collected_at_ms` is when every partition had removed the rows of a deleted crawl.
-`change` is the number of the row's last change of state or revision (crawl_values.py). While a crawl uses up time,
-its active time is the clock of `active_pool` less `active_zero_ms`. Otherwise it is `active_ms`.
-`changes_deleted_ms` is the time of the newest row of its log of changes that retention has deleted. `desired` is
-whether its declaration lets it run, NULL if it does not say. `refresh_ms` is when the refresh that it runs began, 0
-if its run is no refresh."""
+`change` is the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
+While the active time grows, it is `pool_clocks.ms` of `active_pool` less `active_zero_ms`. Otherwise it is `active_ms`.
+`changes_deleted_ms` is the time of the newest row in `page_changes` that retention has deleted. `desired` is that of
+the declaration, NULL if it has none. `refresh_ms` is when the latest run began if it is a refresh, else 0."""
 
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
 )
-"""The time in which no resource pressure stopped all work of the pool, as the leaders counted it."""
+"""The clock of each pool: the ms, counted by leaders, in which resource pressure did not stop all work of the pool."""
 
 crawl_labels = Table(
     "crawl_labels",
@@ -210,7 +209,7 @@ hosts = Table(
     Column("operator_slots", Integer, nullable=False, server_default="0"),
     UniqueConstraint("host", name="hosts_host"),
 )
-"""The columns `operator_...` have what the host's policy sets, 0 for nothing. Its owner copies them."""
+"""The columns `operator_...` have what the host's policy sets, 0 for nothing. The owner of the host copies them."""
 
 queues = Table(
     "queues",
@@ -292,9 +291,9 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""The last outcome of every URL that was tried. `page`: its record is in the index. `history`: other outcomes.
-`left_out` is encoded by shared.domain.explain.excluded_links. It is NULL without excluded links, `links_found` if the
-answer can have no links. `recrawl` is encoded by shared.domain.frontier.page_history; it is NULL for a page that is
+"""The last outcome of every URL that was tried. `page`: it is an indexed page. `history`: other outcomes.
+`left_out` (encoded by shared.domain.explain.excluded_links) is NULL without excluded links. `links_found` is NULL if
+the answer can have no links. `recrawl` (encoded by shared.domain.frontier.page_history) is NULL for a page that is
 fetched once."""
 
 seed_contexts = Table(
@@ -333,8 +332,8 @@ seed_links = Table(
     Column("via", LargeBinary(16), nullable=False),
     sqlite_with_rowid=False,
 )
-"""For a URL that is a seed because seed sets have it: the nearest link to it. The URL takes the place of that link once
-no set has it any more."""
+"""The nearest link to each URL that is a seed only because seed sets have it. Once no set has the URL any more, it gets
+the depth and linking page of this link."""
 
 links_left_out = Table(
     "links_left_out",
@@ -382,8 +381,8 @@ producers = Table(
     Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
-"""Up to which number each producer's discoveries were applied. `seen_at_ms`: when a leader first saw a producer whose
-name does not show how long it is used."""
+"""What was applied of each producer: messages up to the number `n`, with `total` URLs and `gaps` in the numbers.
+`seen_at_ms`: when a leader first saw a producer whose name does not show how long it is used."""
 
 commands = Table(
     "commands",
@@ -437,4 +436,4 @@ report_holds = Table(
     Column("beat", BigInteger, nullable=False),
     Column("begun_at_ms", BigInteger, nullable=False),
 )
-"""Processes that copy the reports. Owners purge no reports while a hold beats (shared.domain.frontier.purge_holds)."""
+"""Processes that copy the reports. Owners purge none while a `beat` rises (shared.domain.frontier.purge_holds)."""

@@ -94,10 +94,9 @@ class SqliteThreads:
         return f"<SqliteThreads {self._path}>"
 
     async def write(self, transaction: Callable[[Connection], T]) -> T:
-        """Run and commit `transaction`, and return its result. If this raises, nothing was written.
+        """Run and commit `transaction`, and return its result. Raise ResourceFull if the disk is full.
 
-        Raise ResourceFull if the disk is full. Cancelling the caller does not stop a running transaction: its thread
-        finishes it, and its result is lost.
+        Cancelling the caller does not stop a running transaction: its thread finishes it, and its result is lost.
         """
         loop = asyncio.get_running_loop()
         try:

@@ -86,9 +86,9 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """Make the active time of crawls grow with the clock of their pool from now on (Store.start_active_time).
+    """Make the active time of crawls grow with the clock of their pool (`pool_clocks`) from now on.
 
-    `pools` has the pool of each crawl. Crawls that are paused or have ended are skipped.
+    `pools` has the pool of each crawl. Crawls that are paused or have ended are skipped (Store.start_active_time).
     """
     by_pool: dict[str, list[CrawlId]] = defaultdict(list)
     for crawl_id, pool in pools.items():
@@ -100,7 +100,7 @@ def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> N
 
 
 def add_pool_time(connection: Connection, clocks: Mapping[str, int], ms: int) -> None:
-    """Add `ms` to the clocks of pools. `clocks` has the value of each clock that the caller has read.
+    """Add `ms` to the clocks of pools (`pool_clocks`). `clocks` has the value that the caller has read of each.
 
     A clock that no longer has this value is left unchanged: another leader has counted the same time
     (Store.add_pool_time).

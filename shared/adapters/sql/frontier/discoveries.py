@@ -213,7 +213,10 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages that are no repeats. Store each producer's last message number. Update `counters`."""
+    """Yield the links of messages, except of repeats and deleted crawls. Then store each producer's last number.
+
+    Add to `counters`, and to the numbers of repeats and gaps in `result`.
+    """
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:

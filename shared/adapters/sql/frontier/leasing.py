@@ -70,8 +70,8 @@ TAKE_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("lease_id", "crawl_id", "host_id", "rank"),
 )
-"""The statement that leases URLs on PostgreSQL. `rank` has the number of URLs to take of each host: its type fits. No
-host occurs twice."""
+"""The statement that leases URLs on PostgreSQL. The column `rank` of a row has the number of URLs to take, because its
+type fits. No two rows may have the same queue."""
 
 _LEASE_COLUMNS = (
     "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",

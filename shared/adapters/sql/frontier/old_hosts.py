@@ -17,8 +17,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""The most queues that one check of a range of hosts reads. It also finds each crawl's first queue in the range by the
-key of queues. So its cost grows with the number of crawls, which `master.max_crawls` bounds."""
+"""The most queues that one check of a range of hosts reads. For each crawl, the check also looks up its first queue in
+the range. So the cost grows with the number of crawls, which `master.max_crawls` bounds."""
 _CRAWLS: Final = 500
 """The most crawls whose queues one statement reads."""
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, select, text, update
 from shared.adapters.sql.engine import schema
 
 _FORGOTTEN_MS: Final = 24 * 3600 * 1000
-"""A hold this old belongs to a process that died. It has not prevented purges for a long time."""
+"""The age at which `take` deletes the hold of another process, in ms. That process has probably died."""
 
 _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES (:holder, 1, :now_ms)")
 
@@ -16,7 +16,7 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 def take(connection: Connection, holder: str, now_ms: int) -> None:
     """Begin a hold for `holder`, a process that copies the reports. Delete holds older than a day.
 
-    The hold has a number, its beat, which is 1. The process must keep raising it (`beat`).
+    The beat of the hold, a number, begins at 1. The process must keep raising it (`beat`), or owners purge again.
     """
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))

@@ -62,7 +62,7 @@ _BEGIN: Final = text(
 
 
 def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages:
-    """Return the next stored pages, at most PAGES_A_CHUNK, whose links the owner must read from the archive."""
+    """Return at most PAGES_A_CHUNK stored pages whose links the owner must read, and where the next chunk begins."""
     first, mark = place_of(command.after)
     which = {
         "crawl_id": command.crawl_id,

@@ -61,7 +61,7 @@ class _Statements(NamedTuple):
     - `counting` counts the open URLs by state, by whether a page is stored, and by their part of the counter `queued`.
     - `again` reads the open URLs that have a stored page or are fetched again.
     - `end` ends the open URLs: done if a page is stored, else excluded.
-    - `keep` marks the seeds that a seed set still names, so that they stay. None if the command keeps no seeds.
+    - `keep` sets the flag OF_SET of the seeds that a seed set still has: these stay. None for a withdrawal.
     """
 
     counting: TextClause
@@ -94,9 +94,9 @@ def _deleting(which: str) -> _Statements:
 
 
 def _others(dialect: str, kept: str) -> _Statements:
-    """Return the statements that delete seeds among the next `:step` seeds of a host.
+    """Return the statements that delete the seeds for which `kept`, an SQL condition, is true.
 
-    `kept`: an SQL condition that is true for seeds that the command does not keep.
+    They change only seeds among the next `:step` seeds of a host. `kept` is false for the seeds to keep.
     """
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
     return _deleting(f"{kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")

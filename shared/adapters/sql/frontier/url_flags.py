@@ -5,7 +5,7 @@ from typing import Final
 from shared.domain.frontier.states import IS_REQUISITE, LEVEL_MS, REQUISITE_LEAD_MS, RETRY, REVISIT
 
 NOT_QUEUED_AGAIN: Final = f"flags & {~(RETRY | REVISIT)}"
-"""The flags of a URL that is queued as a new one: neither for a retry nor for its page's next fetch."""
+"""The flags of a URL without RETRY and REVISIT, as if it was queued for its first fetch."""
 
 QUEUED_AS: Final = (
     f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN 'requisites' WHEN flags & {RETRY} <> 0 THEN 'retries'"
