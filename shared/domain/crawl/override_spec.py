@@ -13,10 +13,10 @@ MAX_OVERRIDES: Final = 100
 HostPattern = Annotated[str, Meta(min_length=1, max_length=260)]
 
 SCOPE_FIELDS: Final = ("mode", "max_depth", "include", "exclude")
-"""The fields of an override that take the place of fields of `scope`."""
+"""The fields of an override that replace the fields of `scope` with the same name."""
 
 VALUES: Final = ("delay_s", "max_pages_per_host", *SCOPE_FIELDS)
-"""The fields of an override that take the place of others. None: the spec's own value applies."""
+"""The fields of an override that replace a value of the spec. A field that is None replaces nothing."""
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):

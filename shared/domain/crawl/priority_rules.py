@@ -50,7 +50,7 @@ class CompiledPriority:
     def of(self, url: str, own: int = 0) -> int:
         """Return the priority of a canonical URL: `own` if it is not 0, else that of the first matching rule, else 0.
 
-        `own`: the priority that its seed declares.
+        `own`: the priority that a seed declares for this URL, 0 if none does.
         """
         if own:
             return own

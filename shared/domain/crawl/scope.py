@@ -31,16 +31,16 @@ MAX_HOPS: Final = 10
 """Redirects followed one after another before the chain is given up."""
 
 SIZE_OF_A_WEIGHT: Final = 200
-"""Pattern size, in compiled instructions, that may cost as much again as parsing the text."""
+"""The compiled size of patterns, in instructions, for which `CompiledScope.weight` grows by 1."""
 
 _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
 """Find the extension in the name of a file."""
 
 _REQUISITES_WEIGHT: Final = 2
-"""What the search for requisites adds to the cost of a page."""
+"""What the search for requisites adds to `CompiledScope.weight`."""
 
 _BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "include_pattern"))
-"""The rules that `extra_hops` passes over."""
+"""The rules that do not exclude a URL which is at most `extra_hops` hops beyond the scope."""
 
 _CACHE: Final = 8192
 """Entries of each scope's two caches (about 200 bytes each)."""
@@ -357,7 +357,7 @@ class CompiledScope:
         """Return True only if the URL passes all rules of `_alone_rules`. This is a quick check for most URLs.
 
         False does not mean that a rule excludes the URL: it is also returned for every URL if the scope has patterns.
-        `seed_like`: the URL is a seed, or only redirects lie between a seed and the URL.
+        `seed_like`: as in `_alone_rules`.
         """
         scope = self._scope
         if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:
@@ -367,8 +367,8 @@ class CompiledScope:
     def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
         """Yield each rule that depends on the URL alone, with the reason why it excludes the URL, None if it does not.
 
-        `seed_like`: the URL is a seed, or only redirects lie between a seed and the URL. Then include patterns and
-        traps do not apply.
+        `seed_like`: include patterns and traps do not apply. This is so for a seed, the target of its redirects, a
+        sitemap, a feed and a requisite.
         """
         scope = self._scope
         scheme = scheme_of(url)

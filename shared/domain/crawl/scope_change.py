@@ -1,4 +1,4 @@
-"""A changed scope: decide which URLs that a crawl has found are admitted by its present spec. The module does no I/O.
+"""Decide which URLs that a crawl found earlier are in scope now, after a change of its scope. The module does no I/O.
 
 A URL is judged by what is stored of how it was found: its depth, its redirects, its kind, and the host of the page that
 led to it. No page led to a seed, so only schemes, length and exclude patterns apply to a seed.
@@ -92,7 +92,7 @@ def found_beyond(
 ) -> ScopeRule | int:
     """Return how many extra hops beyond `scope` a URL found earlier is, or the rule that excludes it.
 
-    The result is 0 for a URL in scope. Only a page that a link led to can be beyond the scope.
+    The result is 0 for a URL in scope. Only a page to which a link or redirect led can be beyond the scope.
 
     - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
     - `via_host`: the host of the page that led to the URL, None for a seed.

@@ -21,7 +21,7 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.web.url import Location, locate
 
 PAGES_A_CHUNK: Final = 100
-"""The most pages that one chunk reads from the archive."""
+"""The most pages that one chunk of a REDISCOVER command reads from the archive."""
 
 LINKS_A_CHUNK: Final = 5_000
 """A chunk ends after the page with which it has found at least this many links."""
@@ -122,7 +122,7 @@ class ReadablePage(Struct, frozen=True):
 class ReadablePages(Struct, frozen=True):
     """The pages whose links the next chunk of a REDISCOVER command must read.
 
-    `rest`: the progress number from which the following chunk begins. None: this chunk is the last.
+    `rest`: the progress number (command_progress) from which the following chunk begins. None: this is the last chunk.
     """
 
     pages: Sequence[ReadablePage]
@@ -130,7 +130,7 @@ class ReadablePages(Struct, frozen=True):
 
 
 class Rediscovered(Struct, frozen=True):
-    """What a chunk of a REDISCOVER did.
+    """What a chunk of a REDISCOVER command did.
 
     - `pages`, `links`: how many pages were read, and how many links were published.
     - `again`: the pages to queue again.
