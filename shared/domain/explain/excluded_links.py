@@ -17,17 +17,17 @@ SITEMAP_LOCATION: Final = "sitemap_location"
 """Reasons besides those of the scope (shared.domain.crawl.scope.ExclusionReason)."""
 
 UNLISTED: Final = "unlisted"
-"""Not a reason: a page's number of links that the scope judged and that its outlinks record does not have. It travels
-and is stored with the reasons."""
+"""Not a reason: how many links that the scope judged are missing in the archive's record of the page's outlinks. It is
+reported and stored like the count of a reason."""
 
 SCOPE: Final = "scope"
-"""Not a reason: the revision by whose scope, or a later one, the links of a page were judged. Stored if it is not the
-first."""
+"""Not a reason: a revision of the spec. The scope of this revision, or of a later one, judged the links of the page. It
+is stored if it is not 1."""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""The tally of pages with links that the scope left out (`left_out`), and of those whose record lacks links
+"""The tally of pages with links that the scope left out (`left_out`), and of those that have UNLISTED links, too
 (`unlisted`)."""
 
 REDISCOVERED: Final = "rediscovered"
@@ -146,7 +146,7 @@ def may_be_admitted(row: str | None) -> bool:
 
 
 def judged_by(row: str | None) -> int:
-    """Return the revision of the spec whose scope judged the links of a page, 1 if none is stored.
+    """Return a revision of the spec, 1 if none is stored. Its scope, or that of a later one, judged the page's links.
 
     `row`: the stored text of the page's excluded links, as `encoded` returned it.
     """
@@ -165,7 +165,7 @@ def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     """Return a page's counts of excluded links by reason, from the text `row` that `encoded` returned.
 
     `every`: return two more entries, which are no reasons. UNLISTED has the number of links that are not in the
-    archive's record of the page's outlinks. SCOPE has the revision of the spec by which the links were judged.
+    archive's record of the page's outlinks. SCOPE has the revision that `judged_by` returns.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

@@ -138,9 +138,8 @@ def _exclusion(excluded: str | None) -> RuleCheck:
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
     """Yield the results of the rules of the scope for a URL.
 
-    Yield one check for each rule of the present scope if the crawl does not know the URL, or the URL is excluded. Do
-    the same for a queued URL that the present scope excludes. For any other URL yield a single check that allows it,
-    whose detail says how the URL was found.
+    Yield one check for each rule of the present scope if the URL is unknown, excluded, or queued and now out of scope.
+    Otherwise yield a single check, which allows the URL and says how it was found.
     """
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)

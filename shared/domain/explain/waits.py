@@ -123,7 +123,7 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
     """Return `state` with `rest_s` set to the seconds until the host's delay has passed. Negative: it passed before.
 
-    In the given state, `rest_s` is minus the seconds since the last visit to the host, or 0.
+    In the given state, `rest_s` is the seconds since the last visit to the host, as a number of at most 0.
     """
     return replace(state, rest_s=state.rest_s + delay_of(state, spec))
 
@@ -154,7 +154,8 @@ def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
 def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
     """Return why the host gets no request now. Return None if it gets one now or within LEAST_S seconds.
 
-    `spec`: the spec as it applies to this host.
+    A host that is blocked because it cannot be reached counts as waiting until the block ends. `spec`: the spec as it
+    applies to this host.
     """
     health, delay_s = state.health, delay_of(state, spec)
     blocked_s = (health.blocked_until_ms - now_ms) / 1000
