@@ -15,14 +15,14 @@ from typing import Final
 from msgspec import Struct
 
 OCTAVES: Final = 32
-"""Rates are kept between 2**-OCTAVES (a change in 136 years) and one change a second."""
+"""Rates are limited to values between 2**-OCTAVES (a change in 136 years) and one change a second."""
 
 SLOWEST: Final = 2.0**-OCTAVES
 FASTEST: Final = 1.0
 
 REMEMBERED: Final = 24
-"""An estimate weighs at most this many changes, and at most the time of this many of its latest intervals. So a
-page that begins to change, or ceases to, is noticed after a few fetches."""
+"""The greatest weight of an estimate: this many changes, and this many times the newest interval. So a page that begins
+to change, or ceases to, is noticed after a few fetches."""
 
 PRIOR_SHAPE: Final = 0.5
 """The `shape`, in changes, of the estimate for a page of which no two fetches were compared yet."""

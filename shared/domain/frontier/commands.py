@@ -20,8 +20,8 @@ class CommandKind(StrEnum):
     """The kinds of command that an operator can send to the owners of a crawl's partitions.
 
     - RETRY_FAILED queues a crawl's failed URLs again.
-    - RETRY_UNANSWERED does the same, but only for failed URLs that got no HTTP status. Either no connection was made,
-      or the egress rules refused it, or the host was given up.
+    - RETRY_UNANSWERED queues only those failed URLs again that got no HTTP status, such as those of a host that was
+      given up.
     - DELETE removes every row of a crawl.
     - HOST_POLICY applies the present policy of `host`, for all crawls.
     - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures, for all crawls. It ends no block

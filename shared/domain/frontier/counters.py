@@ -7,7 +7,7 @@ class Counters(Struct, frozen=True):
     """A crawl's counters, summed over partitions. `version` grows with every change of any of them.
 
     `retries`, `revisits` and `requisites` are parts of `queued`. `revisiting` is the part of `leased` that uses no page
-    of the budget.
+    of the budget. `stale` counts outcomes that changed no URL: all but the first for each URL of a live lease.
     """
 
     discovered: int = 0

@@ -14,8 +14,8 @@ class CrawlRow(Struct, frozen=True):
 
     - `active_ms`: for how long the crawl was active, at the time of the read. A crawl is active while it is SEEDING or
       RUNNING.
-    - `active_pool`: the pool whose clock counts `active_ms` while the crawl is active. Otherwise None.
-    - `active_zero_ms`: what to subtract from that clock to get `active_ms` while the crawl is active. Otherwise 0.
+    - `active_pool`: the pool whose clock (`CrawlChanges.clocks`) counts `active_ms` while the crawl is active, or None.
+    - `active_zero_ms`: `active_ms` is that clock minus this value. 0 if `active_pool` is None.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
@@ -39,7 +39,7 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """The key under which the crawl's seeds are published. It differs after each change by an operator."""
+        """The key of the seed publication that the crawl needs while it is SEEDING."""
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
     @property
@@ -49,9 +49,9 @@ class CrawlRow(Struct, frozen=True):
 
 
 class SeededRun(NamedTuple):
-    """The key under which the leader publishes a crawl's seeds: the crawl, its revision and its `operator_version`.
+    """The key of one publication of a crawl's seeds: the crawl, its revision and its `operator_version`.
 
-    While a crawl is SEEDING, a new key makes the leader publish all its seeds again.
+    If an operator changes a crawl that is SEEDING, the leader begins another publication of all its seeds.
     """
 
     crawl_id: CrawlId
@@ -89,7 +89,7 @@ class CrawlChanges(Struct, frozen=True):
 
     - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
     - `recent`: the versions of the crawls that changed last, including some that an earlier read returned.
-    - `compared`: the crawls whose version was compared whatever the numbers of their changes are.
+    - `compared`: the crawls whose version was compared with the known one, whatever the numbers of their changes are.
     - `counted`: the crawls whose counters changed.
     - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
     - `positions`: the position up to which each partition has applied its reports.

@@ -3,8 +3,7 @@
 A row (`Policy`) has the category of the outcome, what happens to the URL, and the effect on its host:
 
 * `Disposition.FINAL`: the URL is done or failed, and is not tried again.
-* `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1), up to `retry.attempts` times. Then it
-  fails.
+* `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1). It fails after `retry.attempts` attempts.
 * `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. The host's block
   delays its URLs. After `retry.host_attempts` such failures in a row they all fail, with the reason `HOST_UNREACHABLE`
   (shared/domain/frontier/politeness.py). Without this rule a dead host would keep a crawl from ever finishing. A host
@@ -125,9 +124,8 @@ BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
         505: Policy(Category.SERVER_ERROR, Disposition.FINAL),
     }
 )
-"""Statuses with a row of their own. A 304 is a failure: masters ask for no conditional fetches, so the server omitted a
-page that it had to send.
-"""
+"""Statuses with a row of their own. The row of 304 is for an unconditional request: the server had to send a page. See
+`page_visits.is_unchanged` for a conditional one."""
 BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
 OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
 """The row of 1xx as a final answer, and of numbers outside 100..599."""

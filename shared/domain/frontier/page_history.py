@@ -53,8 +53,8 @@ class PageHistory(Struct, frozen=True):
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if payloads are compared.
     - `signalled`: a sign of change came after the last fetch.
-    - `followed`: the part of the page's changes for which a sign is expected, from 0 (none) to 255 (all).
-    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0: none did since the last comparison.
+    - `followed`: the fraction of the page's changes that are expected to have a sign, times 255.
+    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0: no sign did since the last comparison.
 
     In the history of a sitemap, a bit of `changes` is 1 if the fetch found something new. `rate` is the rate at which
     the sitemap is fetched.

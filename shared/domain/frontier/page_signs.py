@@ -20,8 +20,6 @@ from shared.domain.frontier.signals import HostSignals, rate_signalled
 class Signed(Struct, frozen=True):
     """The new history and due time (Unix ms) of a page that has a sign of change.
 
-    A sign of change is a date that a sitemap or feed gives for the page, if it is later than the page's last fetch.
-
     `sooner`: the page is now due earlier than it was before.
     """
 
@@ -31,7 +29,7 @@ class Signed(Struct, frozen=True):
 
 
 class PageSigns(Struct, frozen=True):
-    """Computes when the pages of one crawl in one partition are due after a sitemap or feed gave a date for them.
+    """The rules by which a date in a sitemap or feed makes a page due sooner, for one crawl in one partition.
 
     The crawl has the policy `adaptive`.
     """

@@ -87,8 +87,8 @@ def conditional(url: LeasedUrl) -> bool:
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    This is so in two cases. A link found since the lease lowers the page's depth, and the new depth is below
-    `max_depth`. Or such a link lowers its number of extra hops. `max_depth`: None if the crawl has no limit of depth.
+    This is so if a link found since the lease lowers the page's number of extra hops. It is also so if such a link
+    lowers the page's depth to one below `max_depth`. `max_depth`: None if the crawl has no limit of depth.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True

@@ -13,7 +13,7 @@ from shared.domain.crawl.spec import DAY_S, Politeness, Retry
 from shared.domain.frontier.failure import HostEffect
 
 ADAPTIVE_FACTOR: Final = 5.0
-"""An adaptive delay is this many times the last fetch (Heritrix' delay factor)."""
+"""An adaptive delay is this many times the duration of the last fetch (Heritrix' delay factor)."""
 
 QUIET_MS: Final = 30 * 60 * 1000
 """A host's failures are forgotten after this long without trouble."""
@@ -25,9 +25,8 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause before a host that could not be reached is probed again; it doubles."""
 
 PROBES: Final = 10
-"""A pause before the next try of an unreachable host is at most `retry.outage_s` / PROBES, so that an outage ends with
-one.
-"""
+"""The pause before the next try of an unreachable host is at most `retry.outage_s` / PROBES, or the first pause if that
+is longer. So it is tried several times before it is given up."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0
@@ -150,8 +149,8 @@ class HostHealth(Struct, frozen=True):
     def dead(self, now_ms: int, retry: Retry, *, gave_pages: bool) -> bool:
         """Return True if the host must be given up. Its remaining URLs then fail with the reason `host_unreachable`.
 
-        `gave_pages`: the host has given pages of the crawl. Such a host is given up after more than `retry.outage_s`
-        seconds without an answer, any other after `retry.host_attempts` failures in a row.
+        `gave_pages`: the host has given pages of the crawl. Such a host is given up more than `retry.outage_s` seconds
+        after `silent_since_ms`. Any other is given up if `unreachable` reaches `retry.host_attempts`.
         """
         if gave_pages:
             return bool(self.silent_since_ms) and now_ms - self.silent_since_ms > retry.outage_s * 1000

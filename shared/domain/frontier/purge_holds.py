@@ -1,6 +1,6 @@
 """Purge holds on the reports: while a hold is active, owners do not delete (purge) the reports that they have applied.
 
-A backup of a running cluster takes a hold, then a snapshot of the tables. Then it copies the reports behind the
+A backup of a running cluster takes a hold, then a snapshot of the tables. Then it copies the reports after the
 positions in the snapshot. An owner notes how far it has applied, then looks for holds, then purges up to the noted
 position. So everything that an owner purges without seeing the hold was applied before the hold was taken, and is in
 the snapshot.
@@ -20,7 +20,7 @@ BEAT_S: Final = 5.0
 """Seconds between two beats, by which a holder shows that it lives."""
 
 HOLDER_MARGIN_S: Final = 10.0
-"""The holder itself treats its hold as lost this many seconds earlier."""
+"""A holder treats its own hold as lost this many seconds before `HOLD_S` have passed."""
 
 
 class ObservedHolds:

@@ -28,10 +28,10 @@ BUCKETS: Final = 128
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
-"""Comparisons after which older ones count half for a host's `SignalTrust`."""
+"""If the expected numbers of a `SignalTrust` add up to more than this, a comparison halves all its numbers."""
 
 _SIGN_WORTH: Final = 0.9
-"""A signalled change is fetched if the price is below this part of 1/rate: then a sign of high precision suffices."""
+"""Pages with a sign of change count as due if price x rate is below this: then a precise sign makes a page due."""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
@@ -128,10 +128,10 @@ def solved(
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
     - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
       `max_s`. If that is over the budget, pages are fetched late.
-    - `signalled`: for each bucket a sum over its pages. A page adds the part (0 to 1) of its changes that is expected
-      to have a sign. Each change with a sign needs a request, unless the price is too high for it.
-    - `followed`: for each bucket, how many pages are in the sum of `signalled`. With it, a request because of a sign
-      replaces the page's next regular request. Without it both requests are counted.
+    - `signalled`: for each bucket a sum. Each page adds the fraction (0 to 1) of its changes that are expected to have
+      a sign. Each change with a sign needs a request, unless the price is too high for it.
+    - `followed`: for each bucket the number of pages in that sum. With it, a request because of a sign replaces the
+      page's next regular request. Without it both requests are counted.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
@@ -166,11 +166,11 @@ def solved(
 
 
 class _Signs(Struct, frozen=True):
-    """The pages of one bucket that are fetched when a sitemap or feed gives a date for them (a sign of change).
+    """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     - `rate`: the rate of change of each page.
     - `pages`: the number of these pages, 0 if unknown.
-    - `signalled`: a sum to which each page adds the part (0 to 1) of its changes that has a sign.
+    - `signalled`: the sum over these pages of the fraction (0 to 1) of a page's changes that have a sign.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -253,7 +253,7 @@ class SignalTrust(Struct, frozen=True):
 
     @property
     def unsignalled(self) -> float:
-        """The part of the changes, from 0 to 1, that have no sign."""
+        """The fraction of the changes, from 0 to 1, that have no sign."""
         return min(1.0, (self.missed + 1) / (self.due + 1))
 
 

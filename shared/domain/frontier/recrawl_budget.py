@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 _DAY_MS: Final = 86_400_000
 _KEPT_PART: Final = 100
-"""A slot is kept for this part of a day."""
+"""A slot that is not used is kept for one day divided by this number."""
 
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -25,7 +25,7 @@ _EXACT: Final = 4096
 
 
 class Share(Struct, frozen=True):
-    """A partition's part of a crawl's slots: the slots whose point is in [low, high), in the range 0 to 2^64."""
+    """A partition's part of a crawl's slots: the slots whose point, times 2^64, is in [low, high)."""
 
     low: int
     high: int
@@ -39,7 +39,7 @@ class Share(Struct, frozen=True):
 def share(pages_before: int, pages: int, pages_all: int) -> Share:
     """Return the share of a partition that has `pages` of the `pages_all` pages of a crawl.
 
-    `pages_before`: the number of pages in all partitions with a lower number. The share begins behind their shares.
+    `pages_before`: the number of pages in all partitions with a lower number. The share begins after their shares.
     """
     every = max(pages_all, pages_before + pages, 1)
     return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)

@@ -44,7 +44,7 @@ SIGNALLED: Final = "signalled"
 """The kind of tally that sums `PageHistory.followed` over pages, by the bucket of the rate of all their changes."""
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of tally that counts the pages over which SIGNALLED sums, by the same bucket."""
+"""The kind of tally that counts the pages in the sums of SIGNALLED, by the same buckets."""
 
 SITEMAPS: Final = "sitemap_rates"
 """The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
@@ -61,6 +61,7 @@ class RecrawlPages:
     """The pages of one crawl in one partition: their numbers by rate of change, their schedule and their budget.
 
     The schedule is how long pages wait between two fetches. The budget is the number of requests that may start now.
+    `outdated`: the counts in SQL have changed otherwise, so they must be read again (`recount`).
     """
 
     def __init__(self, requests_per_day: int, interval: PageInterval, counts: PageCounts, now_ms: int) -> None:
@@ -184,15 +185,14 @@ class AdaptiveSchedule(Struct, frozen=True):
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `followed`: the part of the page's changes for which a sitemap or feed is expected to give a date, from 0
-          (none) to 255 (all).
+        - `followed`: the fraction of the page's changes that are expected to have a sign of change, times 255.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the part of a page's changes that is expected to have a sign of change, from 0 (none) to 255 (all).
+        """Return the fraction of a page's changes that are expected to have a sign of change, times 255.
 
         Return 0 if the host's signs are not trusted, or if the page changes too often to be fetched for each change.
 

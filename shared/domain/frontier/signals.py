@@ -19,7 +19,7 @@ TRUSTED: Final = 0.5
 """A host's signs of change are trusted if their precision (`SignalTrust.precision`) is above this."""
 
 FOLLOWED: Final = 255
-"""`PageHistory.followed` of a page all of whose changes are expected to have a sign."""
+"""The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
 """An adaptive crawl fetches a sitemap at most once in the time in which that many of its host's pages are fetched."""
@@ -43,7 +43,7 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def followed(self) -> int:
-        """The part of a page's changes that is expected to have a sign, from 0 (none) to FOLLOWED (all).
+        """The fraction of a page's changes that are expected to have a sign, times FOLLOWED.
 
         It is 0 if `trusted` is False.
         """
@@ -112,8 +112,8 @@ def waiting_code(code: int, followed: int) -> int:
     """Return the code (`ChangeRate.code`) of the rate that determines how long a page waits for its next fetch.
 
     - `code`: the page's rate of change. It is returned if `followed` is 0.
-    - `followed`: the part of the page's changes for which a sitemap or feed is expected to give a date, from 0 to
-      FOLLOWED. The returned rate contains only the other changes.
+    - `followed`: the fraction of the page's changes that are expected to have a sign, times FOLLOWED. The returned rate
+      contains only the other changes.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 

@@ -84,7 +84,7 @@ class UrlKind(IntEnum):
 _KIND_SHIFT: Final = 5
 _KIND_BITS: Final = 15
 KIND_BITS: Final = _KIND_BITS << _KIND_SHIFT
-"""The bits of a URL's flags that have what it was found as."""
+"""The bits of a URL's flags that store its UrlKind."""
 
 
 def kind_flags(kind: int) -> int:
@@ -104,9 +104,8 @@ COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""
 
 FOUND_NEARER: Final = 2
-"""Flag of a leased URL that was found at a lesser depth than it was sent with. A new owner then queues the page again
-(merge_link). The flag is removed when the URL is settled.
-"""
+"""Flag of a leased URL that was found at a lesser depth than it was sent with. From it a new owner restores
+`LeasedUrl.least`, which `links_again` needs. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
 """Flag of a URL whose fetch counts in the tallies `left_out` or `truncated`: another fetch replaces what it counted."""
@@ -116,7 +115,7 @@ REVISIT: Final = 8
 never QUEUED."""
 
 RETRY: Final = 16
-"""Flag of a queued URL that waits for a retry, or did. It counts in the counter `retries`."""
+"""Flag of a queued URL that failed and gets a retry, due or not. It counts in the counter `retries`."""
 
 IS_REQUISITE: Final = UrlKind.REQUISITE << _KIND_SHIFT
 """Flag of a requisite. Queued it counts in the counter `requisites`, and its rank is negative (`requisite_rank`)."""
@@ -132,10 +131,10 @@ MAX_EXTRA_HOPS: Final = 3
 
 _EXTRA_SHIFT: Final = 11
 EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
-"""The bits of the flags that have the number of hops beyond the scope, 0 for a URL in scope."""
+"""The bits of the flags that store the number of hops beyond the scope, 0 for a URL in scope."""
 
 FOUND_FEWER_HOPS: Final = 8192
-"""Flag of a leased URL that was found with fewer hops beyond the scope than it was sent with. Like FOUND_NEARER."""
+"""Flag of a leased URL that was found with fewer hops beyond the scope than it was sent with (see FOUND_NEARER)."""
 
 OF_SET: Final = 16_384
 """Flag of a URL that is a seed only because a seed set has it, or had it. Neither the spec nor an upload gave it."""

@@ -171,7 +171,9 @@ class FetchRow(Struct, frozen=True):
 
     - `page`: the fetch stored a page that lists, exports and items may contain (see `NotIndexed`).
     - `truncated`: why the body is incomplete, None if it is complete.
+    - `links`: the number of outlinks in scope. `links_found`: that of all outlinks, None if they were not counted.
     - `left_out`: the counts of the page's excluded links, as shared.domain.explain.excluded_links encodes them.
+    - `recrawl`: the encoded PageHistory, None if there is none.
     """
 
     crawl_id: CrawlId
@@ -397,11 +399,11 @@ class DiscoveryTransaction(Struct, frozen=True):
 class DiscoveryResult(Struct):
     """What a DiscoveryTransaction changed. The owner updates its memory from it.
 
-    - `queues`: how many URLs were added to each queue.
+    - `queues`: how many URLs were added to each queue. `host_names`: the names of the hosts, by id.
     - `lowered`: leased URLs that were found at a lesser depth, each with this depth.
     - `hops`: leased URLs whose number of extra hops changed, each with the new number.
     - `also_pages`: leased requisites that are linked as pages, too.
-    - `requisites`: the queues to which requisites were added.
+    - `requisites`: the queues to which requisites were added. `next_host`: the next free number of a host.
     - `with_contexts`: the crawls with new seed contexts. `new`, `known`, `refused`: what to add to these counters.
     - `repeats`: how many of the messages had been applied before.
     - `gaps`: how many messages came without the message of the same producer that precedes them.
