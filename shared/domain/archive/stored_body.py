@@ -176,9 +176,7 @@ def status_of(head: bytes) -> int:
 
 
 def fields_of(head: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the fields (lower-case name, value) of an HTTP or WARC head below its first line. Folded lines
-    are joined.
-    """
+    """Return the fields of an HTTP or WARC head as (lower-case name, value). Folded lines are joined."""
     fields: list[tuple[str, str]] = []
     for line in head.split(b"\r\n")[1:]:
         if line[:1] in (b" ", b"\t") and fields:
