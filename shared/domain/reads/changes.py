@@ -13,7 +13,10 @@ from shared.domain.ids import Fingerprint, HostId
 
 
 class ChangePlace(NamedTuple):
-    """A position in the log of changes: the time, partition and number of a row, and the index of an entry in it."""
+    """A position in the log of changes: the time, partition and number of a row, and the index of an entry in it.
+
+    The default values of the fields come before all entries of that time.
+    """
 
     at_ms: int
     partition: int = -1

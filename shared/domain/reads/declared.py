@@ -16,20 +16,20 @@ from shared.domain.ids import CrawlId, Revision
 
 
 class _AnyTag(frozenset[str]):
-    """A set that contains every tag."""
+    """A set that contains every tag (HTTP ETag)."""
 
     def __contains__(self, tag: object) -> bool:
         return True
 
 
 ANY_TAG: Final[frozenset[str]] = _AnyTag()
-"""As a condition on tags: the object must exist, in any version."""
+"""As a condition of a request (`If-Match: *`): the object must exist, in any version."""
 
 
 class Stamp(NamedTuple):
     """A value that changes whenever anything that the API shows of a crawl changes.
 
-    Two equal stamps mean that nothing shown has changed between them. `version` also changes with the spec and labels.
+    Two equal stamps mean that nothing shown has changed between them. `version`: that of the DeclaredCrawl.
     """
 
     crawl_id: CrawlId
@@ -195,7 +195,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Repeatable:
-    """Identifies a create request that a client may repeat: its Idempotency-Key, and a digest of the request."""
+    """The identity of a create request that a client may repeat: its Idempotency-Key, and a digest of the request."""
 
     key: str
     digest: bytes

@@ -66,16 +66,16 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "source": "string",
     },
 }
-"""The columns of each export and their types. Only `url`, `source` and `target` always have a value.
+"""The columns of each export and their types. A `timestamp` is Unix ms in a row, `json` the text of a JSON value.
 
-A `timestamp` is Unix milliseconds in a row, `json` the text of a JSON value. Items and changes have a value
-in every column but `labels` and `source`.
+The column `url` always has a value, and so have `source` and `target` of links. Items and changes have a value in every
+column but `labels` and `source`.
 """
 
 _HOPS: Final = {"L": "link", "E": "embedded", "R": "redirect", "I": "inferred", "S": "synthesized", "M": "manifest"}
 
 ReadLinks = Callable[[RecordLocation], Sequence[tuple[str, str]]]
-"""Return the outlinks that the archive keeps of the page at a location: pairs of URL and how it was found."""
+"""A function that returns the outlinks that the archive has of the page at a location, as pairs (URL, how found)."""
 
 
 def page_row(page: Page) -> Row:
