@@ -270,7 +270,7 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
 
 
 class RepeatedFetch(Struct):
-    """Decides what a fetch changes in a crawl that fetches its pages again, for a stored page, a new page or a sitemap.
+    """A fetch of a stored page, a new page or a sitemap, in a crawl that fetches its pages again.
 
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
