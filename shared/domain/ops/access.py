@@ -119,7 +119,10 @@ def digest_of(key: str) -> bytes:
 
 
 def opens(key: str, kept: ApiKey) -> bool:
-    """Return True if `key` is the API key stored as `kept`, and is not revoked. It compares in constant time."""
+    """Return True if `key` is the API key of the stored identity `kept`, and `kept` is not revoked.
+
+    Expiry and networks are not checked. A certificate identity has no key. The comparison takes constant time.
+    """
     if kept.kind is not IdentityKind.KEY:
         return False
     return hmac.compare_digest(digest_of(key), kept.digest) and kept.revoked_at_ms is None

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One change in the audit log. `actor` is the key's name and id, `request` the request's id.
+    """One change in the audit log: at `at_ms` (Unix ms), `actor` did `action` to the object `target`.
 
-    `before` and `after` are the changed object as stored before and after the change. None: the object did not exist
-    then.
+    `actor` is the name and id of a key, `request` the id of the request. `before` and `after` are the object as stored
+    before and after the change. None: the object did not exist then.
     """
 
     id: int

@@ -30,7 +30,7 @@ MAX_AHEAD: Final = 2.0
 MAX_POOLS: Final = 256
 MAX_HEADROOM: Final = 1 << 50
 MAX_DRAINS: Final = 5_000
-"""Members that may be drained at a time. Their names are stored in one record."""
+"""The most members that may be drained at a time. Their ids are stored in one record."""
 
 
 class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):

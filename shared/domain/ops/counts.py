@@ -59,7 +59,7 @@ class Histogram:
 
 
 Key = tuple[str, str]
-"""What is counted for a crawl: a kind and a key of it, such as ("status", "2xx")."""
+"""What a number of a crawl counts: a kind, and a key within the kind, such as ("status", "2xx")."""
 
 
 class _Counted(Struct):

@@ -61,10 +61,10 @@ def network_problem(text: str) -> tuple[str, str] | None:
 
 
 def closed_networks(allow: Sequence[str], workers: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a warning for each network of `allow`, a spec's `egress.allow`, that at least one worker does not open.
+    """Return a warning for each network in `allow` (a spec's `egress.allow`) that at least one worker does not open.
 
     `workers` maps the name of each live worker in the crawl's pool to the networks that its operator allows. A worker
-    opens only networks that both sides name.
+    opens only addresses that both the spec and the worker's operator allow.
     """
     sentences = []
     for index, network in enumerate(allow):

@@ -19,7 +19,10 @@ MAX_SLOTS: Final = 64
 
 
 class HostBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A block: no crawl sends a request to the host. `until`: when it ends, as text. None: when the policy changes."""
+    """A block: no crawl sends a request to the host.
+
+    `until`: when the block ends, a time in ISO 8601 with a zone. None: when the policy is changed or deleted.
+    """
 
     reason: str
     until: str | None = None
@@ -77,9 +80,9 @@ class StoredHostPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HostPolicyCommand:
-    """The command for a changed host policy, before it is published to the owner of `host` (in `partition`).
+    """The command for a change of a host policy, not published yet to the owner of `host`.
 
-    `revision` is that of the change.
+    `revision` is the revision of the change, `partition` the partition of the host.
     """
 
     revision: int

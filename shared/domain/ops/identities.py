@@ -14,7 +14,7 @@ from typing import Final
 from shared.domain.ops.access import ApiKey
 
 MAX_NETWORKS: Final = 32
-"""The most networks in the list of one key."""
+"""The most networks that one identity may have."""
 
 CERTIFICATE: Final = r"^(sha256:[0-9a-f]{64}|dns:[^\s:]{1,253}|uri:[!-~]{1,1000}|email:[^\s:@]{1,64}@[^\s:@]{1,253})$"
 """The pattern of a certificate's name."""
@@ -64,7 +64,10 @@ class IdentityRefusal(StrEnum):
 
 
 def refusal(kept: ApiKey, peer: Peer, now_ms: int) -> IdentityRefusal | None:
-    """Return why this identity is not accepted from `peer` at `now_ms`; None if it is accepted."""
+    """Return why `peer` may not use the stored identity `kept` at `now_ms` (Unix ms). Return None if it may.
+
+    A revocation is not checked.
+    """
     if kept.expires_at_ms is not None and now_ms >= kept.expires_at_ms:
         return IdentityRefusal.EXPIRED
     if kept.certificate is not None and (peer.certificate is None or kept.certificate not in peer.certificate.names):

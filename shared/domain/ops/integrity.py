@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 SHOWN: Final = 20
-"""Findings of a kind that are kept with their text. Further ones are only counted."""
+"""The most findings of each kind of damage that `Findings` stores. Further ones are only counted."""
 
 
 class Damage(StrEnum):

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 
 BURST_S: Final = 10
-"""The seconds of permits that may be used at once."""
+"""A full bucket has the permits of this many seconds, all of which may be taken at once."""
 
 MAX_BUCKETS: Final = 10_000
 """The most buckets in memory. A further bucket replaces the least recently used one, whose name then has a full one."""

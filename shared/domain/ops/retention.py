@@ -26,8 +26,7 @@ class RetainedKind(StrEnum):
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.
     * PRODUCERS: for each sender of discoveries, the number of its last message that was applied.
-    * UPLOADS: the same for senders that are used only once: for an upload of seeds, a replayed dead letter, or links
-      found again for a wider scope.
+    * UPLOADS: the same for senders that are used only once (`is_upload`).
     * KEYS: revoked keys.
     * HOSTS: hosts without any row of a crawl.
     * CHANGES: the log of new, changed and gone pages.
@@ -96,18 +95,18 @@ def week_of(now_ms: int) -> int:
 
 
 def used_until_ms(name: str) -> int | None:
-    """Return when a producer name that `named_for` returned is no longer used: the end of its week (Unix ms).
+    """Return the end of the week for which `named_for` returned the producer name `name` (Unix ms).
 
-    `name`: the name of a producer of discoveries. Return None if it was not made by `named_for`.
+    The name is not used later. Return None if `named_for` did not return it.
     """
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS
 
 
 def is_upload(name: str) -> bool:
-    """Return True if `name` is a producer name that is used only once, not one of a process in a week (`named_for`).
+    """Return True if the producer name `name` is used only once, and False if `named_for` returned it.
 
-    Such a producer is an upload of seeds, a change of a seed set, a replay or a rediscovery.
+    Such a name belongs to an upload of seeds, a change of a seed set, a replay or a rediscovery.
     """
     return name.startswith(_ONCE) and used_until_ms(name) is None
 

@@ -74,9 +74,9 @@ class StoredSeedSet:
 
 @dataclass(frozen=True, slots=True)
 class SeedSetCommand:
-    """A change of a crawl's seed set that is not published yet. `spec` is the revision of the crawl's spec.
+    """A change of a crawl's seed set that is not published yet. `added` and `removed` are as in SeedSetChange.
 
-    `revision` is that of the change, `name` that of the set. `added` and `removed` are as in SeedSetChange.
+    `revision` is the revision of the change, `spec` the revision of the crawl's spec, `name` the name of the set.
     """
 
     revision: int

@@ -54,7 +54,7 @@ class FillLevel(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> int:
-        """The number of free bytes, without claimed ones. Negative if more is used than allowed."""
+        """The number of free bytes, without claimed ones. Negative if `used` and `claimed` exceed the capacity."""
         return self.capacity - self.used - self.claimed
 
     def claiming(self, more: int) -> "FillLevel":
