@@ -16,7 +16,7 @@ from shared.domain.schedules.spec import BEGINS_RUN, CatchUp, Overlap, ScheduleS
 from shared.domain.schedules.times import fires_at, next_due
 
 MAX_MISSED: Final = 500
-"""The due times that one step examines. A longer gap takes several steps, each with a line in the history."""
+"""The limit of missed due times in one step. A longer gap takes several steps, each with a line in the history."""
 
 _RUNS: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
 

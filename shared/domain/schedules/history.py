@@ -27,7 +27,11 @@ class FiringOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrawlEffect:
-    """The effect of a firing on one crawl. `crawl_id` is None if no crawl had the name `crawl`."""
+    """The effect of a firing on one crawl, decided at `at_ms` (Unix ms).
+
+    `crawl_id` is None if no crawl had the name `crawl`. `command`: the id of the command that applies the verb, if the
+    verb needs one.
+    """
 
     crawl: str
     crawl_id: CrawlId | None
@@ -39,7 +43,7 @@ class CrawlEffect:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A line of a schedule's history: the outcome of a due time.
+    """A line of a schedule's history: the outcome of the due time `due_ms`, decided at `at_ms` (both Unix ms).
 
     If the outcome is MISSED, `missed` is the number of due times from `due_ms` to `until_ms`, all of which were missed.
     """

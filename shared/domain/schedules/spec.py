@@ -13,7 +13,7 @@ from shared.domain.schedules.zones import UTC_NAME, zone_names
 from shared.domain.suggestions import nearest
 
 MIN_EVERY_S: Final = 60
-"""The least interval between two due times, in seconds. A cron expression has whole minutes, so it keeps to it."""
+"""The least interval between two due times, in seconds. Those of a cron expression are whole minutes apart."""
 
 MAX_EVERY_S: Final = 366 * 86_400
 MAX_JITTER_S: Final = 86_400
@@ -36,7 +36,7 @@ class Overlap(StrEnum):
 class CatchUp(StrEnum):
     """What happens to due times that are handled more than `late_s` too late.
 
-    NONE: all of them are missed. LAST: the last of them still fires.
+    NONE: all of them are missed. LAST: the last of them still fires, unless a later due time fires in time.
     """
 
     NONE = "none"

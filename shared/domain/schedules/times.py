@@ -18,10 +18,11 @@ from shared.domain.schedules.spec import ScheduleProblem, ScheduleSpec, Window
 from shared.domain.schedules.zones import time_of, wall_of, zone_of
 
 MAX_LOOKS: Final = 1_500
-"""How many times outside the window are examined, at most one a window, before the schedule counts as never due."""
+"""The most times outside the window, at most one a day, that a search examines. If it finds no time inside the window,
+the schedule counts as never due."""
 
 _COMPARED: Final = 100
-"""The due times among which the shortest interval is looked for."""
+"""How many due times `jitter_problem` compares to find the shortest interval."""
 
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
