@@ -1,7 +1,7 @@
 """Remove content codings (gzip, deflate, br, zstd) with bounded output (pure).
 
-A body may have several codings, one inside the other. Each is removed by a generator of short pieces, whose output is
-bounded by the cap. So a decompression bomb costs at most one cap per coding.
+A body may have several codings, one inside the other. Each is removed by a generator of short pieces, which together
+have at most `cap` bytes. So a decompression bomb gives at most `cap` bytes for each coding.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,8 +32,8 @@ Stage = Callable[[Iterator[bytes]], Iterator[bytes]]
 class Decoded(Struct, frozen=True):
     """A body without its content codings.
 
-    - `data`: the decoded body. After an error, only what came before the error. If a coding is unknown, the body as
-      received.
+    - `data`: the decoded body. After an error, only what came before the error. If a coding is unknown, or there are
+      too many, the body as received.
     - `truncated`: `data` has only the first `cap` bytes.
     - `error`: one line for people on what is wrong with the coding. None if it is valid.
     """
@@ -50,8 +50,8 @@ class _Broken(Exception):
 def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
-    If a coding is unknown, return the body as it is, with an error. Bytes after the end of the coded data are ignored.
-    After br data they are an error, because the br decoder does not report where the data ended.
+    If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error. Bytes after
+    the end of gzip, deflate and zstd data are ignored. After br data they are an error, because its end is unknown.
     """
     if not body or not _names(content_encoding):
         return Decoded(body[:cap], truncated=len(body) > cap)

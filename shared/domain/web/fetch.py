@@ -35,8 +35,8 @@ class Truncation(StrEnum):
 class FetchLimits(Struct, frozen=True):
     """Limits of one request, in seconds and bytes.
 
-    A body longer than its limit is truncated, and the answer records that. If any other limit is exceeded, the fetch
-    fails.
+    If the body exceeds its limit, or is not complete after `total_s`, it is truncated, and the answer records that. If
+    the head is not complete after `total_s`, or any other limit is exceeded, the fetch fails.
     """
 
     connect_s: float = 10.0
@@ -48,7 +48,9 @@ class FetchLimits(Struct, frozen=True):
 
 
 class FetchRequest(Struct, frozen=True):
-    """One HTTP request for the fetcher, which never follows redirects. `fresh`: use a new connection.
+    """One HTTP request for the fetcher, which never follows redirects.
+
+    `proxy`: the URL of the proxy to use. `http2`: HTTP/2 may be used. `fresh`: use a new connection.
 
     `skips_body` is called with the status and Content-Type of the response. If it returns True, the transfer ends after
     the head, and the answer has no body. It must not raise. None: every body is fetched.
@@ -79,12 +81,13 @@ class Timings(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """A complete HTTP response (any status).
+    """An HTTP response of any status. `truncated`: why its body is incomplete.
 
-    `request_head` and `response_head` are the bytes of the start line and headers as sent and received, with CRLF line
-    ends and the closing empty line. HTTP/2 heads are rendered in HTTP/1.1 form. `body` is the payload without the
-    transfer coding, but with the content coding (as WARC stores it). `decoded` is the payload without content coding,
-    cut at `FetchLimits.decoded_bytes`. `headers` are the response's, names lower-cased, in order, duplicates kept.
+    - `headers`: the response's headers in order, with names in lower case. Duplicates are kept.
+    - `request_head`, `response_head`: the start line and headers as sent and received, with CRLF line ends and the
+      closing empty line. HTTP/2 heads are rendered in HTTP/1.1 form.
+    - `body`: the payload without the transfer coding, but with the content coding (as WARC stores it).
+    - `decoded`: the payload without the content coding, cut at `FetchLimits.decoded_bytes`.
     """
 
     url: str

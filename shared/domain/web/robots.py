@@ -31,7 +31,7 @@ MAX_AGENTS: Final = 16
 """Product tokens for which one file is kept parsed. One more discards them all; they are parsed again on demand."""
 
 TOO_COSTLY: Final = f"over {MAX_ALIKE} of its patterns with * are alike"
-"""Why a host is unreachable if every decision by its robots.txt would cost too much."""
+"""Why a robots.txt is treated as unreachable if its rules are `AgentRules.too_costly`."""
 
 _COMPATIBLE: Final = re.compile(r"\(compatible;\s*([A-Za-z0-9_-]+)")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -52,7 +52,7 @@ class NotIndexed(StrEnum):
 
 
 BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
-"""The reasons that take a page that was stored before out of lists, too."""
+"""The reasons for which a page stored by an earlier fetch is taken out of lists, too."""
 
 BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
 """The reasons of answers that are not archived, because of their media type."""

@@ -74,7 +74,10 @@ class RobotsRule(NamedTuple):
 
 
 class _Wildcard(NamedTuple):
-    """A pattern with `*`, split at its stars. `ends`: the pattern ends with `$`, so the last piece must end the URL."""
+    """A pattern with `*`, split at its stars. `ends`: the pattern ends with `$`, so the last piece must end the URL.
+
+    `least`: the length of the shortest URL that matches, in octets.
+    """
 
     pieces: tuple[bytes, ...]
     ends: bool

@@ -8,7 +8,7 @@ from typing import Final
 from shared.domain.web.url import Location, locate, origin_of
 
 MAX_ROBOTS_SITEMAPS: Final = 1_000
-"""The sitemaps that are read from one robots.txt."""
+"""The most sitemaps that are read from one robots.txt."""
 
 WELL_KNOWN_SITEMAP: Final = "/sitemap.xml"
 """Where a site most likely has its sitemap if its robots.txt names none."""
@@ -29,7 +29,7 @@ _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep",
 _ZONES: Final = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
 _UTC: Final = frozenset(("Z", "+00:00"))
 _USUAL: Final = re.compile(r"....-..-..(?:T(?!24)..:..:..(?:Z|[+-]..:..))?").fullmatch
-"""The forms of date that most sitemaps have. `datetime.fromisoformat` reads them, and others that are not of W3C."""
+"""Matches the forms of W3C that most sitemaps have. `datetime.fromisoformat` alone would also read other forms."""
 
 _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
@@ -70,10 +70,11 @@ def lists_whole_host(sitemap: str) -> bool:
 
 
 def date_s(text: str) -> int:
-    """Return the time that a date in a sitemap or feed gives, in Unix seconds. Return 0 for text that is no such date.
+    """Return the time that a date in a sitemap or feed gives, in Unix seconds.
 
-    The formats are those of W3C (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time means the
-    beginning of the day, month or year. A time without a zone is in UTC.
+    Return 0 for text that is no such date, and for a date before 1970. The formats are those of W3C
+    (https://www.w3.org/TR/NOTE-datetime) and RFC 822. A date without a time means the beginning of the day, month or
+    year. A time without a zone is in UTC.
     """
     text = text.strip()
     if _USUAL(text) is not None:
@@ -85,10 +86,7 @@ def date_s(text: str) -> int:
 
 
 def general_date_s(text: str) -> int:
-    """Return the Unix time in seconds of a date in any format that `date_s` accepts, 0 for text that is no such date.
-
-    `text` must have no space at its ends. Call `date_s` instead, which is faster for the usual formats.
-    """
+    """Return the same as `date_s`, but slower for the usual formats. `text` must have no space at its ends."""
     if len(text) > MAX_DATE_CHARS:
         return 0
     if (match := _W3C.fullmatch(text)) is not None:

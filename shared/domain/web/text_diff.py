@@ -8,7 +8,7 @@ from typing import Final
 from shared.domain.web.page_text import MAX_BYTES, decoded, visible_text
 
 MAX_DIFF_LINES: Final = 1_000
-"""Lines of each version that are compared, without those that both begin and end with. The rest is left out."""
+"""The most lines of each version that are compared, after the lines that both begin and end with are left out."""
 
 MAX_LINE_CHARS: Final = 10_000
 """Characters of a line that are compared and shown."""

@@ -42,8 +42,8 @@ MAX_URL_CHARS: Final = 16_384
 """Longer input is refused unparsed. A crawl's own `max_url_length` is lower, and checked by its scope."""
 
 LOCATED_CACHE: Final = 16_384
-"""Entries of each of the two parts of the per-process cache of resolved links (about 350 bytes each, so about 11 MiB in
-all)."""
+"""The most entries in each of the two generations of the per-process cache of resolved links. An entry has about 350
+bytes, so a full cache has about 11 MiB."""
 
 HOST_CACHE: Final = 32_768
 """Entries of the per-process caches keyed by host (about 250 bytes each)."""

@@ -36,14 +36,12 @@ class NotModified(StrEnum):
     """What a response 304 means for the stored page.
 
     CONFIRMED: the stored page has not changed. UNASKED: the request had no condition, so the response means nothing.
-    CONTRADICTED: the response has a validator of another page than the stored one.
+    CONTRADICTED: the response has a validator of another page than the stored one. Fetch the page without a condition.
     """
 
     CONFIRMED = "confirmed"
     UNASKED = "unasked"
-    """The request had no condition, so the response does not say what is not modified."""
     CONTRADICTED = "contradicted"
-    """It names a validator of another page than the stored one. Fetch the page without a condition."""
 
 
 def conditions(etag: str | None, last_modified: str | None, now_s: float) -> tuple[tuple[str, str], ...]:
@@ -64,7 +62,7 @@ def conditions(etag: str | None, last_modified: str | None, now_s: float) -> tup
 def judged(sent: tuple[tuple[str, str], ...], received: Mapping[str, str], now_s: float) -> NotModified:
     """Return what a response 304 means for the stored page.
 
-    - `sent`: the headers of the request that `conditions` returned.
+    - `sent`: those headers of the request that `conditions` returned. Empty: the request had no condition.
     - `received`: the headers of the response, by lower-case name.
     - `now_s`: the Unix time of the fetch.
     """
