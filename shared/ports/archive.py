@@ -58,7 +58,7 @@ class Segment(Protocol):
         """
 
     def abandon(self) -> None:
-        """Close the file without finishing the segment. The repair at a later start of the process finishes it."""
+        """Close the file without finishing the segment. When the process starts again, its repair finishes it."""
 
 
 class SegmentReader(Protocol):
@@ -74,7 +74,7 @@ class SegmentReader(Protocol):
     def size(self, name: str) -> int:
         """Return the current size in bytes of the segment `name`.
 
-        Raise RecordUnreadable if there is no such segment.
+        Raise RecordUnreadable if there is no such segment, and ArchiveUnavailable if the disk fails.
         """
         ...
 
@@ -132,5 +132,6 @@ class SegmentStore(Protocol):
     def read(self, location: RecordLocation) -> bytes:
         """Return the compressed record at `location`. Its segment may be unfinished.
 
-        Raise RecordUnreadable if the segment does not exist or ends before the record does.
+        Raise RecordUnreadable if the segment does not exist or ends before the record does, and ArchiveUnavailable if
+        the disk fails.
         """

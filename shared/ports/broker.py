@@ -32,7 +32,7 @@ class Backlog(Protocol):
 
 
 ReportKind = Literal["outcome", "discovery"]
-"""The two kinds of a partition's reports; outcomes are read first, and commands with them."""
+"""The two kinds of reports to a partition's owner. The owner reads outcomes first, and commands as outcomes."""
 
 KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 

@@ -318,8 +318,8 @@ class Catalog(Protocol):
     async def add_key(self, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
         """Store a new API key.
 
-        Raise Exists if its name is taken, or if it is a client certificate that another key has. Raise Exists also if
-        the same request (`repeatable`) created the key before, because its secret cannot be shown again.
+        Raise Exists if its name is taken, or if another key has the same client certificate. Raise Exists also if the
+        same request (`repeatable`) created the key before, because its secret cannot be shown again.
         """
 
     async def add_first_key(self, key: ApiKey) -> bool:
@@ -347,8 +347,8 @@ class Catalog(Protocol):
     ) -> ApiKey:
         """Revoke the API key of that name and return it.
 
-        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is the
-        last admin key that never expires.
+        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is an
+        admin key that has not expired, and no other admin key that never expires would be left.
         """
 
     async def key(self, key_id: str) -> ApiKey | None:

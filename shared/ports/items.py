@@ -37,7 +37,7 @@ class ItemTable(Protocol):
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
-        """Store or drop items that waited for the outcome of their page, of up to `max_count` pages.
+        """Store or drop the items of up to `max_count` pages that `apply` kept apart.
 
         Items are stored if the outcome was accepted, and dropped if it can no longer come. Return the numbers of items
         that were stored and dropped. Return None, and write nothing, if no page has such items.

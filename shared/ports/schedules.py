@@ -42,10 +42,11 @@ class Schedules(Protocol):
         now_ms: int,
         repeatable: Repeatable | None = None,
     ) -> StoredSchedule:
-        """Create a schedule, whose first due time comes after `now_ms` (Unix ms), and return it.
+        """Create a schedule, paused or not, and return it. Its first due time comes after `now_ms` (Unix ms).
 
-        If the request is repeated (`repeatable`), return the schedule as it was first created. Raise ReusedKey if its
-        key was used for another request. Raise Exists if the name is taken, and Full if there are too many schedules.
+        If the request is repeated (`repeatable`), return the schedule as it was first created. Raise ReusedKey if the
+        Idempotency-Key was used for another request. Raise Exists if the name is taken, and Full if there are too many
+        schedules.
         """
 
     async def put(
@@ -58,7 +59,7 @@ class Schedules(Protocol):
         actor: Actor,
         now_ms: int,
     ) -> tuple[StoredSchedule, bool]:
-        """Create the schedule or replace its spec. Return it, and True if it was created.
+        """Create the schedule, or replace its spec and `paused`. Return it, and True if it was created.
 
         If nothing differs, change nothing. If its times change, or if it was paused, its next due time comes after
         `now_ms`. Raise Full if there are too many schedules. With `expected`, raise Missing if it does not exist, or
@@ -106,7 +107,7 @@ class Schedules(Protocol):
         Return None, and write nothing, if the schedule has changed since `due` was read.
 
         - `due`: the schedule as it was read.
-        - `step`: its due times that were missed, the one that fires, and the next one.
+        - `step`: which of its due times are missed, which one fires, and the next one, by `step_of`.
         - `partitions`: the cluster's number of partitions. Each of them must apply a command.
         """
 

@@ -63,7 +63,7 @@ class Store(Protocol):
     async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
         """Create the crawl `name` with this spec, or add a revision if `spec` differs from its active spec.
 
-        Return the crawl, and True if anything changed. `spec` is the JSON text of the spec.
+        Return the crawl, and True if anything changed. Its state is SEEDING then. `spec` is the JSON text of the spec.
         """
 
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
@@ -140,7 +140,7 @@ class Store(Protocol):
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
-        """Return the oldest revision such that the crawl's spec has had its present scope since then.
+        """Return the revision since which every revision of the crawl's spec has had its present scope.
 
         A revision with a lower limit of pages for a host than the present one counts as another scope.
         """
@@ -158,10 +158,10 @@ class Store(Protocol):
     async def via_hosts(
         self, places: Sequence[tuple[CrawlId, HostId, Sequence[Fingerprint]]]
     ) -> Sequence[Mapping[Fingerprint, str | None]]:
-        """Return, for each place, from which host's page each URL was found: a mapping from fingerprint to host name.
+        """Return for each place a mapping from the fingerprint of a URL to the host on whose page the URL was found.
 
-        A place is a crawl, a host, and fingerprints of URLs on the host. The name is None for a seed. URLs that are not
-        stored are left out.
+        A place is a crawl, a host, and fingerprints of URLs on the host. The mapping has names of hosts, and None for a
+        seed. If the host is no longer stored, it has the URL's own host. URLs that are not stored are left out.
         """
 
     async def crawls_with_contexts(self, partition: Partition, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
