@@ -16,7 +16,7 @@ _RESYNC_S = 5.0
 
 
 class ExclusionsFollower:
-    """Keeps the exclusions that were last published in `view` in `current`.
+    """Stores in `current` the exclusions that were last published in `view`.
 
     `changed` is called with the new exclusions after each change. If the record is missing or unreadable, the earlier
     exclusions stay. So a coordinator that lost all data does not lift any exclusion.
