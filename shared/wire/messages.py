@@ -91,10 +91,11 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 
 
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
-    """An owner's answer: a grant to fetch the URLs at the positions `remaining` of the shard.
+    """An owner's answer: a grant to fetch the URLs that `remaining` lists by their index in the shard, from 0.
 
-    - `expires_ms`: no request may start later than this after the *question was sent*. Suspended time counts.
-    - `not_before_ms`: no request may start earlier than this after the answer arrived.
+    - `expires_ms`: no request may start later than this many ms after the *question was sent*. Time in which the
+      machine was suspended counts.
+    - `not_before_ms`: no request may start earlier than this many ms after the answer arrived.
     - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
     - `stop`: the worker must start no further request, and return the remaining URLs.
     """
@@ -118,7 +119,7 @@ class Gone(msgspec.Struct, frozen=True, tag_field="type", tag="gone/1", omit_def
 
 
 class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/1", omit_defaults=True):
-    """An owner's answer: a later delivery of the shard has its lease. The worker neither acks nor naks this one."""
+    """An owner's answer: a later delivery of the shard has the lease. The worker does not ack or nak its delivery."""
 
 
 # --- reports: worker, seeder, operator -> owner -----------------------------------------------------------------------
@@ -253,6 +254,7 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     A sender (`producer`) numbers its messages for a crawl and partition from 1 (`n`). It publishes message n + 1 only
     after message n was acknowledged. So the owner can drop repeats and detect gaps.
 
+    - `spec`: the revision of the crawl's spec by which the sender decided which links to send.
     - `total`: the number of URLs in the producer's messages up to this one. The owner computes `accepted` from it.
     - `contexts`: the distinct seed contexts of the origins.
     - `context_of`: for each origin, the number of its context in `contexts` (from 1), or 0.
@@ -310,6 +312,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     """A worker's load and state, sent about every second.
 
     - `visits`, `busy`: how many visits the worker can have at once, and how many it has.
+    - `pages`, `bytes`: how many responses it has archived since its start, and the bytes of their bodies.
     - `pulling`: the worker takes further visits; `in_flight`: the number of requests in progress.
     - `config`: the revision of the hot configuration that the worker uses.
     - `pressure`: the resources that are nearly full. The worker takes no further visit because of them.
@@ -334,7 +337,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
 
     @property
     def free(self) -> int:
-        """The number of further visits that the worker can take now, 0 if it takes no visits."""
+        """The number of further visits that the worker can take now, 0 if it is not `pulling` or is `saturated`."""
         return max(0, self.visits - self.busy) if self.pulling and not self.saturated else 0
 
 
