@@ -117,7 +117,7 @@ class _Commit:
 
 
 class ArchiveStats(msgspec.Struct):
-    """The counts of an archive since its start: appended pages, compressed bytes of their records, and failed writes.
+    """The counts of an archive since its start: appended pages, compressed bytes of all records, and failed writes.
 
     `commits`: the durations in seconds of the successful writes to the store. One write makes a group of pages durable.
     """
@@ -329,7 +329,7 @@ class WarcArchive:
         self._numbered = 0
 
     def __len__(self) -> int:
-        """Return the number of crawls that have a writer, each with a file open."""
+        """Return the number of crawls that have a writer. A writer has no file open before its first page."""
         return len(self._writers)
 
     def writer(self, crawl: ArchivedCrawl) -> SegmentWriter:

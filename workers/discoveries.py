@@ -89,9 +89,8 @@ class DiscoveryBatch(NamedTuple):
 
     - `origins`: the links, grouped by the page (`Origin`) that has them.
     - `links`: the number of links.
-    - `contexts`: the seed context of each origin. Empty if no origin has one.
-    - `lastmods`: for each origin, when each of its links last changed according to a sitemap or feed. Empty if no link
-      has such a time.
+    - `contexts`: the seed context of each origin, None for an origin without one.
+    - `lastmods`: for each origin, the `lastmod` of each of its links, in the form of `Discoveries.lastmods`.
     """
 
     spec: Revision
@@ -104,8 +103,8 @@ class DiscoveryBatch(NamedTuple):
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
     """Return the links of `pages` by stream (crawl and partition), in batches of at most `MAX_LINKS` and `MAX_BYTES`.
 
-    The order of links is kept. A link that repeats an earlier one is dropped unless its depth is less. No link is lost
-    by that: all batches are acknowledged before the outcome of any of these pages is published.
+    The order of links is kept. A link that repeats an earlier one is dropped, unless it has a lower depth, or the same
+    depth and fewer hops. No link is lost by that: the outcome of a page waits for the messages of all its streams.
     """
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
@@ -218,8 +217,8 @@ class Numbering:
     """Numbers the discovery messages of one process, separately for each stream (crawl and partition).
 
     Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1, under a new
-    producer name in the messages. The week never goes back, even if the clock is set back. At the beginning of a week,
-    streams without an unacknowledged message are forgotten.
+    producer name in the messages. The week never goes back, even if the clock is set back. A stream is forgotten at the
+    beginning of a week, or if its last message is not acknowledged then, as soon as it is.
     """
 
     def __init__(self, producer: str) -> None:

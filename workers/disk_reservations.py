@@ -52,7 +52,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        The result claims the space of one answer of the greatest size, as if it were in use (FillLevel.claimed).
+        The space of one answer of the largest size is added to `claimed` of the result, so it does not count as free.
         """
         if self._gauge is None:
             return None

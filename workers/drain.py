@@ -22,10 +22,10 @@ LAST_REPORTS_S: Final = 10.0
 
 SILENT_S: Final = 5.0
 """The broker is silent if it has not answered for this many seconds, and has not answered the last `_UNANSWERED`
-requests. A reply that it stores nothing counts as no answer. Visits are then cancelled, and their shards come again."""
+requests. A reply with an error counts as no answer. Visits are then cancelled, and their shards come again."""
 
 _UNANSWERED: Final = 2
-"""A loaded server may take as long as SILENT_S for one request, so one request without an answer is not enough."""
+"""The fewest unanswered requests of a silent broker. One is not enough: a loaded server may take SILENT_S for it."""
 
 _ASK_S: Final = 0.5
 _PROBE: Final = "probe"

@@ -3,8 +3,8 @@
 from typing import Final
 
 MARGIN_S: Final = 1.5
-"""The last request may start this long before the grant ends, or 5 % of the grant if that is longer. It covers a busy
-event loop between the check and the send, and the request's way to the server."""
+"""No request starts in the last MARGIN_S of a grant, or in its last 5 % if that is longer (at most its last half). The
+margin covers a busy event loop between the check and the send, and the request's way to the server."""
 
 _MARGIN_PART: Final = 0.05
 _RENEWED_AFTER: Final = 1 / 3
@@ -14,11 +14,11 @@ _CUT_PART: Final = 1 / 3
 class Grant:
     """Permission to fetch the remaining URLs of a lease until a time.
 
-    Times are `Clock.elapsed` seconds of this process. The grant's duration is counted from before the worker sent its
-    request. So the grant always ends at the worker before it ends at the owner.
+    Times are `Clock.elapsed` seconds of this process. The grant lasts `expires_s` from `sent`, the time just before the
+    worker sent its request. So the grant always ends at the worker before it ends at the owner.
 
-    - `remaining`: the positions in the shard of the URLs that are still to be fetched.
-    - `not_before`: when the first request may be sent.
+    - `remaining`: the indexes, in the shard's `urls`, of the URLs that are still to be fetched.
+    - `not_before`: when the first request may be sent: `rest_s` after `arrived`, when the owner's reply came.
     - `delay_s`: the host's delay in the owner's last reply.
     - `stop`: the owner requires that no further request starts.
     """

@@ -33,13 +33,14 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return a tag (number) for the links of a crawl at this revision, to pass to `contains` and `remember`.
+        """Return the number of the group for a crawl's links at this revision, with this `requisites` and `extra`.
 
-        A link is found only under the tag with which it was stored. Equal arguments return the same tag until 4,096
-        tags are in use. Then every tag is replaced by a new one, so that all links are forgotten.
+        `contains` and `remember` take it as `generation`. A link is found only in the group in which it was stored.
+        The number stays the same until 4,096 groups are in use. Then every group gets a new number, so that all links
+        are forgotten.
 
-        - `requisites`: return the tag for requisites, which differs from that of other links.
-        - `extra`: the number of extra hops that lead to the links. Each number has another tag.
+        - `requisites`: True for links to requisites, False for other links.
+        - `extra`: the number of extra hops that lead to the links.
         """
         generation = self._generations.get((crawl_id, revision, requisites, extra))
         if generation is None:
@@ -54,9 +55,9 @@ class KnownLinks:
         self._tags = memoryview(_zeros(self._tags.nbytes)).cast("Q")
 
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Return True if the link was reported under this tag (`generation`) with a depth of at most `depth`.
+        """Return True if the link was reported in the group `generation` with a depth of at most `depth`.
 
-        False is uncertain: the cache may have forgotten the link.
+        False may be wrong: the cache may have forgotten the link.
         """
         slot = (hash(fingerprint) + generation) & self._mask
         tag = self._tags[slot]
@@ -68,7 +69,7 @@ class KnownLinks:
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Add links that were reported with `depth`, under the tag `generation`.
+        """Add links that were reported with `depth` to the group `generation`.
 
         Call this only after the broker has acknowledged their report.
         """

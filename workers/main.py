@@ -307,7 +307,7 @@ async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator
 
 
 def _visit_crawls(settings: WorkerSettings, place: "WorkerMembership | None", connections: int) -> VisitCrawls:
-    """Return the crawls as visits use them. A local crawl has no exclusions, only the rules of its spec."""
+    """Return the cache of crawls for the visits. A local crawl has no exclusions, only the rules of its spec."""
     specs, fetchers = _specs(settings, place), _fetchers(settings, place, connections)
     if place is None:
         return VisitCrawls(specs, KnownLinks(), fetchers)

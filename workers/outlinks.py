@@ -26,7 +26,7 @@ MAX_OUTLINKS_BYTES: Final = 2 << 20
 """The limit, in characters, of the URLs in a page's metadata record. The record counts the URLs beyond it."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
-"""Matches a relative reference. Resolved, it is longer than the base's directory, unless it climbs out of it."""
+"""Matches a relative reference. The resolved URL is longer than the base's directory, unless `..` leaves it."""
 
 _MAX_ORIGINS: Final = 4096
 
@@ -35,7 +35,7 @@ MAX_EXAMPLES_SENT: Final = 100
 
 
 Reference = tuple[str, str | None] | tuple[str, str | None, int]
-"""The text of a reference as written, its base URL, and its `lastmod` if it is an entry of a sitemap or feed."""
+"""The text of a reference as written, its base URL, and for an entry of a sitemap or feed `lastmod` (Unix seconds)."""
 
 
 class Outlinks(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +46,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """
 
     fresh: tuple[Location, ...]
-    """Links in scope that are not known to be reported, in document order, each URL once. Report them with `depth`."""
+    """Links in scope that KnownLinks lacks, in document order, each URL once. Report them with `depth`."""
 
     depth: int
     found: int
@@ -59,7 +59,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """Counts of links left out by a rule or as unusable references, by reason."""
 
     cut: int = 0
-    """Links beyond `max_links_per_page`, which are not counted in `found`."""
+    """Links beyond `max_links_per_page`, which are not counted in `found`. For requisites: 1 if there are too many."""
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     """URLs of some links that were left out, by reason, truncated to a bounded length."""
@@ -79,7 +79,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """As `fresh`, but links out of scope. `extra`: how many extra hops lead to them."""
 
     renewed: tuple[Location, ...] = ()
-    """Entries of a sitemap that are known, and have changed by their `lastmod`. They are part of `known`."""
+    """Entries of a sitemap or feed, counted in `known`, whose `lastmod` is later than `changed_since` (`listed`)."""
 
     lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)
     """By URL, when a link in `fresh` or `renewed` last changed according to the sitemap or feed (Unix seconds)."""
@@ -313,7 +313,7 @@ class OutlinkResolver:
         )
 
     def first_of(self, origin: str) -> bool:
-        """Return True if this is the first call for `origin`. Excluded sitemaps are counted once for an origin.
+        """Return True at the first call for `origin`, so that the caller counts its excluded sitemaps only once.
 
         After `_MAX_ORIGINS` origins all are forgotten, and then True is returned again.
         """

@@ -54,9 +54,9 @@ REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
 """Statuses whose Location is a link. A 300 without a Location is a page."""
 
 READ_ON_LOOP: Final = 384 << 10
-"""A larger body is read in a thread: 30 MiB of markup could block the event loop for 8 s. READ_ON_LOOP bytes of the
-costliest markup known take 190 ms. A thread for each page above 128 KiB cost a tenth of a worker's CPU on
-documentation. The size is multiplied by the cost of the scope's patterns (`CompiledScope.weight`)."""
+"""A larger body is read in a thread. Its size is first multiplied by the cost of the scope's patterns
+(`CompiledScope.weight`). 30 MiB of markup could block the event loop for 8 s, and READ_ON_LOOP bytes of the costliest
+markup known for 190 ms. A thread for each page above 128 KiB cost a tenth of a worker's CPU on documentation."""
 
 _SNIFFED: Final = {
     Media.HTML: "text/html",
@@ -65,13 +65,13 @@ _SNIFFED: Final = {
     Media.OTHER: "application/octet-stream",
 }
 SHELL_BYTES: Final = 8 << 10
-"""A larger page is no mere shell for scripts, and would take too long to search."""
+"""A larger page is never taken for one that needs scripts (`needs_scripts`). It would take too long to search."""
 
 _UNSEEN: Final = re.compile(
     rb"<!--.*?-->|<(script|style|title|noscript|template)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL
 )
 _MAX_REFERENCES: Final = 20_000
-"""The references to requisites of a page or stylesheet that are resolved."""
+"""The most references to requisites that are resolved for a page or stylesheet."""
 
 _TITLE: Final = 512
 _MIME: Final = 128
@@ -83,18 +83,18 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `found`: the links to report, at `depth` and `hops`.
     - `beyond`: further links to report, which are out of scope. `extra`: how many extra hops lead to them.
     - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported.
-    - `links`: the number of outlinks in scope.
+    - `links`: the number of outlinks that are reported now or were reported before.
     - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
-    - `html`: the HTML from which items are extracted. None for another type, or if `not_indexed` is set.
+    - `html`: the HTML from which items are extracted. None if no HTML was parsed, or if `not_indexed` is set.
     - `needs_scripts`: the page has scripts and neither text nor links.
-    - `links_found`: the number of all outlinks, -1 if the response can have none.
+    - `links_found`: the number of all outlinks, -1 if no links were read.
     - `kind`: the kind of the links to report, such as page or feed.
     - `entries`: the entries of a sitemap or feed, -1 for everything else; `problem`: why it was not read to its end.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
       those of a page, and 1 more for each stylesheet and redirect in between.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
-    - `lastmods`: by URL, when a link to report last changed according to a sitemap (Unix seconds).
+    - `lastmods`: by URL, when a link to report last changed according to a sitemap or feed (Unix seconds).
     - `unlisted`: the number of outlinks that the command `rediscover` cannot find in `archived` if the scope is
       widened. For a sitemap or feed, it is the number of excluded entries.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
@@ -146,7 +146,7 @@ def read(
     """Return the type, title and links of an `answer` that was requested at `at_ms` (Unix ms).
 
     - `page`: the URL of the answer, found as `kind` at `depth`.
-    - `hops`: how many redirects in a row led to the URL.
+    - `hops`: how many redirects, sitemaps or stylesheets in a row led to the URL.
     - `extra`: how many extra hops led to the URL, 0 if it is in scope.
     """
     reading = _read(crawl, page, depth, hops, answer, at_ms, kind, extra)

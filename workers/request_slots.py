@@ -95,7 +95,7 @@ class Requests:
         """Put a visit into its crawl's queue for a slot, and return its place.
 
         The place has a slot immediately if a slot is free and no visit waits. The caller must call `leave` with the
-        place, even if the caller is cancelled. `weight`: the weight of the crawl.
+        place, even if the caller is cancelled. `weight`: that of the crawl's spec.
         """
         line = self._lines.get(crawl_id)
         if line is None:
@@ -202,7 +202,7 @@ class Admission:
         """Wait for a request slot, and for disk space for a response body of `body_bytes`.
 
         Return True if the visit has both. Return False if `end` was called, or if the disk stays full
-        (DiskReservations.reserve): then the visit must end. `weight`: the weight of the crawl.
+        (DiskReservations.reserve): then the visit must end. `weight`: that of the crawl's spec.
         """
         self._place = place = self._requests.place(crawl_id, weight)
         if not await place.granted:
@@ -212,7 +212,7 @@ class Admission:
         return self._reserved is not None
 
     def end(self) -> None:
-        """Stop waiting for a slot or for disk space. Later calls of `enter` do not wait either."""
+        """Stop waiting for a slot or for disk space. Do not call `enter` after this."""
         self._ending.set()
         if self._place is not None:
             self._place.give_up()

@@ -17,9 +17,9 @@ _MAX_WAIT_S: Final = 5.0
 async def persisted(
     what: str, attempt: Callable[[], Awaitable[T]], waits: Callable[[], None] | None = None, **fields: object
 ) -> T:
-    """Call `attempt` until it raises no Transient, and return its result. Waits between calls grow up to 5 s.
+    """Call `attempt` again whenever it raises Transient, and return its result. Waits between calls grow up to 5 s.
 
-    `what` (the step's name) and `fields` are logged if many calls fail. `waits` is called before each wait.
+    `what` (the step's name) and `fields` are logged with failures 1, 10, 100, 200, ... `waits` is called before a wait.
     """
     wait_s, tries = 0.1, 0
     while True:

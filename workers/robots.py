@@ -75,7 +75,7 @@ class Robots(Struct, frozen=True):
 
     - `failure`: why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. Empty if it is reachable.
     - `retry_after_ms`: the wait that the response requires, -1 if it requires none.
-    - `fetched_at_ms`: when robots.txt was requested (Unix ms), 0 if it was not requested.
+    - `fetched_at_ms`: when the last request for robots.txt ended (Unix ms), 0 if there was none or it is unreachable.
     """
 
     policy: RobotsPolicy
@@ -94,7 +94,7 @@ class Robots(Struct, frozen=True):
                 return False
 
     def age_s(self, now_ms: int) -> float:
-        """Return the seconds since robots.txt was requested."""
+        """Return the seconds from `fetched_at_ms` to `now_ms` (Unix ms)."""
         return max(0.0, (now_ms - self.fetched_at_ms) / 1000)
 
     def sitemaps(self, origin: str) -> tuple[Location, ...]:
@@ -145,7 +145,7 @@ class RobotsCache:
     async def known(self, origin: str) -> Robots | None:
         """Return the rules of `origin` from this process's cache or the shared bucket, None if neither has them.
 
-        Nothing is requested from the origin.
+        Nothing is requested from the origin, even if the rules have expired.
         """
         kept = self._kept.get(origin)
         if kept is not None:

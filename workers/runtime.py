@@ -50,7 +50,7 @@ IDLE_S: Final = 600.0
 """The segments of a crawl are finished after so long without a visit."""
 
 MAX_OPEN: Final = 256
-"""At most so many crawls have segments open, because each is an open file. The least recently visited are finished."""
+"""Above so many crawls with open segments (files), those of the least recently visited are finished (`at_rest`)."""
 
 
 class VisitSettled(Struct, frozen=True):
@@ -128,7 +128,7 @@ class Runtime:
         visits: int,
         max_open: int = MAX_OPEN,
     ) -> None:
-        """Create it without visits. At most `visits` run at once. At most `max_open` crawls have a WARC file open."""
+        """Create it without visits. At most `visits` run at once. `max_open` is the argument of `at_rest`."""
         self._max_open = max_open
         self._identity = identity
         self._broker = broker
@@ -153,10 +153,9 @@ class Runtime:
         self._status_requested = asyncio.Event()
 
     async def pull(self) -> None:
-        """Pull shards and start their visits while there is capacity, until `stop_pulling`. Pull none during a drain or
-        under resource pressure.
+        """Pull shards and start their visits while there is capacity, until `stop_pulling`.
 
-        Shards that arrive after `stop_pulling` are handed back.
+        Pull none during a drain or under resource pressure. Hand back shards that arrive after one of these began.
         """
         while self._pulling:
             await self._ctx.reporter.wait_for_capacity()
@@ -365,10 +364,7 @@ class Runtime:
             log.warning("segment_close.delayed", crawl=crawl_id, error=str(error))
 
     async def tidy(self) -> None:
-        """Complete the WARC files of idle crawls and close unused connections every _TIDY_S, until cancelled.
-
-        This bounds the number of open files by the number of crawls being visited.
-        """
+        """Complete the WARC files of idle crawls and close unused connections every _TIDY_S, until cancelled."""
         while True:
             await asyncio.sleep(_TIDY_S)
             await self._crawls.tidy()

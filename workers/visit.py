@@ -54,11 +54,11 @@ from workers.visit_report import SettledUrl, VisitEnd, contexts_of, with_context
 log = structlog.get_logger(__name__)
 
 VISIT_S: Final = 30.0
-"""A visit starts no new URL later than this after the time when it could send its first."""
+"""A visit sends no request later than this after the time at which it could send its first one."""
 
 PATIENCE_S: Final = 5.0
-"""After its first request a visit waits for its host at most this long, then hands back the remaining URLs. Only the
-wait after robots.txt, or for a delay the owner did not have when it cut the shard, can be longer."""
+"""A visit that has sent a request, and must wait longer than this to request a URL, hands back its remaining URLs. That
+happens, for example, after a request for robots.txt if the host's delay is longer."""
 
 _EXTEND_RETRY_S: Final = 0.5
 
@@ -208,7 +208,10 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Apply the extended grant: use the host's delay if it is longer, and end the requests if `stop` is set."""
+        """Use the host's delay in the extended grant if it is longer.
+
+        Start no further request if the grant has `stop`, or if the visit cannot wait that long.
+        """
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():

@@ -42,7 +42,8 @@ _KEPT: Final = 256
 class VisitCrawl(Struct, frozen=True, eq=False):
     """A crawl at one revision of its spec, compiled for visits.
 
-    `token` is the product token that is compared with the groups of a robots.txt and with robots directives.
+    `token` is the product token that is compared with the groups of a robots.txt. `product` is the token in lower case,
+    which is compared with the names in robots directives.
     """
 
     crawl_id: CrawlId

@@ -36,7 +36,7 @@ LASTMOD_BACK_S: Final = 604_800
 may publish dates late."""
 
 ALL_NOW: Final = 10
-"""The least number of entries by which a sitemap can show that it gives every page the time at which it was made."""
+"""The least number of entries for `_Signs.all_now`. In a shorter file, recent dates of all entries may be true."""
 
 _MADE_S: Final = 3_600
 _GZIP: Final = b"\x1f\x8b"
@@ -233,7 +233,7 @@ class _Signs:
         return self._now == self._entries >= ALL_NOW
 
     def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-        """Yield all entries. The `lastmod` of an entry is set to 0 if it lies in the future."""
+        """Yield all entries. If the crawl uses dates, set a `lastmod` in the future (LASTMOD_AHEAD_S) to 0."""
         latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
         for batch in batches:
             if self.since_s is None:

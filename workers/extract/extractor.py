@@ -26,7 +26,8 @@ _LENGTH: Final = 4
 _OUT_OF_MEMORY: Final = 77
 _TRIES: Final = 3
 _PATIENCE: Final = 30
-"""On a busy machine a page may take so many times its CPU limit by the clock. After that it is tried anew."""
+"""The wall-clock limit of a page is this many times its CPU limit, and at least this many seconds, because the machine
+may be busy. After that the process is ended, and the page is tried again."""
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)
 _text: Final = msgspec.msgpack.Decoder(str)

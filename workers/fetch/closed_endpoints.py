@@ -34,8 +34,8 @@ class ClosedEndpoints:
 
     - For a name, every address that it ever resolved to is closed. Before it resolves, only the name is closed. Call
       `resolve` once before the first fetch.
-    - An endpoint on an unspecified address (`0.0.0.0:8081`), or on an address of this machine that is not loopback,
-      closes its port on every address of this machine.
+    - An endpoint closes its port on every address of this machine if its address is unspecified (`0.0.0.0:8081`), or
+      one of this machine that is not loopback, or if its name resolves to loopback.
     - A member that never registered is not closed. Name such servers with `--closed`.
     """
 

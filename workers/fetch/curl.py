@@ -93,7 +93,7 @@ class CurlFetcher:
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
       concurrently. Further calls wait. Their time limits do not include this wait.
     - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,
-      libcurl's own limit applies. It takes no header line over 100 KiB.
+      libcurl's own limit applies. libcurl accepts no header line over 100 KiB.
     - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
       The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. `ip`
       of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the proxy's

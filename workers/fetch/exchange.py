@@ -87,9 +87,9 @@ class Cut(Enum):
 class CurlExchange:
     """A curl handle with the buffers for one fetch.
 
-    An object serves plain GETs, one after another, or a single request of another form. Between `begin` and `outcome`
-    (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So they only collect, count and
-    refuse, and must neither raise nor use the multi handle.
+    An object serves GETs without body and proxy, one after another, or a single request of another form. Between
+    `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So they only
+    collect, count and refuse, and must neither raise nor use the multi handle.
     """
 
     __slots__ = (
@@ -244,7 +244,10 @@ class CurlExchange:
         return inf
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """Open libcurl's socket for `address`. Return SOCKET_BAD if the rules or an exclusion deny the address."""
+        """Return a new socket for libcurl to connect to `address`. `purpose` is not used.
+
+        Return SOCKET_BAD if the rules or an exclusion deny the address, or if no socket can be opened.
+        """
         if address.family in (socket.AF_INET, socket.AF_INET6):
             parsed = parse_address(address.addr[0])
             denial = "not an address" if parsed is None else self._options.rules.explain(parsed, address.addr[1])
@@ -428,7 +431,7 @@ class CurlExchange:
         )
 
     def _timings(self) -> Timings:
-        """Return when each phase ended. libcurl's times count from the start, and are 0 for a phase not reached."""
+        """Return the seconds from the start of the transfer to the end of each phase. None: it did not occur."""
         info = self.curl.getinfo
         first_byte = info(pycurl.STARTTRANSFER_TIME) or None
         total = info(pycurl.TOTAL_TIME)
@@ -444,6 +447,9 @@ class CurlExchange:
 
 
 def _close_on_exec(descriptor: int, purpose: int) -> int:
-    """Set close-on-exec on libcurl's duplicate of a socket, so that no child inherits it. libcurl does not set it."""
+    """Set close-on-exec on `descriptor`, libcurl's duplicate of a socket, so that no child process inherits it.
+
+    Return SOCKOPT_OK, so that libcurl uses the socket. `purpose` is not used.
+    """
     os.set_inheritable(descriptor, False)
     return int(pycurl.SOCKOPT_OK)

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 MAX_SERVERS: Final = 10_000
-"""The number of most recently used servers with an estimate. A dropped server costs one lost request."""
+"""The most servers that are remembered. The least recently used is forgotten first, which may cost a lost request."""
 
 _MARGIN: Final = 0.75
 """The part of the estimated idle time for which a connection is still used: the server's close takes time to arrive."""

@@ -22,7 +22,7 @@ _READY: Final = tuple(
     | (pycurl.CSELECT_OUT if mask & (select.EPOLLOUT | select.EPOLLERR) else 0)
     for mask in range(32)
 )
-"""libcurl's readiness for the low five bits of epoll's (IN 1, PRI 2, OUT 4, ERR 8, HUP 16)."""
+"""libcurl's readiness flags, by the low five bits of an epoll event mask (IN 1, PRI 2, OUT 4, ERR 8, HUP 16)."""
 
 Result = tuple[int, str]
 """libcurl's result code of a transfer (0 for success) and its text."""
