@@ -1,6 +1,6 @@
 """Adapts resources and data sources to the classes, schemas and diagnostics of the framework `tf`.
 
-An operation does not raise its errors. Each error becomes a diagnostic, on the wrong attribute if there is one.
+An operation does not raise its errors. Each becomes a diagnostic, on the attribute that it is about if there is one.
 """
 
 import json

@@ -1,7 +1,8 @@
 """A client of the REST API that several threads can share. It sends each request to a master that answers.
 
-A request is repeated until it is answered or `retry_s` seconds have passed. A retry goes to the next master. Before the
-retry, the client waits as long as the server asks (Retry-After). Every request can be repeated safely: a create has an
+A request without an answer, or with status 429, 502, 503 or 504, is repeated for up to `retry_s` seconds. A retry goes
+to the next master, after a growing wait or that of the server's Retry-After. There is no retry after a TLS error, or
+if no master is reachable and none has ever answered. Every request can be repeated safely: a create has an
 Idempotency-Key or If-None-Match, and a change has If-Match.
 """
 

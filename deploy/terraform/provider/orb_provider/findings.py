@@ -8,7 +8,7 @@ from typing import Final
 from orb_provider.fields import FieldType, Shape
 
 Path = tuple[str | tuple[str], ...]
-"""The place of a finding: an attribute, then perhaps a key of its map, as a tuple of one."""
+"""The place of a finding: `(attribute,)`, `(attribute, (key,))` for a key of its map, or () for the whole resource."""
 
 _STEP: Final = re.compile(r"^([A-Za-z0-9_]+)[.\[]?(.*)$", re.DOTALL)
 

@@ -57,7 +57,7 @@ class Lifecycle:
     KEY: ClassVar[str] = "name"
     """The attribute that is the last part of the resource's path."""
     WHOLE: ClassVar[str] = ""
-    """The attribute for an error in an API field that is no attribute, empty for none."""
+    """The attribute on which an error about an API field without an attribute is shown. Empty: on none."""
     LACKS: ClassVar[str] = "It cannot be applied as things are."
     """The summary of each warning of `/plan`. All these warnings are about a crawl."""
     PARTS: ClassVar[Mapping[str, str]] = {}
@@ -92,7 +92,8 @@ class Lifecycle:
     def review(self, values: Values) -> Review:
         """Return the errors and warnings of the API's `/plan` for these values.
 
-        Return an empty Review while any value is unknown, because values may be valid only in combination.
+        Return an empty Review while any value is unknown, because values may be valid only in combination. Return one
+        also if the answer has status 404 or 405, which the apply reports.
         """
         if not is_known({field.name: values[field.name] for field in self._remote()}):
             return Review()
@@ -132,9 +133,9 @@ class Lifecycle:
     # --- operations ---
 
     def plan(self, config: Values, prior: Values | None) -> Plan:
-        """Return the plan for a configuration. Raise Rejected if the API would refuse it.
+        """Return the plan for a configuration. `prior` has the values of the state, None if there is no resource yet.
 
-        `prior` has the values of the state, None if the resource is to be created.
+        Raise Rejected if the API would refuse the configuration, or if a protected resource would be replaced.
         """
         values: Values = {}
         for field in self.SHAPE.fields:

@@ -9,7 +9,7 @@ from orb_provider.findings import Finding, Refusal, Rejected
 from orb_provider.lifecycle import ONLY_NEW, Lifecycle, Plan, Review
 
 _NO_PART: Final = ("", ".", "..")
-"""Texts that are no part of a path."""
+"""Texts that cannot be a segment of a URL's path."""
 
 
 class HostPolicy(Lifecycle):

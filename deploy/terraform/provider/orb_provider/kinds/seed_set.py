@@ -11,7 +11,7 @@ from orb_provider.lifecycle import ONLY_NEW, Lifecycle, Plan, Review, older
 
 WAIT_S: Final = 300
 _NO_PART: Final = ("", ".", "..")
-"""Texts that are no part of a path."""
+"""Texts that cannot be a segment of a URL's path."""
 
 
 class SeedSet(Lifecycle):
