@@ -182,6 +182,12 @@ def test_pieces_that_hold_few_rows_or_none_end_nothing(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(("what", "form", "of"), [("urls", "jsonl", 1), ("pages", "csv", 4), ("urls", "parquet", 1)])
 def test_an_export_of_eight_times_the_rows_needs_no_more_memory(large: Path, what: str, form: str, of: int) -> None:
+    """No object is kept for each row: the smallest takes 24 bytes with its reference.
+
+    The peaks are steps, because buffers grow by parts of their size. From 25,000 to 200,000 rows they grow by up to
+    1.7 MB (12 bytes a row), and by 0.1 MB from 100,000 to 200,000.
+    """
+
     async def peak(us: Api, name: str) -> tuple[int, int]:
         tracemalloc.start()
         try:
@@ -197,7 +203,7 @@ def test_an_export_of_eight_times_the_rows_needs_no_more_memory(large: Path, wha
             many, much = await peak(us, "large")
             assert many > 5 * few
             a_row = (much - little) / ((ROWS - FEW) / of)
-            assert a_row < 12, f"{little:,} bytes held for {few:,} sent, {much:,} for {many:,}: {a_row:.1f} a row"
+            assert a_row < 24, f"{little:,} bytes held for {few:,} sent, {much:,} for {many:,}: {a_row:.1f} a row"
 
     assert GROUP_ROWS < FEW
     asyncio.run(story())
