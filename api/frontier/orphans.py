@@ -30,6 +30,8 @@ log = structlog.get_logger("orb.frontier")
 AT_ONCE: Final = 64
 """Maximum shards that one call of `once` reads and drops. The others wait for a later call."""
 
+_RESTS: Final = 6
+
 
 def without_lease(listed: Iterable[QueuedVisit], leases: Leases) -> set[QueuedVisit]:
     """Return the listed places in visit queues whose shard has no lease."""
@@ -46,10 +48,15 @@ class OrphanedShards:
         self._searched = False
         self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
 
-    @property
-    def settled(self) -> bool:
-        """True if at least one search was made, and the last one found no shard without a lease."""
-        return self._searched and not self._suspects
+    def wait_s(self) -> float:
+        """Return how many seconds a partition at rest may wait before its next search.
+
+        That is until the next search is due. It is `_RESTS` times the usual interval if the last search found no shard
+        without a lease.
+        """
+        if self._searched and not self._suspects:
+            return self._own.settings.orphans_interval_s * _RESTS
+        return max(0.0, self._look_at - self._clock.elapsed())
 
     async def once(self) -> int:
         """Search if a search is due, and drop orphaned shards. Return the number of dropped shards.

@@ -1,7 +1,6 @@
 """The sweep: periodic repair of a partition's leases, hosts and streams. Every step may run at any time."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import structlog
 
@@ -19,8 +18,6 @@ log = structlog.get_logger("orb.frontier")
 
 _SOON_S = 60.0
 _MAKE_ROOM_S = 10.0
-_RESTS: Final = 6
-"""How many times longer than usual a sweep at rest waits before its next search for orphaned shards."""
 
 
 class Sweep:
@@ -48,14 +45,14 @@ class Sweep:
             except Transient as error:
                 log.warning("sweep.delayed", partition=own.partition, error=str(error))
             if self._at_rest():
-                await own.unswept.changed(unswept, own.settings.orphans_interval_s * _RESTS)
+                await own.unswept.changed(unswept, self._orphans.wait_s())
             await own.tuned.changed(tuned, own.settings.sweep_interval_s)
 
     def _at_rest(self) -> bool:
         """Return True if there is nothing to repair, so that the next sweep may wait for `Ownership.unswept`."""
         own = self._own
         busy = not own.stopped() or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
-        return not busy and own.position == self._purged and self._orphans.settled
+        return not busy and own.position == self._purged
 
     async def once(self) -> None:
         """Run all repair steps once: read missing queues, end dead leases, publish lost shards, purge reports."""

@@ -64,7 +64,7 @@ class Rounds(Sweep):
 
     def __init__(self, own: Any) -> None:
         self._own, self._hosts, self._purged = own, own.queues, cast(Any, 0)
-        self._orphans: Any = SimpleNamespace(settled=True)
+        self._orphans: Any = SimpleNamespace(wait_s=lambda: 3600.0)
         self.rounds = 0
 
     async def once(self) -> None:

@@ -69,3 +69,27 @@ def test_orphaned_shards_are_dropped_in_bounded_batches() -> None:
 
     assert asyncio.run(story()) == [0, AT_ONCE, 10, 0]
     assert broker.looked_at == AT_ONCE + 10
+
+
+def test_wait_for_the_next_search_is_longer_once_none_was_found() -> None:
+    broker, clock = Queued(1), SimpleNamespace(now=100.0)
+    clock.elapsed = lambda: clock.now
+    settings = FrontierSettings(orphans_interval_s=10.0, sweep_interval_s=1.0)
+    own = SimpleNamespace(
+        settings=settings, orphans_suspected=False, partition=Partition(0), leases=Leases(grant_s=30.0)
+    )
+
+    async def proven() -> bool:
+        return True
+
+    async def story() -> list[tuple[int, float]]:
+        searches = OrphanedShards(
+            cast(Any, SimpleNamespace(own=own, clock=clock, still_owner=proven)), cast(Any, broker)
+        )
+        waits = [(0, searches.wait_s())]
+        for later in (4.0, 6.0, 10.0, 10.0):
+            clock.now += later
+            waits.append((await searches.once(), searches.wait_s()))
+        return waits
+
+    assert asyncio.run(story()) == [(0, 10.0), (0, 6.0), (0, 10.0), (1, 10.0), (0, 60.0)]
