@@ -77,6 +77,23 @@ def test_records_after_damage_are_kept_and_the_damage_is_told(tmp_path: Path) ->
     assert len((tmp_path / NAME).read_bytes()) == start + 700 + len(PAGE)
 
 
+def test_records_after_a_flipped_bit_of_a_gzip_header_are_kept() -> None:
+    for bit in range(10 * 8):
+        flipped = bytearray(PAGE)
+        flipped[bit // 8] ^= 1 << bit % 8
+        scan = scan_records(INFO + PAGE + flipped + PAGE)
+        assert scan.end == len(INFO + 3 * PAGE), bit
+        assert scan.damaged in ((), ((ENDS[3], ENDS[4]),)), "some bits have no meaning"
+
+
+def test_records_after_a_member_that_only_looks_torn_are_kept(tmp_path: Path) -> None:
+    """With the flag FEXTRA set, bytes of the record are the length of an extra field, which covers all that follows."""
+    flipped = bytearray(PAGE)
+    flipped[3] ^= 1 << 2
+    left_open(tmp_path, INFO + PAGE + flipped + PAGE + PAGE[:50])
+    assert repair_torn(tmp_path) == [Repaired(NAME, len(INFO + 3 * PAGE), 50, ((ENDS[3], ENDS[4]),))]
+
+
 def test_a_torn_page_that_contains_whole_warc_records_is_still_torn() -> None:
     """What cannot be compressed further, such as a crawled WARC file, may lie in its record as it is."""
     storing = zlib.compressobj(0, wbits=31)

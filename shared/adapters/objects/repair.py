@@ -113,18 +113,16 @@ class _Member(Struct):
 def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     """Find the whole records in `data`, the content of a WARC file, by reading its gzip members one after another.
 
-    A member that the end of the data cuts short is a torn tail. Any other bytes that are not a whole record are damage.
-    The scan continues at the next whole record after the damage, since it may be durable.
+    Bytes that are not a whole record are damage if a whole record follows them, since it may be durable. Otherwise they
+    are the torn tail. The content of a member that seems torn may be a WARC file. Its records do not count.
     """
     end = pages = position = 0
     damaged: list[tuple[int, int]] = []
     with memoryview(data) as view:
         while position < len(view):
             member = _read_member(view, position)
-            if member.torn:
-                break
             if not member.whole:
-                whole = _next_whole(data, view, position + 1)
+                whole = _next_whole(data, view, position, torn=member.torn)
                 if whole is None:
                     break
                 damaged.append((position, whole))
@@ -135,13 +133,40 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     return SegmentScan(end, pages, tuple(damaged))
 
 
-def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int) -> int | None:
-    position = data.find(_MAGIC, start)
+def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
+    """Return the position of the first whole record after `start`, None if there is none.
+
+    `torn`: the member at `start` seems torn. Records in its content are skipped.
+    """
+    content = _Content(view, start) if torn else None
+    position = data.find(_MAGIC, start + 1)
     while position >= 0:
-        if _read_member(view, position).whole:
+        if (content is None or not content.has_magic(position)) and _read_member(view, position).whole:
             return position
         position = data.find(_MAGIC, position + 1)
     return None
+
+
+class _Content:
+    """Finds bytes of a gzip member that are in its content unchanged, because it was stored without compression.
+
+    The member must be valid up to the end of the data.
+    """
+
+    def __init__(self, view: memoryview, start: int) -> None:
+        self._view = view
+        self._position = start
+        self._decompressor = isal_zlib.decompressobj(wbits=31)
+        self._tail = b""
+
+    def has_magic(self, position: int) -> bool:
+        """Return True if the gzip magic at `position` belongs to the content. The positions of calls must increase."""
+        end = position + len(_MAGIC)
+        while self._position < end:
+            piece = self._view[self._position : min(end, self._position + _PIECE)]
+            self._tail = (self._tail + self._decompressor.decompress(piece))[-len(_MAGIC) :]
+            self._position += len(piece)
+        return self._tail == _MAGIC
 
 
 def _read_member(view: memoryview, start: int) -> _Member:
