@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shared.domain.web.coding import decode
+from shared.domain.web.coding import Decoding, decode
 
 MIB = 1024 * 1024
 
@@ -79,6 +79,25 @@ def test_raw_deflate_is_told_from_the_zlib_format() -> None:
 
 def test_gzip_of_several_members_is_one_body() -> None:
     assert decode(gzip.compress(b"one ") + gzip.compress(b"two"), "gzip", MIB).data == b"one two"
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 16])
+def test_gzip_with_a_corrupt_second_member_is_an_error(piece: int) -> None:
+    second = bytearray(gzip.compress(b"two" * 999))
+    second[-8] ^= 1
+    body = gzip.compress(b"one ") + second
+    decoding = Decoding((body[at : at + piece] for at in range(0, len(body), piece)), "gzip", MIB)
+    assert b"".join(decoding).startswith(b"one ")
+    assert decoding.error is not None
+    assert decode(gzip.compress(b"one") + b"\x1f\x8b\x07junk", "gzip", MIB).error is not None
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 16])
+@pytest.mark.parametrize("rest", [b"\0", b"\x1f\0", b"\x1f\x1f\x8b", b"\x8b\x1f"])
+def test_bytes_after_gzip_without_its_magic_are_ignored(rest: bytes, piece: int) -> None:
+    body = gzip.compress(b"one ") + gzip.compress(b"two") + rest
+    decoding = Decoding((body[at : at + piece] for at in range(0, len(body), piece)), "gzip", MIB)
+    assert (b"".join(decoding), decoding.error) == (b"one two", None)
 
 
 def test_zstd_of_several_frames_is_one_body() -> None:

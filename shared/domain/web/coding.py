@@ -15,6 +15,7 @@ from msgspec import Struct
 
 _PIECE: Final = 256 * 1024
 _MAX_CODINGS: Final = 4
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_WINDOW: Final = 8 * 1024 * 1024
 """The largest window that a zstd content coding may use (RFC 9659)."""
 
@@ -120,24 +121,25 @@ class _Budget:
 
 
 def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the decoded data of all gzip members. Bytes after a member that begin no further member are ignored."""
+    """Yield the decoded data of all gzip members. After a member, bytes without the magic number are ignored."""
     member = isal_zlib.decompressobj(31)
-    members = 0
-    for data in pieces:
+    begun = b""
+    for piece in pieces:
+        data, begun = begun + piece, b""
         while data:
             if member.eof:
-                if not data.startswith(b"\x1f"):
+                if data == _GZIP_MAGIC[:1]:
+                    begun = data
+                    break
+                if not data.startswith(_GZIP_MAGIC):
                     return
                 member = isal_zlib.decompressobj(31)
             try:
                 yield from _inflate(member, data)
             except _InflateError as wrong:
-                if members:
-                    return
                 raise _Broken(f"gzip: {wrong}") from wrong
-            members += member.eof
             data = member.unused_data
-    if not member.eof:
+    if begun or not member.eof:
         raise _Broken("gzip: the data ends early")
 
 
