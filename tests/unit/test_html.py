@@ -201,10 +201,14 @@ def test_in_xhtml_a_cdata_section_is_text() -> None:
 
 def test_queries_are_encoded_as_the_document_is() -> None:
     """https://url.spec.whatwg.org/#query-state; what the encoding lacks becomes a decimal reference."""
-    html = "<a href='/é?q=é&x=€ж#é'><meta http-equiv=refresh content='0;url=/r?é'><link rel=canonical href='/c?é'>"
+    html = (
+        "<base href='/b?é'><a href='/é?q=é&x=€ж#é'><meta http-equiv=refresh content='0;url=/r?é'>"
+        "<link rel=canonical href='/c?é'><link rel=alternate type=application/rss+xml href='/f?é'>"
+    )
     page = parse_html(html.encode("cp1252", "xmlcharrefreplace"), charset="cp1252", options=OPTIONS)
     assert page.links[0].href == "/é?q=%E9&x=%80%26%231078%3B#é"
     assert page.refresh is not None
-    assert (page.refresh.target, page.canonical) == ("/r?%E9", "/c?%E9")
+    assert (page.refresh.target, page.canonical, page.feeds) == ("/r?%E9", "/c?%E9", ("/f?%E9",))
+    assert page.base_href == "/b?%E9"
     page = parse_html("<a href='/あ?q=あ'>".encode("iso2022_jp"), charset="iso2022_jp", options=OPTIONS)
     assert unquote_to_bytes(page.links[0].href.partition("?")[2]) == "q=あ".encode("iso2022_jp")

@@ -160,6 +160,7 @@ def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
     """
     return msgspec.structs.replace(
         page,
+        base_href=None if page.base_href is None else _query_in(encoding, page.base_href),
         canonical=None if page.canonical is None else _query_in(encoding, page.canonical),
         refresh=None
         if page.refresh is None
@@ -167,6 +168,7 @@ def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
         anchors=tuple([_query_in(encoding, href) for href in page.anchors]),
         cut_links=tuple([_query_in(encoding, href) for href in page.cut_links]),
         marked=tuple([link._replace(href=_query_in(encoding, link.href)) for link in page.marked]),
+        feeds=tuple([_query_in(encoding, href) for href in page.feeds]),
     )
 
 
