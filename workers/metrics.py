@@ -35,7 +35,9 @@ DURATION = Metric(
 FAILURES = Metric("fetch_failures_total", "counter", "Fetches that got no response.", ("kind",))
 WAITS = Metric("politeness_wait_seconds", "histogram", "Time that a request waited for the delay of its host.")
 ARCHIVED = Metric("archive_pages_total", "counter", "Pages written to WARC segments.")
-ARCHIVED_BYTES = Metric("archive_bytes_total", "counter", "Compressed bytes of the records of these pages.")
+ARCHIVED_BYTES = Metric(
+    "archive_bytes_total", "counter", "Compressed bytes of the records of pages and robots.txt files."
+)
 COMMITS = Metric("archive_commit_duration_seconds", "histogram", "Time to make written records durable.")
 COMMIT_FAILURES = Metric(
     "archive_commit_failures_total", "counter", "Attempts to make records durable that failed; they are repeated."
