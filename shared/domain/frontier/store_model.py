@@ -171,7 +171,7 @@ class FetchRow(Struct, frozen=True):
 
     - `page`: the fetch stored a page that lists, exports and items may contain (see `NotIndexed`).
     - `truncated`: why the body is incomplete, None if it is complete.
-    - `links`: the number of outlinks in scope. `links_found`: that of all outlinks, None if they were not counted.
+    - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, None if they were not counted.
     - `left_out`: the counts of the page's excluded links, as shared.domain.explain.excluded_links encodes them.
     - `recrawl`: the encoded PageHistory, None if there is none.
     """

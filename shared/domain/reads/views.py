@@ -18,7 +18,7 @@ class Page(Struct, frozen=True):
     """A stored page, for listings and exports. `digest` is the payload's SHA-1 (20 bytes, or empty).
 
     - `truncated`: why the body is incomplete.
-    - `links_found` counts all outlinks, `links` those in scope.
+    - `links_found` counts all outlinks, `links` the accepted ones.
     - `gone`: the site no longer has the page. The other values are those of its last stored fetch.
     - `context`: the seed context of the page.
     """
@@ -106,7 +106,7 @@ class FetchView(Struct, frozen=True):
 
     - `page`: a page is stored.
     - `history`: the other fetches, newest first, each as (`at_ms`, status, reason).
-    - `links` counts the outlinks in scope, `links_found` all outlinks (None if not counted).
+    - `links` counts the accepted outlinks, `links_found` all outlinks (None if not counted).
     - `left_out` counts the outlinks that were not followed, by reason.
     """
 
