@@ -65,7 +65,7 @@ def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping
 def in_file(role: str, path: Path) -> dict[str, SettingValue]:
     """Read the settings of a role (`master` or `worker`) from a YAML file. A list becomes a text joined by commas.
 
-    Raise Usage with every error and its line. An unknown key is an error.
+    Raise Usage with every error and its line, or without a line if `_lines` finds none. An unknown key is an error.
     """
     text = text_of(path, "configuration")
     data = document(text, str(path))
@@ -76,7 +76,7 @@ def in_file(role: str, path: Path) -> dict[str, SettingValue]:
     lines = _lines(text)
     values, problems = {}, []
     for key, value in data.items():
-        place = f"{path}:{lines.get(str(key), 1)}"
+        place = f"{path}:{lines[str(key)]}" if str(key) in lines else str(path)
         if key not in KINDS[role].__struct_fields__:
             problems.append(f"{place}: {_unknown(role, str(key))}")
         elif isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, dict | list) for v in value)):
@@ -105,7 +105,14 @@ def _text(value: Any) -> str:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return the line number of each top-level key in a YAML document, from 1."""
-    node = yaml.compose(text, yaml.SafeLoader)
+    """Return the line number of each top-level key in a YAML document, from 1.
+
+    Return an empty mapping for the rare JSON document that the YAML parser cannot read.
+    """
+    try:
+        # JSON may be indented with tabs, which YAML forbids.
+        node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return {}
     assert isinstance(node, yaml.MappingNode)
     return {key.value: key.start_mark.line + 1 for key, _ in node.value}

@@ -83,6 +83,26 @@ def test_file_errors_are_listed_together_with_line_and_meaning(tmp_path: Path) -
     ]
 
 
+def test_json_file_indented_with_tabs_is_read_with_its_lines(tmp_path: Path) -> None:
+    path = written(tmp_path / "orb.json", '{\n\t"id": "m1",\n\t"partitions": 3\n}\n')
+    values = in_file("master", path)
+    assert {name: (value.text, value.place) for name, value in values.items()} == {
+        "id": ("m1", f"{path}:2"), "partitions": ("3", f"{path}:3"),
+    }  # fmt: skip
+    with pytest.raises(Usage, match=r"orb\.json:3: there is no setting 'patitions' of a master"):
+        in_file("master", written(path, '{\n\t"id": "m1",\n\t"patitions": 3\n}\n'))
+
+
+@pytest.mark.parametrize(
+    "more", ['"pools"\n: "eu"', f'"pools": {"[" * 900}{"]" * 900}', f'"{"x" * 2000}": 1', '"pools": "\x7f"']
+)
+def test_json_file_that_yaml_cannot_compose_has_no_line_in_errors(tmp_path: Path, more: str) -> None:
+    path = written(tmp_path / "orb.json", '{"patitions": 3, ' + more + "}")
+    with pytest.raises(Usage) as refused:
+        in_file("master", path)
+    assert str(refused.value).splitlines()[0].startswith(f"{path}: there is no setting 'patitions' of a master.")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
