@@ -1,6 +1,7 @@
 """The verbs of `orb ctl` for a crawl, such as start and pause, and the verbs drain, undrain and wait.
 
-A verb for a crawl is sent with the crawl's ETag. So a retry with the same ETag cannot apply it twice.
+A verb for a crawl is sent with the crawl's ETag. So a retry with the same ETag cannot apply it twice. With a new ETag a
+verb is sent again only if it was not applied before, or if applying it twice is harmless.
 """
 
 import argparse
@@ -94,7 +95,9 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
     """Apply the verb to the crawl. Return the crawl as it was before, and the body of the API's answer.
 
     If the answer was lost and the crawl shows that the verb was applied, build the answer from its present state.
-    Otherwise, if the crawl's ETag has changed, apply the verb again, a few times. Raise Refusal if that fails.
+    Otherwise, if the crawl's ETag has changed, apply the verb again, a few times. Raise Refusal if that fails. Raise
+    Failed if the answer to `retry-failed` was lost and the ETag has changed, because the crawl does not show if it was
+    applied.
     """
     at = path("crawls", name)
     for attempt in range(_AGAIN):
@@ -108,6 +111,8 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
                 raise
             if refusal.unsure and _carried_out(verb, seen.body, now := client.get(at).body):
                 return seen.body, {"crawl": now, "command": None}
+            if refusal.unsure and verb == "retry-failed" and refusal.problem.status == 412:
+                raise Failed(_uncertain(name)) from refusal
             if refusal.problem.status == 409 or attempt == _AGAIN - 1:
                 raise  # not a change in between: this state does not allow it
     raise AssertionError("unreachable: the last attempt returns or raises")
@@ -116,11 +121,23 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return True if the crawl, which was `before` and is `now`, has changed as the verb changes it.
 
-    `reset` changes the crawl's id. Other verbs change its state to one of `_STATES`. Return False for `retry-failed`.
+    `reset` changes the crawl's id. `start` and `refresh` of a finished crawl change the time at which it finished.
+    Other verbs change its state to one of `_STATES`. Return False for `retry-failed`.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])
+    if verb in ("start", "refresh") and before["state"] == "finished":
+        return bool(now["finished_at"] != before["finished_at"])
     return now["state"] in _STATES.get(verb, ()) and now["state"] != before["state"]
+
+
+def _uncertain(name: str) -> str:
+    """Return the message for a `retry-failed` that may have been applied."""
+    return (
+        f"the answer to retry-failed was lost, and crawl {name} has changed since, so its failed URLs may be queued "
+        f"already. `orb ctl get urls -c {name} --state failed` lists those that are not; `orb ctl get audit --target "
+        f"{name} --action crawl.retry-failed`, with an admin's key, shows if it was applied."
+    )
 
 
 def _drain(desk: VerbContext, arguments: argparse.Namespace) -> int:

@@ -26,8 +26,10 @@ BROKEN = httpx.ReadError("cut")
 STALE = problem(412, "lost-update")
 
 
-def crawl(state: str, tag: str = "1-1", crawl_id: int = 1, reason: str | None = None) -> httpx.Response:
+def crawl(state: str, tag: str = "1-1", crawl_id: int = 1, reason: str | None = None, end: int = 1) -> httpx.Response:
+    finished_at = f"2030-01-0{end}T00:00:00Z" if state == "finished" else None
     body = {"name": "docs", "id": crawl_id, "revision": 1, "state": state, "finished_reason": reason}
+    body |= {"finished_at": finished_at}
     return httpx.Response(200, json=body, headers={"ETag": f'"{tag}"'})
 
 
@@ -130,6 +132,9 @@ def test_a_verb_names_the_version_it_was_meant_for() -> None:
     [
         ("pause", crawl("running"), crawl("paused", "1-2")),
         ("start", crawl("finished"), crawl("seeding", "1-2")),
+        ("start", crawl("finished"), crawl("finished", "1-2", end=2)),
+        ("start", crawl("finished"), crawl("paused", "1-2")),
+        ("refresh", crawl("finished"), crawl("finished", "1-2", reason="refreshed", end=2)),
         ("resume", crawl("paused"), crawl("running", "1-2")),
         ("cancel", crawl("running"), crawl("finished", "1-2", reason="cancelled")),
         ("reset", crawl("running"), crawl("seeding", "2-1", crawl_id=2)),
@@ -143,6 +148,21 @@ def test_verb_with_lost_answer_is_found_done_and_not_repeated(
     assert masters.run(verb, "docs").startswith("crawl/docs ")
     assert [each.method for each in masters.asked] == ["GET", "POST", "POST", "GET"]
     assert {each.headers["if-match"] for each in masters.asked if each.method == "POST"} == {'"1-1"'}
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_retry_failed_with_lost_answer_is_not_sent_again(state: str) -> None:
+    masters = Masters([crawl(state), BROKEN, STALE, crawl("running", "1-2")], count=2)
+    with pytest.raises(Failed, match=r"may be queued already\. `orb ctl get urls -c docs --state failed` lists"):
+        masters.run("retry-failed", "docs")
+    assert {each.headers["if-match"] for each in masters.asked if each.method == "POST"} == {'"1-1"'}
+
+
+def test_start_with_lost_answer_is_sent_again_if_it_was_not_applied() -> None:
+    there = crawl("finished", "1-2", reason="complete")
+    masters = Masters([crawl("finished"), BROKEN, STALE, there, there, turned("seeding")], count=2)
+    assert masters.run("start", "docs") == "crawl/docs started again\n"
+    assert masters.asked[-1].headers["if-match"] == '"1-2"'
 
 
 def test_a_change_in_between_is_no_reason_to_give_up_a_verb() -> None:
