@@ -16,7 +16,7 @@ from cli.ctl.output import as_yaml
 from cli.ctl.problems import Refusal
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.local.spec_flags import seconds_of
-from cli.terminal.exits import Exit, Usage
+from cli.terminal.exits import Environment, Exit, Failed, Usage
 from cli.terminal.yaml_input import document, text_of
 
 _CONFIG: Final = path("config")
@@ -93,11 +93,26 @@ def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
     }
     given = {name: value for name, value in bounds.items() if value}
     body = {"name": arguments.name, "role": arguments.role, **given}
-    made = desk.client.ask("POST", path("api-keys"), body=body, repeatable=False).body
+    try:
+        made = desk.client.ask("POST", path("api-keys"), body=body, repeatable=False).body
+    except Failed as error:
+        raise Failed(f"{error} {_lost_secret(arguments.name)}") from error
+    except Refusal as refusal:
+        if not refusal.unsure:
+            raise
+        raise Environment(f"{refusal}. {_lost_secret(arguments.name)}") from refusal
     if not desk.output.for_people:
         desk.output.done(f"key/{made['name']}", "created", made)
     desk.issued(made)
     return Exit.OK
+
+
+def _lost_secret(name: str) -> str:
+    """Return the advice for a key that may have been created, although the answer with its secret was lost."""
+    return (
+        f"If `orb ctl get key {name}` shows the new key, its secret is lost: run `orb ctl keys revoke {name}` and "
+        "create the key again."
+    )
 
 
 def _end_of_key(text: str) -> str:

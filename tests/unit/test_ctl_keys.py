@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.terminal.exits import Failed, Usage
-from tests.support.api.scripted_masters import NOW, Masters, listing
+from cli.terminal.exits import Environment, Failed, Usage
+from tests.support.api.scripted_masters import NOW, Masters, Say, listing, problem
 
 BROKEN = httpx.ReadError("cut")
 
@@ -25,8 +25,22 @@ def test_new_key_is_alone_on_stdout_and_not_requested_twice(
     made = httpx.Response(201, json=a_key())
     assert Masters([made]).run("keys", "create", "ci", "--role", "viewer") == "orb_x\n"
     assert "not shown again" in capsys.readouterr().err
-    with pytest.raises(Failed, match="change may have been made"):
-        Masters([BROKEN], count=2).run("keys", "create", "ci", "--role", "viewer")
+
+
+def test_new_key_whose_answer_was_lost_is_to_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    advice = r"`orb ctl get key ci` shows the new key, its secret is lost: run `orb ctl keys revoke ci` and create"
+    timeout = problem(504, "no-answer", "the leader did not answer in time")
+    endings: list[tuple[Say, type[Exception]]] = [(BROKEN, Failed), (timeout, Environment)]
+    for answer, ending in endings:
+        masters = Masters([answer], count=2)
+        with pytest.raises(ending, match=advice):
+            masters.run("keys", "create", "ci", "--role", "viewer")
+        assert len(masters.asked) == 1
+    taken = problem(409, "exists", "there is a key 'ci' already")
+    with pytest.raises(Failed) as refused:
+        Masters([taken]).run("keys", "create", "ci", "--role", "viewer")
+    assert "lost" not in str(refused.value)
+    assert capsys.readouterr().out == ""
 
 
 def test_key_is_shown_with_its_bounds_and_last_use() -> None:
