@@ -14,7 +14,7 @@ from shared.domain.frontier.states import (
     rank_of,
     same_stream,
 )
-from shared.domain.frontier.store_model import Changes, Counters, DeadLetterRow
+from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import (
     MAX_PARTITIONS,
     Partition,
@@ -131,8 +131,3 @@ def test_a_fence_advances_by_one_under_the_same_term() -> None:
 def test_the_identities_of_counters() -> None:
     counters = Counters(discovered=9, queued=1, leased=2, done=3, failed=1, excluded=1, accepted=7, new=4, known=1)
     assert (counters.url_drift(), counters.link_drift()) == (1, 2)
-
-
-def test_changes_are_empty_until_something_changes() -> None:
-    assert Changes().empty()
-    assert not Changes(dead_letters=[DeadLetterRow(None, "url", 0, "x")]).empty()

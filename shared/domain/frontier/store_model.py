@@ -309,23 +309,6 @@ class Changes(Struct):
             delta = self.queues[crawl_id, host_id] = QueueDelta()
         return delta
 
-    def empty(self) -> bool:
-        """Return True if there is nothing to write."""
-        return not (
-            self.urls
-            or self.fetches
-            or self.queues
-            or self.hosts
-            or self.freed
-            or self.expired
-            or self.give_up
-            or self.counters
-            or self.tallies
-            or self.dead_letters
-            or self.letters_sent
-            or self.commands_given_up
-        )
-
 
 class DiscoveredLink(Struct, frozen=True):
     """A link or seed to insert into the frontier. Its host is known by name only.
