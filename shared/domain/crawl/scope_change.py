@@ -47,10 +47,10 @@ def _host_limit_rises(before: CrawlSpec, after: CrawlSpec) -> bool:
     patterns = {host for spec in (before, after) for override in spec.overrides for host in override.hosts}
     earlier, later = HostSpecs(before), HostSpecs(after)
     pairs = [(before, after), *((earlier.of(host), later.of(host)) for host in patterns)]
-    return any(_rises(old.budget.max_pages_per_host, new.budget.max_pages_per_host) for old, new in pairs)
+    return any(limit_rises(old.budget.max_pages_per_host, new.budget.max_pages_per_host) for old, new in pairs)
 
 
-def _rises(old: int | None, new: int | None) -> bool:
+def limit_rises(old: int | None, new: int | None) -> bool:
     """Return True if the limit `new` is higher than `old`. None means no limit."""
     return old is not None and (new is None or new > old)
 

@@ -13,7 +13,7 @@ from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope, home, prefixes
-from shared.domain.crawl.scope_change import found_beyond
+from shared.domain.crawl.scope_change import found_beyond, limit_rises
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Traps
 from shared.domain.frontier.seed_contexts import SeedContext
 from shared.domain.frontier.states import UrlKind, kind_of
@@ -63,7 +63,7 @@ def _admits_more(before: CrawlSpec, after: CrawlSpec) -> bool:
 
 def _limits_rise(old: Scope, new: Scope) -> bool:
     return (
-        _exceeds(new.max_depth, old.max_depth)
+        limit_rises(old.max_depth, new.max_depth)
         or new.max_url_length > old.max_url_length
         or new.extra_hops > old.extra_hops
         or bool(set(new.schemes) - set(old.schemes))
@@ -78,15 +78,10 @@ def _patterns_admit(old: Scope, new: Scope) -> bool:
 
 def _traps_open(old: Traps, new: Traps) -> bool:
     return (
-        _exceeds(new.max_segment_repeats, old.max_segment_repeats)
-        or _exceeds(new.max_parameter_repeats, old.max_parameter_repeats)
+        limit_rises(old.max_segment_repeats, new.max_segment_repeats)
+        or limit_rises(old.max_parameter_repeats, new.max_parameter_repeats)
         or (old.cycles and not new.cycles)
     )
-
-
-def _exceeds(new: int | None, old: int | None) -> bool:
-    """Return True if the limit `new` is higher than `old`. None means no limit."""
-    return old is not None and (new is None or new > old)
 
 
 def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
