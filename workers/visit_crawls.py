@@ -120,11 +120,7 @@ class VisitCrawls:
         if (exclusions := self._exclusions()) is not self._known_under:
             self._known_under = exclusions
             self._known.forget()
-        published = await self._specs.spec(crawl_id, revision)
-        if published is None:
-            self._active.pop(crawl_id, None)
-            return None
-        return self._as_published(published)
+        return self._as_published(await self._specs.spec(crawl_id, revision))
 
     def excluded(self, url: str) -> bool:
         """Return True if an exclusion covers the canonical `url`. The fetchers refuse it, too."""

@@ -29,12 +29,11 @@ class PublishedSpec:
 class SpecSource(Protocol):
     """Reads the specs that the leader published, as far as they have reached this process."""
 
-    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
+    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
         """Return the crawl's published spec at `revision` or later. Wait for it for a limited time.
 
-        The record of a deleted crawl has `gone` set. Return None if this process is certain that the crawl has no
-        record. Raise Transient if the revision does not arrive in time. A missing spec alone does not prove that the
-        crawl is deleted.
+        The record of a deleted crawl has `gone` set. Raise Transient if the revision does not arrive in time. A missing
+        spec alone does not prove that the crawl is deleted.
         """
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:

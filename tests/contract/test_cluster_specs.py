@@ -74,7 +74,7 @@ def test_deleted_crawl_stays_deleted_at_every_revision(
             await publisher.publish(published(1, gone=True))
             await publisher.publish(published(2))
             waited = await source.spec(CRAWL, Revision(1))
-            while waited is not None and not waited.gone:
+            while not waited.gone:
                 waited = await source.spec(CRAWL, Revision(2))
             assert waited == published(1, gone=True)
             assert await source.spec(CRAWL, Revision(2)) == published(1, gone=True)

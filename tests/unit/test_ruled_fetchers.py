@@ -57,8 +57,8 @@ class Web:
         spec = parse_spec({"seeds": ["http://a.test/"], "egress": {"allow": [f"10.0.{crawl_id}.0/24"]}})
         return PublishedSpec(crawl_id, Revision(1), spec, 8, gone=crawl_id in self.gone)
 
-    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
-        return None if crawl_id in self.gone else self.latest(crawl_id)
+    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
+        return self.latest(crawl_id)
 
     async def fetch(self, crawl_id: int) -> None:
         crawl = await self.crawls.active(CrawlId(crawl_id), Revision(1))

@@ -47,7 +47,8 @@ class Stage:
         self.on_answer: list[PublishedSpec | None] = []
 
     # the source of specs
-    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec | None:
+    async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
+        assert self.shown is not None
         return self.shown
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
