@@ -23,7 +23,9 @@ def written_whole(path: Path | None) -> Iterator[IO[bytes]]:
         return
     try:
         place = path.resolve()
-        special = place.exists() and not place.is_file() and not place.is_dir()
+        if place.is_dir():
+            raise Usage(f"cannot write {path}: it is a folder.")
+        special = place.exists() and not place.is_file()
         staged = place if special else place.parent / f".{place.name}.part"
         out = staged.open("wb")
     except OSError as error:

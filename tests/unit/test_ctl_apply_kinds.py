@@ -52,6 +52,25 @@ def test_seed_set_is_refused_before_any_change_if_its_crawl_would_refuse_it(
     assert writes(masters) == []
 
 
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+def test_export_of_an_estate_is_whole_or_changes_no_file(tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = {"revision": 1, "config": {}} if request.url.path == "/v1/config" else {"items": [], "next": None}
+        return httpx.Response(200, json=body)
+
+    (tmp_path / "crawls.yaml").mkdir()
+    (tmp_path / "schedules.yaml").write_text("of before")
+    with pytest.raises(Usage, match=r"crawls\.yaml: it is a folder"):
+        Masters(answer).run("export", "estate", "--out", str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crawls.yaml", "schedules.yaml"]
+    assert (tmp_path / "schedules.yaml").read_text() == "of before"
+    (tmp_path / "crawls.yaml").rmdir()
+    Masters(answer).run("export", "estate", "--out", str(tmp_path))
+    assert (tmp_path / "schedules.yaml").read_text() == ""
+
+
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 ROLE = {"role": "viewer"}

@@ -57,7 +57,14 @@ def test_what_was_begun_and_failed_leaves_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_begun_or_ended_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"cannot write .*: No such file or directory"), written_whole(tmp_path / "a" / "b"):
         pass
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(Environment, match=r"cannot write all of .*folder"), written_whole(tmp_path / "folder") as out:
-        out.write(b"all")
+    with pytest.raises(Environment, match=r"cannot write all of .*folder"), written_whole(tmp_path / "folder"):
+        (tmp_path / "folder").mkdir()
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_output_that_is_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    begun = []
+    with pytest.raises(Usage, match=r"cannot write .*: it is a folder"), written_whole(tmp_path):
+        begun.append(tmp_path)
+    assert begun == []
+    assert list(tmp_path.iterdir()) == []
