@@ -31,8 +31,8 @@ def text_of(path: Path, what: str) -> str:
 def documents(text: str, source: str) -> list[Any]:
     """Return the value of each document in a YAML text. Raise Usage with line and column if the text is not YAML.
 
-    `source` is the name of the text in messages, such as its path. A text that is JSON is read as JSON, which is
-    some hundred times as fast.
+    Raise Usage, too, if its values are nested too deeply. `source` is the name of the text in messages, such as its
+    path. A text that is JSON is read as JSON, which is some hundred times as fast.
     """
     try:
         return [json.loads(text, object_pairs_hook=_unrepeated, parse_float=_finite, parse_constant=_finite)]
@@ -47,6 +47,8 @@ def documents(text: str, source: str) -> list[Any]:
         raise Usage(f"{place}: this is not YAML: {problem}.") from None
     except yaml.YAMLError as error:
         raise Usage(f"{source}: this is not YAML: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise Usage(f"{source}: its values are nested too deeply.") from None
 
 
 def document(text: str, source: str) -> Any:

@@ -90,3 +90,9 @@ def test_faulty_json_is_pointed_at(text: str, why: str) -> None:
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400"])
 def test_number_that_is_not_finite_is_text_in_json_as_in_yaml(number: str) -> None:
     assert document(f'{{"a": {number}}}', "crawl.json") == {"a": number}
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "[" * 100_000 + "]" * 100_000])
+def test_text_that_is_nested_too_deeply_is_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(Usage, match=r"^crawl\.yaml: its values are nested too deeply\.$"):
+        document(text, "crawl.yaml")
