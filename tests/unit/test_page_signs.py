@@ -11,13 +11,13 @@ from shared.domain.frontier.change_rate import ChangeRate
 from shared.domain.frontier.failure import Category, Decision
 from shared.domain.frontier.page_history import QUIET, REMEMBERED, PageHistory, decoded
 from shared.domain.frontier.page_signs import PageSigns
-from shared.domain.frontier.page_visits import Visited
+from shared.domain.frontier.page_visits import Finding, Visited, judge_page
 from shared.domain.frontier.recrawl import SignalTrust
-from shared.domain.frontier.recrawl_pages import RATES, AdaptiveSchedule, RecrawlPages, bucket_for
+from shared.domain.frontier.recrawl_pages import RATES, AdaptiveSchedule, RecrawlPages, bucket_for, rate_after
 from shared.domain.frontier.revisits import LastFetch
 from shared.domain.frontier.signals import FOLLOWED, NO_SIGNALS, HostSignals, signals_of
 from shared.domain.frontier.sitemap_visits import judge_sitemap
-from shared.domain.frontier.states import REVISIT, UrlKind, UrlState, kind_flags
+from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import LeasedUrl
 
 NOW_MS = 1_800_000_000_000
@@ -54,6 +54,25 @@ def test_trusted_sign_makes_a_page_due_sooner_and_a_wrong_one_does_not() -> None
         assert (lying.sooner, lying.due_ms, lying.history) == (False, due_ms, replace(history(), signalled=True))
         assert signs.signed(URL, lying.history, due_ms, NOW_MS, untrusted, NOW_MS) is None, "a repeat changes nothing"
     assert signs.signed(URL, history(), due_ms, history().checked_ms, RIGHT, NOW_MS) is None, "it was fetched since"
+
+
+@pytest.mark.parametrize(("at_sign", "at_fetch"), [(WRONG, RIGHT), (RIGHT, WRONG), (RIGHT, RIGHT), (WRONG, WRONG)])
+def test_signed_change_counts_once_if_trust_changes_before_the_fetch(
+    at_sign: HostSignals, at_fetch: HostSignals
+) -> None:
+    signed = PageSigns(RULES, adaptive()).signed(URL, history(), NOW_MS + DAY_MS, NOW_MS - HOUR_MS, at_sign, NOW_MS)
+    assert signed is not None
+    assert (signed.history.rate != MONTHLY) == at_sign.trusted
+    url = LeasedUrl(URL, 0, 0, 1, 1, 0, COUNTED_AS_PAGE | REVISIT, 0)
+    url.last = LastFetch(NOW_MS - 5 * DAY_MS, b"d" * 20, None, None, signed.history)
+    fetch = Visited(200, b"n" * 20, b"", True, "")
+    verdict = judge_page(RULES, None, url, fetch, DONE, NOW_MS + HOUR_MS, adaptive(), at_fetch)
+    assert verdict.finding is Finding.CHANGED
+    assert verdict.history is not None
+    if at_sign.trusted:
+        assert verdict.history.rate == signed.history.rate
+    else:
+        assert verdict.history.rate == rate_after(MONTHLY, RULES.of(URL), changed=True, elapsed_ms=5 * DAY_MS + HOUR_MS)
 
 
 def test_page_that_changes_too_often_for_a_fetch_is_not_followed() -> None:

@@ -144,7 +144,7 @@ def judge_page(
     if history.misses >= MISSES_TO_GONE:
         return PageVerdict(Finding.GONE, UrlState.DONE, 0, 0, GONE, flags, history)
     interval = recrawl.of(url.url)
-    history = _with_rate(history, known, finding, interval, adaptive, now_ms, signals)
+    history = _with_rate(history, known, finding, interval, adaptive, now_ms)
     if adaptive is not None and finding in (Finding.CHANGED, Finding.UNCHANGED):
         history = replace(history, followed=adaptive.followed(history.rate, signals))
     read = visited.page or unchanged
@@ -176,7 +176,6 @@ def _with_rate(
     interval: PageInterval,
     adaptive: AdaptiveSchedule | None,
     now_ms: int,
-    signals: HostSignals,
 ) -> PageHistory:
     """Return `history` with the page's rate of change as estimated after this fetch.
 
@@ -187,7 +186,8 @@ def _with_rate(
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):
         return history if history.rate else replace(history, rate=before)
     changed = finding is Finding.CHANGED
-    elapsed_ms, told = now_ms - max(known.checked_ms, known.known_ms), known.signalled and signals.trusted
+    # Whether a sign updated the rate was decided when it came, so the host's present trust has no say here.
+    elapsed_ms, told = now_ms - max(known.checked_ms, known.known_ms), known.known_ms > 0
     after = rate_after(before, interval, changed=changed, elapsed_ms=elapsed_ms, told=told)
     return replace(history, rate=after)
 

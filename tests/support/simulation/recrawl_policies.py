@@ -133,7 +133,7 @@ class Adaptive(Fixed):
             signals = self._signals[page.host.name] = signals.compared(
                 decoded(before), signalled=record.signalled, changed=changed, checked_ms=checked_ms, now_ms=_ms(now)
             )
-        elapsed_ms, told = _ms(now - record.known_s), record.signalled and signals.trusted
+        elapsed_ms, told = _ms(now - record.known_s), record.known_s > record.checked_s
         code = rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms, told=told)
         self._counted(page.host, record, code, schedule.followed(code, signals))
         record.checked_s = record.known_s = now
