@@ -19,10 +19,14 @@ from shared.domain.ops.exclusions import ExclusionList, ExclusionTerms, StoredEx
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.ports.catalog import Exists, Full, Missing, Stale
 
-_NEXT: Final = text(
-    "INSERT INTO exclusion_list (id, revision) VALUES (1, 1)"
-    " ON CONFLICT (id) DO UPDATE SET revision = exclusion_list.revision + 1 RETURNING revision"
+_LOCK: Final = text(
+    "INSERT INTO exclusion_list (id, revision) VALUES (1, 0)"
+    " ON CONFLICT (id) DO UPDATE SET revision = exclusion_list.revision"
 )
+"""Locks the list for other writers until the transaction ends. It keeps the revision, since nothing may change."""
+
+_NEXT: Final = text("UPDATE exclusion_list SET revision = revision + 1 WHERE id = 1 RETURNING revision")
+"""Raises the revision of the list and returns it. `_LOCK` must run before it."""
 
 
 def listing(
@@ -61,7 +65,7 @@ def add(
     Return the exclusion. A repeat of the request `repeatable` returns it as it was created. Raise Exists if another
     exclusion has the target, or Full at the limit of number or bytes (Desired.add_exclusion).
     """
-    revision = int(connection.execute(_NEXT).scalar_one())
+    connection.execute(_LOCK)
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
         return msgspec.json.decode(before, type=StoredExclusion)
     here = exclusions.c.target == target
@@ -75,6 +79,7 @@ def add(
             f"there are {count} exclusions with {size} bytes of targets; at most {MAX_EXCLUSIONS} with "
             f"{MAX_EXCLUSIONS_BYTES} bytes are kept: delete those that have ended"
         )
+    revision = int(connection.execute(_NEXT).scalar_one())
     values = {"target": target, "created_at_ms": now_ms, "created_by": str(actor), "revision": revision}
     exclusion_id = int(
         connection.execute(
@@ -101,15 +106,16 @@ def put(
 ) -> StoredExclusion:
     """Replace the terms of an exclusion and request its command. Return the exclusion (Desired.put_exclusion).
 
-    If the terms are equal, only raise the revision of the list. Raise Missing if there is no such exclusion, and Stale
+    If the terms are equal, change nothing. Raise Missing if there is no such exclusion, and Stale
     if it has none of the tags in `expected` (None: no condition).
     """
-    revision = int(connection.execute(_NEXT).scalar_one())
+    connection.execute(_LOCK)
     stored = one(connection, exclusion_id)
     if expected is not None and stored.tag not in expected:
         raise Stale(stored.tag)
     if stored.terms == terms:
         return stored
+    revision = int(connection.execute(_NEXT).scalar_one())
     here = exclusions.c.id == exclusion_id
     connection.execute(update(exclusions).where(here).values(revision=revision, **_values(terms)))
     before, after = _described(stored.terms), _described(terms)
@@ -126,10 +132,11 @@ def remove(
 
     Raise Stale if it has none of the tags in `expected` (None: no condition).
     """
-    connection.execute(_NEXT)
+    connection.execute(_LOCK)
     stored = one(connection, exclusion_id)
     if expected is not None and stored.tag not in expected:
         raise Stale(stored.tag)
+    connection.execute(_NEXT)
     connection.execute(delete(exclusions).where(exclusions.c.id == exclusion_id))
     access.record(connection, actor, "exclusion.delete", stored.target, _described(stored.terms), None, now_ms)
 
