@@ -51,7 +51,7 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The change of the key is refused: the cluster would be left without an admin key that never expires."""
+    """The change of the key is refused: no other admin key is valid as long. One without an expiry is valid longest."""
 
 
 class NoSecret(Exception):
@@ -339,7 +339,8 @@ class Catalog(Protocol):
         - Stale: the key's present ETag is not in `expected`.
         - Exists: another key has the same client certificate.
         - NoSecret: the existing key is a client certificate, and `wanted` has a secret.
-        - LastAdmin: no other admin key that never expires would be left.
+        - LastAdmin: the key would lose the role admin or expire earlier, and no other admin key is valid as long as the
+          stored key. An admin key that never expires is valid longest.
         """
 
     async def revoke_key(
@@ -348,7 +349,7 @@ class Catalog(Protocol):
         """Revoke the API key of that name and return it.
 
         Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is an
-        admin key that has not expired, and no other admin key that never expires would be left.
+        admin key that has not expired, and no other admin key is valid as long.
         """
 
     async def key(self, key_id: str) -> ApiKey | None:

@@ -167,6 +167,36 @@ def test_the_last_admin_without_an_end_stays(new_tables: NewTables, change: dict
     asyncio.run(story())
 
 
+def test_admin_valid_longest_stays_if_all_admins_have_an_end(new_tables: NewTables) -> None:
+    def until(name: str, number: int, days: int) -> ApiKey:
+        return declared(name, number, Role.ADMIN, expires_at_ms=NOW_MS + days)
+
+    async def story() -> None:
+        async with new_tables() as t:
+            keys = catalog(t)
+            for wanted in (until("long", 1, 9), until("short", 2, 5), until("shorter", 3, 4), until("over", 4, 0)):
+                await put(keys, wanted)
+            await put(keys, declared("viewer", 5))
+            for name in ("shorter", "over"):
+                await keys.revoke_key(name, actor=ADMIN, now_ms=NOW_MS)
+            with pytest.raises(LastAdmin, match="no other key with the role admin is valid as long as 'long'"):
+                await keys.revoke_key("long", actor=ADMIN, now_ms=NOW_MS)
+            for less in (until("long", 1, 8), declared("long", 1, expires_at_ms=NOW_MS + 9)):
+                with pytest.raises(LastAdmin):
+                    await put(keys, less)
+            await put(keys, replace(until("long", 1, 9), networks=("10.0.0.0/8",)))
+            await put(keys, until("short", 2, 10))
+            await keys.revoke_key("long", actor=ADMIN, now_ms=NOW_MS)
+            with pytest.raises(LastAdmin):
+                await keys.revoke_key("short", actor=ADMIN, now_ms=NOW_MS)
+            await put(keys, declared("root", 6, Role.ADMIN))
+            await keys.revoke_key("short", actor=ADMIN, now_ms=NOW_MS)
+            with pytest.raises(LastAdmin, match="'root' is the last key with the role admin that has no end"):
+                await keys.revoke_key("root", actor=ADMIN, now_ms=NOW_MS)
+
+    asyncio.run(story())
+
+
 def test_the_last_use_only_grows(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:

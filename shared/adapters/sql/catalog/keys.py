@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, insert, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, text, tuple_, update
 
 from shared.adapters.sql.catalog.access import answer, answered, record
 from shared.adapters.sql.engine.access_schema import api_keys, cluster_secrets
@@ -63,7 +63,7 @@ def put_key(
       condition.
 
     Raise Exists if another key has the certificate. Raise NoSecret if the stored key is a client certificate and
-    `wanted` has a secret. Raise LastAdmin if no admin key that never expires would be left (Catalog.put_key).
+    `wanted` has a secret. Raise LastAdmin if no admin key would be left that is valid as long (Catalog.put_key).
     """
     _lock(connection)
     stored = _live(connection, wanted.name)
@@ -87,7 +87,7 @@ def put_key(
     if changed == stored:
         return stored, False
     changed = replace(changed, version=stored.version + 1)
-    if stored.role is Role.ADMIN and (changed.role is not Role.ADMIN or changed.expires_at_ms is not None):
+    if stored.role is Role.ADMIN and (changed.role is not Role.ADMIN or _ends_before(changed, stored)):
         _require_other_admin(connection, stored, now_ms)
     _claim(connection, changed)
     connection.execute(update(api_keys).where(api_keys.c.key_id == stored.key_id).values(_declared(changed)))
@@ -100,8 +100,8 @@ def revoke_key(
 ) -> ApiKey:
     """Revoke the API key `name` and return it (Catalog.revoke_key).
 
-    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key without an expiry is
-    left. Raise Stale if it has none of the tags in `expected` (None: no condition).
+    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key is valid as long.
+    Raise Stale if it has none of the tags in `expected` (None: no condition).
     """
     _lock(connection)
     stored = key_named(connection, name)
@@ -185,16 +185,31 @@ def _check_seen(stored: ApiKey, expected: frozenset[str] | None) -> None:
         raise Stale(stored.tag)
 
 
-def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) -> None:
-    """Raise LastAdmin unless a key other than `stored` has the role admin, is not revoked, and has no expiry.
+def _ends_before(changed: ApiKey, stored: ApiKey) -> bool:
+    """Return True if the key `changed` expires before the key `stored`, which may have no expiry."""
+    if changed.expires_at_ms is None:
+        return False
+    return stored.expires_at_ms is None or changed.expires_at_ms < stored.expires_at_ms
 
-    Do not raise if `stored` has expired already.
+
+def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) -> None:
+    """Raise LastAdmin unless a key other than `stored` has the role admin, is not revoked, and is valid as long.
+
+    So the last admin key without an expiry stays. If all admin keys have an expiry, one with the latest stays. Do not
+    raise if `stored` has expired already.
     """
-    if stored.expires_at_ms is not None and stored.expires_at_ms <= now_ms:
+    until_ms = stored.expires_at_ms
+    if until_ms is not None and until_ms <= now_ms:
         return
-    other = (api_keys.c.role == Role.ADMIN) & (api_keys.c.key_id != stored.key_id) & api_keys.c.expires_at_ms.is_(None)
-    if connection.execute(select(api_keys.c.key_id).where(other, _LIVE).limit(1)).first() is None:
+    as_long: ColumnElement[bool] = api_keys.c.expires_at_ms.is_(None)
+    if until_ms is not None:
+        as_long |= api_keys.c.expires_at_ms >= until_ms
+    other = (api_keys.c.role == Role.ADMIN) & (api_keys.c.key_id != stored.key_id) & as_long
+    if connection.execute(select(api_keys.c.key_id).where(other, _LIVE).limit(1)).first() is not None:
+        return
+    if until_ms is None:
         raise LastAdmin(f"{stored.name!r} is the last key with the role admin that has no end")
+    raise LastAdmin(f"no other key with the role admin is valid as long as {stored.name!r}")
 
 
 def _claim(connection: Connection, wanted: ApiKey) -> None:
