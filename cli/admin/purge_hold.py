@@ -49,7 +49,7 @@ class PurgeHold:
             self.check()
             began = self._clock.elapsed()
             try:
-                there = await self._executor.write(lambda c: holds.beat(c, self._holder))
+                there = await self._executor.write(lambda c: holds.beat(c, self._holder, self._clock.unix_ms()))
             except Transient as error:
                 log.warning("purge_hold.delayed", error=str(error))
                 continue

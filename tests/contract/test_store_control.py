@@ -62,18 +62,32 @@ def test_leader_with_outdated_counters_does_not_end_crawl(on_store: OnStore) -> 
     on_store(story)
 
 
+def test_hold_that_beats_for_over_a_day_is_kept_when_another_begins(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert isinstance(t.store, SqlStore)
+        write, hour_ms = t.store.executor.write, 3600 * 1000
+        await write(lambda c: holds.take(c, "long", NOW_MS))
+        assert await write(lambda c: holds.beat(c, "long", NOW_MS + 20 * hour_ms))
+        await write(lambda c: holds.take(c, "second", NOW_MS + 30 * hour_ms))
+        assert await t.store.report_holds() == {"long": 2, "second": 1}
+        await write(lambda c: holds.take(c, "third", NOW_MS + 45 * hour_ms))
+        assert await t.store.report_holds() == {"second": 1, "third": 1}
+
+    on_store(story)
+
+
 def test_holds_beat_apart_and_those_of_dead_processes_are_removed(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         assert isinstance(t.store, SqlStore)
         write = t.store.executor.write
         await write(lambda c: holds.take(c, "dead", NOW_MS))
         await write(lambda c: holds.take(c, "a", NOW_MS + 1))
-        assert await write(lambda c: holds.beat(c, "a"))
+        assert await write(lambda c: holds.beat(c, "a", NOW_MS + 2))
         assert await t.store.report_holds() == {"dead": 1, "a": 2}
         await write(lambda c: holds.take(c, "b", NOW_MS + 24 * 3600 * 1000 + 1))
         assert await t.store.report_holds() == {"a": 2, "b": 1}
         await write(lambda c: holds.release(c, "a"))
-        assert not await write(lambda c: holds.beat(c, "a")), "it is gone, and that is said"
+        assert not await write(lambda c: holds.beat(c, "a", NOW_MS + 2)), "it is gone, and that is said"
         assert await t.store.report_holds() == {"b": 1}
 
     on_store(story)

@@ -436,4 +436,5 @@ report_holds = Table(
     Column("beat", BigInteger, nullable=False),
     Column("begun_at_ms", BigInteger, nullable=False),
 )
-"""Processes that copy the reports. Owners purge none while a `beat` rises (shared.domain.frontier.purge_holds)."""
+"""Processes that copy the reports. Owners purge none while a `beat` rises (shared.domain.frontier.purge_holds).
+`begun_at_ms`: when the present number of `beat` was written (Unix ms)."""

@@ -8,13 +8,13 @@ from sqlalchemy import Connection, delete, select, text, update
 from shared.adapters.sql.engine import schema
 
 _FORGOTTEN_MS: Final = 24 * 3600 * 1000
-"""The age at which `take` deletes the hold of another process, in ms. That process has probably died."""
+"""`take` deletes the hold of another process this many ms after its last beat. That process has died."""
 
 _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES (:holder, 1, :now_ms)")
 
 
 def take(connection: Connection, holder: str, now_ms: int) -> None:
-    """Begin a hold for `holder`, a process that copies the reports. Delete holds older than a day.
+    """Begin a hold for `holder`, a process that copies the reports. Delete holds without a beat for a day.
 
     The beat of the hold, a number, begins at 1. The process must keep raising it (`beat`), or owners purge again.
     """
@@ -23,10 +23,14 @@ def take(connection: Connection, holder: str, now_ms: int) -> None:
     connection.execute(_TAKE, {"holder": holder, "now_ms": now_ms})
 
 
-def beat(connection: Connection, holder: str) -> bool:
-    """Raise the number of the hold by 1, which shows that its process runs. Return False if the hold does not exist."""
+def beat(connection: Connection, holder: str, now_ms: int) -> bool:
+    """Raise the number of the hold by 1, which shows that its process runs. Return False if the hold does not exist.
+
+    Store the time of the beat, too, so that `take` keeps the hold of a copy that takes longer than a day.
+    """
     holds = schema.report_holds
-    return connection.execute(update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1)).rowcount == 1
+    statement = update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1, begun_at_ms=now_ms)
+    return connection.execute(statement).rowcount == 1
 
 
 def release(connection: Connection, holder: str) -> None:
