@@ -15,7 +15,7 @@ from shared.domain.crawl.recrawl_spec import Recrawl
 from shared.domain.crawl.scope_change import scope_command_of
 from shared.domain.crawl.spec import Seed
 from shared.domain.crawl.wider_scope import rediscovery_of
-from shared.domain.frontier.commands import CommandKind
+from shared.domain.frontier.commands import CommandKind, recrawl_of, retry_of
 from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.seed_contexts import SeedContext, context_bytes, numbered
 from shared.domain.ids import CrawlId, Partition, Revision
@@ -40,8 +40,8 @@ async def retry_unanswered(broker: Broker, crawl_id: CrawlId, revision: Revision
     Call it when a new `revision` of the spec may help these URLs, for example by a proxy or longer limits. Owners apply
     the command once for each revision. Return when the broker has acknowledged the command for every partition.
     """
-    command_id = f"revision-{crawl_id}-{revision}"
-    await _command_all(broker, Command(command_id, crawl_id, CommandKind.RETRY_UNANSWERED), partitions)
+    command = Command(retry_of(crawl_id, revision), crawl_id, CommandKind.RETRY_UNANSWERED)
+    await _command_all(broker, command, partitions)
 
 
 async def retry_failed(broker: Broker, crawl_id: CrawlId, command_id: str, partitions: int) -> None:
@@ -67,7 +67,7 @@ async def schedule_recrawl(
     if spec.used and not counters.pages:
         return
     every_ms = int(spec.min_s * 1000) if spec.used else 0
-    command = Command(f"recrawl-{crawl_id}-{revision}", crawl_id, CommandKind.RECRAWL, {"every_ms": every_ms})
+    command = Command(recrawl_of(crawl_id, revision), crawl_id, CommandKind.RECRAWL, {"every_ms": every_ms})
     await _command_all(broker, command, partitions)
 
 

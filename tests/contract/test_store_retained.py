@@ -15,12 +15,14 @@ from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.postgres import PostgresPool, PostgresStore
 from shared.adapters.sql.frontier import old_hosts
 from shared.adapters.sql.frontier.store import SqlStore
+from shared.domain.crawl.scope_change import scope_command_of
 from shared.domain.crawl.state import Verb
-from shared.domain.frontier.commands import collection_of
+from shared.domain.crawl.wider_scope import rediscovery_of
+from shared.domain.frontier.commands import collection_of, recrawl_of, retry_of
 from shared.domain.frontier.page_history import ChangeKind, change_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow
-from shared.domain.ids import CrawlId
+from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.ops.config import HotConfig, WorkerPart
 from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention, named_for, used_until_ms, week_of
@@ -219,6 +221,35 @@ def test_verbs_go_on_upon_a_crawl_whose_earlier_revisions_are_forgotten(on_store
         await walked(t, RetainedKind.REVISIONS)
         _, made = await catalog.turn("other", Verb.PAUSE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
         assert (made.state, made.revision) == (CrawlState.PAUSED, 6)
+
+    on_store(story)
+
+
+def test_commands_sent_for_a_revision_go_with_the_revision(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert isinstance(t.store, SqlStore)
+        catalog = SqlCatalog(t.store.executor)
+        for n in range(2, 7):
+            spec = f'{{"n": {n}}}'
+            await catalog.put(Declaration("docs", spec, {}), expected=None, start=True, actor=OPERATOR, now_ms=NOW_MS)
+        sent_for = (retry_of, recrawl_of, scope_command_of, rediscovery_of)
+        ids = {n: {command_of(t.crawl_id, Revision(n)) for command_of in sent_for} for n in range(1, 7)}
+        for each in set[str]().union(*ids.values()):
+            await t.command("retry_failed", id=each)
+        await t.command("retry_failed", id=f"rescope-{t.crawl_id}1-1")  # of another crawl
+        recrawl = recrawl_of(t.crawl_id, Revision(3))
+        assert await catalog.command(recrawl) is not None
+        assert await walked(t, RetainedKind.REVISIONS) == [3]
+        assert await catalog.command(recrawl) is None
+        assert await catalog.command(recrawl_of(t.crawl_id, Revision(4))) is not None
+        other = {f"rescope-{t.crawl_id}1-1"}
+        assert {each for (each,) in t.rows("SELECT id FROM commands")} == ids[4] | ids[5] | ids[6] | other
+        await t.store.set_state(t.crawl_id, CrawlState.DELETED, None, NOW_MS)
+        await t.store.collected(t.crawl_id, NOW_MS)
+        assert await walked(t, RetainedKind.CRAWLS) == [4], "the crawl and its revisions"
+        assert {each for (each,) in t.rows("SELECT id FROM commands")} == other
+        made = await catalog.create(Declaration("crawl", "{}", {}), start=False, actor=OPERATOR, now_ms=LATER_MS)
+        t.crawl_id = made.crawl_id
 
     on_store(story)
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any, Final
 
-from shared.domain.ids import CrawlId
+from shared.domain.ids import CrawlId, Revision
 
 SEED_DELETED: Final = "seed_deleted"
 """The exclusion reason of a URL that an operator removed from a crawl's seeds before it was fetched."""
@@ -100,3 +100,13 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
 def collection_of(crawl_id: CrawlId) -> str:
     """Return the id of the DELETE command of a crawl. It depends on `crawl_id` only, so duplicates have the same id."""
     return f"delete-{crawl_id}"
+
+
+def recrawl_of(crawl_id: CrawlId, revision: Revision) -> str:
+    """Return the id of the RECRAWL command that the leader sends for a revision of a crawl."""
+    return f"recrawl-{crawl_id}-{revision}"
+
+
+def retry_of(crawl_id: CrawlId, revision: Revision) -> str:
+    """Return the id of the RETRY_UNANSWERED command that the leader sends for a revision of a crawl."""
+    return f"revision-{crawl_id}-{revision}"

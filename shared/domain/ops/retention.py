@@ -21,7 +21,7 @@ class RetainedKind(StrEnum):
 
     * AUDIT: lines of the audit log.
     * COMMANDS: commands to the owners, and which partitions have applied them.
-    * REVISIONS: earlier specs of crawls.
+    * REVISIONS: earlier specs of crawls, and which partitions have applied the commands that were sent for them.
     * CONFIG: earlier hot configurations.
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.

@@ -15,8 +15,10 @@ from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
 from shared.adapters.sql.engine.executor import SqlAdapter, bound
 from shared.adapters.sql.frontier.old_hosts import forget_hosts, old_hosts
-from shared.domain.frontier.commands import collection_of
-from shared.domain.ids import CrawlId
+from shared.domain.crawl.scope_change import scope_command_of
+from shared.domain.crawl.wider_scope import rediscovery_of
+from shared.domain.frontier.commands import collection_of, recrawl_of, retry_of
+from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.retention import RetainedKind, Retention, is_upload, used_until_ms
 from shared.ports.retained import SweepResult
 
@@ -34,7 +36,7 @@ _REQUESTS = text(
     " (SELECT count(*) FROM crawls k WHERE k.crawl_id = r.crawl_id AND k.collected_at_ms IS NULL) AS uncollected"
     " FROM command_requests r WHERE r.id > :place ORDER BY r.id LIMIT :max_count"
 )
-_FORGET_COMMANDS = tuple(
+_FORGET_APPLIED, _FORGET_REQUESTS = (
     text(f"DELETE FROM {table} WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
     for table in ("commands", "command_requests")
 )
@@ -79,6 +81,12 @@ _SEEN = text(
 _KEYS = text("SELECT key_id, revoked_at_ms FROM api_keys WHERE key_id > :place ORDER BY key_id LIMIT :max_count")
 _ANY_KEY = text("SELECT key_id FROM api_keys WHERE revoked_at_ms IS NULL LIMIT 1")
 _FORGET_KEY = text("DELETE FROM api_keys WHERE key_id = :key_id AND revoked_at_ms IS NOT NULL")
+_SENT_FOR_REVISION: Final = (retry_of, recrawl_of, scope_command_of, rediscovery_of)
+"""The functions that return the ids of the commands that the leader may send for a revision of a crawl."""
+
+_REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
+"""The most revisions that one pass deletes: a pass deletes at most ROWS commands, too."""
+
 _FEW: Final = 20
 """The most deleted crawls that one pass removes, since each may have many revisions."""
 
@@ -133,16 +141,27 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
         and not (row.uncollected and row.id == collection_of(CrawlId(row.crawl_id)))
     ]
     if done:
-        for statement in _FORGET_COMMANDS:
+        for statement in (_FORGET_APPLIED, _FORGET_REQUESTS):
             connection.execute(statement, {"ids": done})
     return SweepResult(len(done), rows[-1].id if len(rows) == ROWS else "")
 
 
 def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    rows = connection.execute(_OLD_REVISIONS, {"kept": rules.revisions, "max_count": ROWS}).all()
-    if rows:
-        connection.execute(_FORGET_REVISION, [row._asdict() for row in rows])
-    return SweepResult(len(rows), _ON if len(rows) == ROWS else "")
+    rows = connection.execute(_OLD_REVISIONS, {"kept": rules.revisions, "max_count": _REVISIONS_AT_ONCE}).all()
+    _forget_revisions(connection, rows)
+    return SweepResult(len(rows), _ON if len(rows) == _REVISIONS_AT_ONCE else "")
+
+
+def _forget_revisions(connection: Connection, rows: Sequence[Row[Any]]) -> None:
+    """Delete revisions of crawls, with what was applied of the commands that the leader sent for them.
+
+    The leader sends commands only for stored revisions, so none of these is applied again.
+    """
+    _run(connection, _FORGET_REVISION, rows)
+    pairs = [(CrawlId(row.crawl_id), Revision(row.revision)) for row in rows]
+    if pairs:
+        ids = [command_of(*pair) for pair in pairs for command_of in _SENT_FOR_REVISION]
+        connection.execute(_FORGET_APPLIED, {"ids": ids})
 
 
 def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
@@ -167,25 +186,25 @@ def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) 
 def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete what is left of crawls whose deletion ended longer ago than `rules` allow: crawl, revisions and labels.
 
-    Their ids are never used again. `place`: the crawl id after which the pass begins.
+    A pass deletes at most _REVISIONS_AT_ONCE revisions and crawls together. The ids of these crawls are never used
+    again. `place`: the crawl id after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.CRAWLS, now_ms)
     rows = connection.execute(_DELETED_CRAWLS, {"place": int(place or 0), "max_count": ROWS}).all()
     old = [row.crawl_id for row in rows if row.state == "deleted" and (row.collected_at_ms or before) < before]
-    left = ROWS
+    left = _REVISIONS_AT_ONCE
     for crawl_id in old[:_FEW]:
         revisions = connection.execute(_REVISIONS_OF, {"crawl_id": crawl_id, "max_count": left}).all()
-        if revisions:
-            connection.execute(_FORGET_REVISION, [row._asdict() for row in revisions])
+        _forget_revisions(connection, revisions)
         left -= len(revisions)
         if left <= 0:
-            return SweepResult(ROWS - left, place or "0")
+            return SweepResult(_REVISIONS_AT_ONCE - left, place or "0")
         for statement in _FORGET_CRAWL:
             connection.execute(statement, {"crawl_id": crawl_id})
         left -= 1
     if len(old) > _FEW:
-        return SweepResult(ROWS - left, str(old[_FEW - 1]))
-    return SweepResult(ROWS - left, str(rows[-1].crawl_id) if len(rows) == ROWS else "")
+        return SweepResult(_REVISIONS_AT_ONCE - left, str(old[_FEW - 1]))
+    return SweepResult(_REVISIONS_AT_ONCE - left, str(rows[-1].crawl_id) if len(rows) == ROWS else "")
 
 
 def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
