@@ -120,9 +120,14 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers of which at least one changes with most writes of a master, such as each write of an owner.
+    """Return numbers of which at least one changes with each write of a master that a copy must not miss.
 
-    Retention, and the record of the last use of a key, change none.
+    The numbers need not change with these writes, and a copy is right without them:
+
+    - Retention and the cleanup after a deleted crawl. Masters on the copy delete the same rows again.
+    - The record of the last use of a key. The copy has an earlier time.
+    - A leader's term and epoch, a new shared secret, and the mark that a command was published. Masters on the copy
+      write these again, and owners apply each command once.
     """
     numbers = (
         "SELECT partition, owner_term, version FROM partitions ORDER BY partition",
