@@ -208,10 +208,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Use the host's delay in the extended grant if it is longer.
-
-        Start no further request if the grant has `stop`, or if the visit cannot wait that long.
-        """
+        """Apply the extended grant: use a longer delay. Request no more if it has `stop` or its delay is too long."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():

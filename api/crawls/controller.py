@@ -33,10 +33,10 @@ from api.crawls.reconcile import (
     LoadedCrawl,
     LocalAction,
     MasterView,
+    PublishedSpecs,
     PublishSeeds,
     PublishSpec,
     SetDispatch,
-    SpecAction,
     SpecState,
     StartTime,
     UnloadCrawl,
@@ -78,18 +78,6 @@ _EXAMINED_AGAIN: Final = 10
 
 def _none() -> None:
     """Do nothing. This is the `on_spec` of a controller without a publisher of specs."""
-
-
-class PublishedSpecs:
-    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
-
-    `ending`: when the deletion of a crawl's published spec was scheduled (`Clock.elapsed`).
-    """
-
-    def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
-        self.published = published
-        self.ending: dict[CrawlId, float] = {}
-        self.todo: dict[CrawlId, SpecAction] = {}
 
 
 class CrawlController:

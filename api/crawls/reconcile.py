@@ -141,6 +141,18 @@ SpecAction = PublishSpec | CloseSpec | ForgetSpec
 Action = LocalAction | PublishSeeds | StartTime | SpecAction
 
 
+class PublishedSpecs:
+    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
+
+    `ending`: when the deletion of a crawl's published spec was scheduled (`Clock.elapsed`).
+    """
+
+    def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
+        self.published = published
+        self.ending: dict[CrawlId, float] = {}
+        self.todo: dict[CrawlId, SpecAction] = {}
+
+
 def reconcile(
     rows: Mapping[CrawlId, CrawlRow | None], view: MasterView, now: Mapping[str, int]
 ) -> Mapping[CrawlId, list[Action]]:

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from api.crawls.controller import CrawlController, PublishedSpecs
-from api.crawls.reconcile import CloseSpec, ForgetSpec, PublishSpec, SpecAction, SpecState
+from api.crawls.controller import CrawlController
+from api.crawls.reconcile import CloseSpec, ForgetSpec, PublishedSpecs, PublishSpec, SpecAction, SpecState
 from api.frontier.dispatch_crawls import spec_of
 from api.members.membership import read_record
 from shared.domain.crawl.spec import decode_spec

@@ -93,8 +93,7 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
     """An owner's answer: a grant to fetch the URLs that `remaining` lists by their index in the shard, from 0.
 
-    - `expires_ms`: no request may start later than this many ms after the *question was sent*. Time in which the
-      machine was suspended counts.
+    - `expires_ms`: no request may start later than this many ms after the *question was sent*. Suspended time counts.
     - `not_before_ms`: no request may start earlier than this many ms after the answer arrived.
     - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
     - `stop`: the worker must start no further request, and return the remaining URLs.
@@ -150,7 +149,7 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status, or 0.
     - `reason`: a failure kind, an exclusion reason, or empty.
     - `digest`: the payload's sha1 (20 bytes), or empty; `size`: the payload in bytes.
-    - `links`: the number of outlinks in scope or within `scope.extra_hops`; `found`: of all outlinks (-1: not counted).
+    - `links`: how many outlinks are in scope or within `scope.extra_hops`; `found`: of all outlinks (-1: not counted).
     - `left_out`: the excluded outlinks. `retry_after_ms`: the wait that the server requested (-1: none).
     - `entries`: the number of entries of a sitemap or feed; -1 for everything else.
     - `truncated`: why the body is incomplete, empty if it is complete. It is a shared.domain.web.fetch.Truncation
@@ -314,8 +313,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     - `visits`, `busy`: how many visits the worker can have at once, and how many it has.
     - `pages`, `bytes`: how many responses it has archived since its start, and the bytes of their bodies.
     - `pulling`: the worker takes further visits; `in_flight`: the number of requests in progress.
-    - `config`: the revision of the hot configuration that the worker uses.
-    - `pressure`: the resources that are nearly full. The worker takes no further visit because of them.
+    - `config`: the revision of the hot configuration. `pressure`: the resources because of which it takes no visit.
     - `saturated`: at least as many visits wait for a request slot as there are slots.
     """
 

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from api.crawls.controller import PublishedSpecs
-from api.crawls.reconcile import ForgetSpec
+from api.crawls.reconcile import ForgetSpec, PublishedSpecs
 from shared.adapters.local.clock import SystemClock
 from shared.domain.frontier.crawl_rows import ChangeMark, CrawlChanges
 from shared.domain.ids import CrawlId

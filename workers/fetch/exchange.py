@@ -244,10 +244,7 @@ class CurlExchange:
         return inf
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """Return a new socket for libcurl to connect to `address`. `purpose` is not used.
-
-        Return SOCKET_BAD if the rules or an exclusion deny the address, or if no socket can be opened.
-        """
+        """Return a new socket, or SOCKET_BAD if the rules or an exclusion deny `address`, or none can be opened."""
         if address.family in (socket.AF_INET, socket.AF_INET6):
             parsed = parse_address(address.addr[0])
             denial = "not an address" if parsed is None else self._options.rules.explain(parsed, address.addr[1])
@@ -447,9 +444,6 @@ class CurlExchange:
 
 
 def _close_on_exec(descriptor: int, purpose: int) -> int:
-    """Set close-on-exec on `descriptor`, libcurl's duplicate of a socket, so that no child process inherits it.
-
-    Return SOCKOPT_OK, so that libcurl uses the socket. `purpose` is not used.
-    """
+    """Have no child process inherit `descriptor`, libcurl's duplicate of a socket. Return SOCKOPT_OK: go on with it."""
     os.set_inheritable(descriptor, False)
     return int(pycurl.SOCKOPT_OK)

@@ -213,10 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages, except of repeats and deleted crawls. Then store each producer's last number.
-
-    Add to `counters`, and to the numbers of repeats and gaps in `result`.
-    """
+    """Yield the links of messages, except of repeats and deleted crawls. Then store each producer's last number."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
