@@ -5,7 +5,7 @@ A line has a sort key, a 14-digit timestamp, and a JSON object with the fields t
 
 import json
 import re
-import time
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -112,4 +112,4 @@ def timestamp14(ms: int) -> str:
 
 @lru_cache(4096)
 def _of_second(unix_s: int) -> str:
-    return time.strftime("%Y%m%d%H%M%S", time.gmtime(unix_s))
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y%m%d%H%M%S")
