@@ -61,7 +61,7 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
         "description": "The bytes that the header Range asks for, as far as they are written.",
         "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}},
     },
-    **problems(404, ProblemKind.NO_ARCHIVE, ProblemKind.RANGE),
+    **problems(404, ProblemKind.NO_ARCHIVE, ProblemKind.RANGE, 429),
 }
 
 
@@ -172,7 +172,8 @@ async def get_segment(
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
     headers["Content-Length"] = str(end - begin)
     rest = _bytes(served, archive, segment, begin, end)
-    return Streamed(b"", rest, status_code=200 if asked is None else 206, headers=headers, media_type=_BINARY)
+    begun = await anext(rest, b"")  # An error before the first bytes can still be answered with a problem.
+    return Streamed(begun, rest, status_code=200 if asked is None else 206, headers=headers, media_type=_BINARY)
 
 
 async def _bytes(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from api.http.sse import OpenEventStreams
 from shared.adapters.sql.catalog import captures
 from shared.domain.ops.access import Role
 from tests.integration.test_api_pages import page, shelf
@@ -120,6 +121,37 @@ def test_files_are_served_whole_and_by_range_and_only_those_of_the_crawl(tmp_pat
             problem(await client.get(f"{SEGMENTS}/999-other.warc.gz"), 404, "not-found")
             problem(await client.get(f"{SEGMENTS}/{name.replace('0001', '0009')}"), 404, "not-found")
             problem(await client.get(f"{SEGMENTS}/..%2F{name}"), 404, "not-found")
+
+    asyncio.run(story())
+
+
+def test_file_beyond_the_maximum_of_open_exports_is_refused_as_busy(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with shelf(tmp_path, [page("http://a.test/")]) as (_, us, client):
+            [file] = (tmp_path / "archive").glob("*.warc.gz*")
+            path = f"{SEGMENTS}/{file.name.removesuffix('.open')}"
+            exports = OpenEventStreams(1)
+            object.__setattr__(us.app.state.services, "exports", exports)
+            with exports.slot():
+                for headers in ({}, {"range": "bytes=0-9"}):
+                    refused = await client.get(path, headers=headers)
+                    problem(refused, 429, "busy")
+                    assert int(refused.headers["retry-after"]) > 0
+            assert (await client.get(path)).content == file.read_bytes()
+            assert exports.open == 0
+
+    asyncio.run(story())
+
+
+def test_empty_file_is_served_whole(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with shelf(tmp_path, [page("http://a.test/")]) as (_, us, client):
+            [file] = (tmp_path / "archive").glob("*.warc.gz*")
+            name = file.name.removesuffix(".open").replace("0001", "0002")
+            (tmp_path / "archive" / name).write_bytes(b"")
+            got = await client.get(f"{SEGMENTS}/{name}")
+            assert (got.status_code, got.content, got.headers["content-length"]) == (200, b"", "0")
+            assert us.app.state.services.exports.open == 0
 
     asyncio.run(story())
 
