@@ -74,7 +74,9 @@ def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
 def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
     """Return the ETag of the response that shows this crawl, without quotes.
 
-    It is the crawl's version, a dot, and a checksum of the crawl's stamp, its blocking reason and its warnings.
+    It is the crawl's version, a dot, and a checksum of the crawl's stamp, blocking reason, resource pressure and
+    warnings. The blocking reason may hide the pressure.
     `seen`: what the response shows of this master's state.
     """
-    return f"{crawl.tag}.{crc32(repr((crawl.stamp, seen.blocking_reason, seen.warnings)).encode()):08x}"
+    shown = crawl.stamp, seen.blocking_reason, seen.pressure, seen.warnings
+    return f"{crawl.tag}.{crc32(repr(shown).encode()):08x}"

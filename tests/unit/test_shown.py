@@ -120,3 +120,18 @@ def test_crawl_with_a_refused_pattern_is_held_with_the_reason() -> None:
     )
     shelf.kept = replace(shelf.kept, state=CrawlState.PAUSED)
     assert shown(answers, shelf, MemberStats())[0]["blocking_reason"] is None
+
+
+def test_tag_of_crawl_with_refused_pattern_changes_with_the_pressure() -> None:
+    answers, shelf, roster = CachedCrawlReads(), Shelf(), Holding()
+    spec = CrawlSpec(name="docs", seeds=(Seed(url="https://example.org/"),), scope=Scope(exclude=("(?!a)",)))
+    shelf.kept = replace(shelf.kept, spec=encode_spec(spec).decode())
+    tags = []
+    for reason, pressures in ((None, 0), ("the disk is full", 1), ("the database is full", 1), (None, 0)):
+        roster.reason = reason
+        body, tag = shown(answers, shelf, roster)
+        assert len(cast(list[object], body["resource_pressure"])) == pressures
+        assert "scope.exclude[0]" in str(body["blocking_reason"])
+        tags.append(tag)
+    assert len(set(tags)) == 3
+    assert tags[0] == tags[3]
