@@ -14,7 +14,7 @@ from api.http.fields import FieldError
 from api.http.routing import Router
 from api.routes.urls import Name
 from api.schemas.changes import KINDS, ChangeName, PageChangeList, change_body, gap_of
-from api.schemas.model import Moment
+from api.schemas.model import ZonedMoment, ms_of
 from shared.domain.reads.changes import ChangePlace, PageChangeView
 
 _READ_AT_ONCE: Final = 200
@@ -40,7 +40,11 @@ _STREAM: Final[dict[int | str, dict[str, Any]]] = {
 router = Router(prefix="/v1/crawls/{name}/changes", tags=["pages"], responses=problems(404))
 
 Since = Annotated[
-    Moment | None, Query(description="Only changes that were recorded at this time or later. Null: all that are kept.")
+    ZonedMoment | None,
+    Query(
+        description="Only changes that were recorded at this time or later. It needs a time zone. Null: all that are "
+        "kept."
+    ),
 ]
 Kinds = Annotated[list[ChangeName], Query(max_length=3, description="Only changes of these kinds.")]
 
@@ -118,7 +122,7 @@ def _kinds(names: Sequence[ChangeName]) -> frozenset[Any]:
 
 
 def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else max(0, int(moment.timestamp() * 1000))
+    return None if moment is None else max(0, ms_of(moment))
 
 
 def _last(last_event_id: str | None) -> ChangePlace | None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, Strict, StringConstraints
+from pydantic import Field, Strict, StringConstraints
 
-from api.schemas.model import Model, Moment, RequestModel, field, ms_of, when
+from api.schemas.model import Model, RequestModel, ZonedMoment, field, ms_of, when
 from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.ops.access import ApiKey, IdentityKind, Role
@@ -32,20 +32,12 @@ _KIND = (
 )
 
 
-def _with_zone(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("needs a time zone, as Z in 2030-06-01T00:00:00Z")
-    return moment
-
-
 class KeySpec(RequestModel):
     """The declaration of an API key: its role, and when and from where it is accepted."""
 
     role: Annotated[Role, Strict(False)] = field(_ROLE)
     kind: Annotated[IdentityKind, Strict(False)] = Field(IdentityKind.KEY, description=_KIND)
-    expires_at: Annotated[Moment, AfterValidator(_with_zone)] | None = Field(
-        None, description=_EXPIRES, examples=["2030-06-01T00:00:00Z"]
-    )
+    expires_at: ZonedMoment | None = Field(None, description=_EXPIRES, examples=["2030-06-01T00:00:00Z"])
     networks: list[_NETWORK] = Field([], max_length=MAX_NETWORKS, description=_NETWORKS, examples=[["10.1.0.0/16"]])
     certificate: _CERTIFICATE | None = Field(None, description=_BOUND, examples=["dns:terraform.example.org"])
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Final, Generic, Self, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, Strict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, Strict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -104,6 +104,16 @@ WHOLE: Final = BeforeValidator(as_whole)
 
 Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]
 """A time in a request, as ISO 8601 text. It may lack a time zone."""
+
+
+def _with_zone(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("needs a time zone, as Z in 2030-06-01T00:00:00Z")
+    return moment
+
+
+ZonedMoment = Annotated[Moment, AfterValidator(_with_zone)]
+"""A time in a request, as ISO 8601 text with a time zone."""
 
 
 class Listing(Model, Generic[T]):

@@ -98,6 +98,18 @@ def test_changes_are_listed_in_order_and_since_a_moment(tmp_path: Path, monkeypa
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("path", [CHANGES, f"{CHANGES}/stream"])
+def test_time_without_zone_is_refused_in_changes(tmp_path: Path, path: str) -> None:
+    async def story() -> None:
+        async with news(tmp_path) as (_, _, client, _):
+            refused = await client.get(path, params={"since": "2099-01-01T00:00:00"})
+            [wrong] = problem(refused, 422, "invalid")["errors"]
+            assert wrong["path"] == "query.since"
+            assert "needs a time zone" in wrong["message"]
+
+    asyncio.run(story())
+
+
 def test_read_from_before_what_is_kept_names_the_gap(tmp_path: Path) -> None:
     rules = Retention(changes_days=1)
 
