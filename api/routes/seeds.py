@@ -201,11 +201,13 @@ def _context(seed: _Seed) -> tuple[SeedContext | None, Sequence[tuple[str, str, 
 
 async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
     text = line.strip()
-    if not text or (plain and text.startswith(b"#")):
-        upload.counts.lines += 1
-        return
-    if len(text) > LINE_BYTES:
+    comment = plain and text.startswith(b"#")
+    # A line that is too long may end in spaces only because its end was cut off, so its spaces count.
+    if len(line) > LINE_BYTES and not comment:
         upload.reject("", f"the line is longer than {LINE_BYTES} bytes")
+        return
+    if comment or not text:
+        upload.counts.lines += 1
         return
     try:
         seed = text.decode() if plain else _line.decode(text)
@@ -226,15 +228,14 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the lines of the body.
 
-    A line over LINE_BYTES may lose a part, but it stays longer than that, so that the caller can reject it.
+    A line over LINE_BYTES is cut to one byte more, so that the caller can reject it.
     """
     rest = b""
     async for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
-            yield line
-        if len(rest) > LINE_BYTES:
-            rest = rest[: LINE_BYTES + 1]
+            yield line[: LINE_BYTES + 1]
+        rest = rest[: LINE_BYTES + 1]
     if rest:
         yield rest
 

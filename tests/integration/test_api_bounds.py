@@ -1,6 +1,7 @@
 """Bounds of the API that no other test meets: at each the answer says so, and what is within goes through."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,32 @@ def test_a_line_of_seeds_that_is_too_long_is_rejected_and_the_next_is_taken(
             assert answer.status_code == 200, answer.text
             said = answer.json()
             assert (said["lines"], said["accepted"], said["rejected"]) == (2, 1, 1)
+
+    asyncio.run(story())
+
+
+def test_long_line_with_spaces_is_rejected_wherever_its_pieces_end(tmp_path: Path, server: BrokerServer) -> None:
+    spaces = b" " * (LINE_BYTES + 100)
+    lines = [b"http://a.test/x" + spaces + b"junk", spaces + b"junk", b"http://b.test/y" + spaces, b"#" + spaces]
+    whole = b"\n".join(lines) + b"\nhttp://c.test/\n"
+
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            async with served.as_role(Role.OPERATOR) as client:
+                for step in (len(whole), 1_000, LINE_BYTES + 50):
+
+                    async def body(step: int = step) -> AsyncIterator[bytes]:
+                        for start in range(0, len(whole), step):
+                            yield whole[start : start + step]
+
+                    answer = await client.post(
+                        "/v1/crawls/docs/seeds", content=body(), headers={"Content-Type": "text/plain"}
+                    )
+                    assert answer.status_code == 200, answer.text
+                    said = answer.json()
+                    assert (said["lines"], said["accepted"], said["rejected"]) == (5, 1, 3), step
+                    assert [each["line"] for each in said["first_rejected"]] == [1, 2, 3]
 
     asyncio.run(story())
 
