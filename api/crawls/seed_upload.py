@@ -157,7 +157,7 @@ class SeedUpload:
     async def _publish(self) -> None:
         if self._seen:
             if (held := self._held()) is not None:
-                raise Transient(f"no seeds are taken until there is room: {held}", retry_in=HELD_S)
+                raise Transient(f"seeds are refused while a resource is nearly full: {held}", retry_in=HELD_S)
             if await self._broker.fullness("discovery") >= self._refused_at:
                 raise Refused("the owners of partitions have too many discoveries waiting", retry_in=5.0)
             producer = f"seeds-{self._sum.hexdigest(length=16)}"

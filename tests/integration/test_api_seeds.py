@@ -148,6 +148,20 @@ def test_seeds_are_refused_while_an_owner_has_half_of_its_bound_waiting(tmp_path
     asyncio.run(story())
 
 
+def test_seeds_under_resource_pressure_are_refused_with_the_reason(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
+            await served.created("docs")
+            served.short.append("the database has 1 GiB free of 40 GiB; it goes on when 2 GiB are free")
+            async with served.as_role(Role.OPERATOR) as client:
+                refused = await client.post(SEEDS, content="http://a.test/", headers=TEXT)
+                said = problem(refused, 503, "unavailable")
+            assert said["detail"] == f"seeds are refused while a resource is nearly full: {served.short[0]}"
+            assert urls(await found(broker)) == []
+
+    asyncio.run(story())
+
+
 def test_what_is_no_upload_is_refused_before_anything_is_stored(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with server.broker() as broker, api(tmp_path / "crawl.db", broker) as served:
