@@ -23,6 +23,7 @@ from shared.domain.crawl.state import IllegalTransition
 from shared.domain.errors import Permanent, Refused, Transient
 from shared.domain.suggestions import SUGGESTED
 from shared.ports.catalog import Exists, Full, LastAdmin, Missing, NoSecret, ReusedKey, Stale
+from shared.ports.schedules import ScheduleUnreadable
 
 log = structlog.get_logger("orb.api")
 
@@ -150,6 +151,10 @@ def problem_of(error: Exception, body: Any = None) -> ApiProblem:
             return ApiProblem(ProblemKind.UNAVAILABLE, str(error), headers=_retry(error))
         case HTTPException():
             return _http(error)
+        case ScheduleUnreadable():
+            log.error("request.refused", error=str(error))
+            hint = "send the request to a master of the newer version, or put or delete the schedule"
+            return ApiProblem(ProblemKind.INTERNAL, str(error), hint=hint)
         case Permanent():
             log.error("request.refused", error=str(error))
             return ApiProblem(ProblemKind.INTERNAL, "the request failed; the log has the reason")

@@ -2,18 +2,24 @@
 
 Every method is one transaction. Missing, Exists, Full and Stale have the meaning of the catalog's errors. Transient,
 Permanent and Unusable have the meaning of the store's errors. A method with a parameter `term` raises OwnershipLost,
-and writes nothing, if a later leader has claimed the schedules.
+and writes nothing, if a later leader has claimed the schedules. A method that returns schedules or firings raises
+ScheduleUnreadable for one that a later version wrote, except where it says otherwise.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from shared.domain.errors import Permanent
 from shared.domain.ids import Term
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.domain.schedules.firing import Step
 from shared.domain.schedules.history import Fired, Firing
 from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, UnreadableSchedule, WaitingCommand
+
+
+class ScheduleUnreadable(Permanent):
+    """This version cannot read a schedule or its history, because a later version wrote it. The text names it."""
 
 
 class Schedules(Protocol):
@@ -62,8 +68,8 @@ class Schedules(Protocol):
         """Create the schedule, or replace its spec and `paused`. Return it, and True if it was created.
 
         If nothing differs, change nothing. If its times change, or if it was paused, its next due time comes after
-        `now_ms`. Raise Full if there are too many schedules. With `expected`, raise Missing if it does not exist, or
-        Stale if its ETag is not one of these.
+        `now_ms`. A schedule that cannot be read is replaced. Raise Full if there are too many schedules. With
+        `expected`, raise Missing if it does not exist, or Stale if its ETag is not one of these.
         """
 
     async def pause(
@@ -75,7 +81,10 @@ class Schedules(Protocol):
         """
 
     async def delete(self, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
-        """Delete the schedule with its history. Raise Missing, or Stale if its present ETag is not in `expected`."""
+        """Delete the schedule with its history. Raise Missing, or Stale if its present ETag is not in `expected`.
+
+        It may be one that cannot be read.
+        """
 
     async def history(self, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
         """Return up to `max_count` firings of the schedule with due times before `before_ms` (Unix ms).

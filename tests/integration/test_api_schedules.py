@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from shared.adapters.sql.catalog.schedules import SqlSchedules
-from shared.adapters.sql.engine.access_schema import audit_log
+from shared.adapters.sql.engine.access_schema import audit_log, schedules
 from shared.domain.crawl.state import Verb
 from shared.domain.ids import Term
 from shared.domain.ops.access import Role
@@ -93,6 +93,21 @@ def test_wrong_schedule_is_refused_with_field_and_remedy(
         assert [each["path"] for each in body["errors"]] == [path]
         assert hint in body["errors"][0]["message"] + body["errors"][0].get("hint", "")
         assert (await client.get(AT)).status_code == 404
+
+    as_operator(tmp_path, story)
+
+
+def test_schedule_of_a_later_version_is_named_and_can_be_replaced(tmp_path: Path) -> None:
+    async def story(us: Api, client: httpx.AsyncClient) -> None:
+        await client.put(AT, json=SPEC)
+        later = update(schedules).values(spec='{"verb":"start","crawl":"docs","every_s":60,"overlap":"replace"}')
+        await us.threads.write(lambda c: c.execute(later))
+        for path in ("/v1/schedules", AT):
+            refused = problem(await client.get(path), 500, "internal")
+            assert "the schedule 'nightly' cannot be used" in refused["detail"]
+            assert "put or delete the schedule" in refused["hint"]
+        assert (await client.put(AT, json=SPEC)).status_code == 200
+        assert (await client.get(AT)).json()["overlap"] == "skip"
 
     as_operator(tmp_path, story)
 

@@ -28,6 +28,11 @@ def decode_schedule(stored: str) -> ScheduleSpec:
     return _spec.decode(stored)
 
 
+def schedule_tag(schedule_id: int, version: int) -> str:
+    """Return the HTTP ETag of a version of a schedule (`StoredSchedule.tag`)."""
+    return f"{schedule_id}-{version}"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
     """A schedule as stored. `version` grows with each change that an operator makes.
@@ -51,7 +56,7 @@ class StoredSchedule:
     @property
     def tag(self) -> str:
         """The HTTP ETag of this version. A schedule that was deleted and created again has another tag."""
-        return f"{self.schedule_id}-{self.version}"
+        return schedule_tag(self.schedule_id, self.version)
 
     @property
     def shown_tag(self) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select, text, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, select, text, tuple_, update
 
 from shared.adapters.sql.catalog import access, declared
+from shared.adapters.sql.catalog.schedule_rows import readable, stored_firing, stored_schedule
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
 from shared.adapters.sql.engine.bulk import updating
 from shared.adapters.sql.engine.schema import crawl_labels, crawls
@@ -37,7 +37,6 @@ from shared.domain.schedules.stored import (
     StoredSchedule,
     UnreadableSchedule,
     WaitingCommand,
-    decode_schedule,
 )
 
 _CLAIM: Final = text(
@@ -89,7 +88,7 @@ def due(connection: Connection, now_ms: int, max_count: int) -> Sequence[StoredS
     """
     order = schedules.c.fires_ms, schedules.c.schedule_id
     query = select(schedules).where(_DUE).order_by(*order).limit(max_count)
-    return [_readable(row) for row in connection.execute(query, {"now": now_ms})]
+    return [readable(row) for row in connection.execute(query, {"now": now_ms})]
 
 
 def next_fires_ms(connection: Connection) -> int | None:
@@ -150,6 +149,7 @@ def fire_queued(
 
     Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
     the crawl has begun. The result contains the firing of the effect only if the outcome of this firing has changed.
+    Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -163,7 +163,7 @@ def fire_queued(
         return None
     stored = stored_schedule(row)
     writing = Writing(connection, _locked(connection, [[waiting.crawl]]), now_ms, partitions)
-    made = apply_verb(writing, stored, Verb(line.verb), waiting.crawl, waiting.due_ms, waited=True)
+    made = apply_verb(writing, stored, stored_firing(line, ()).verb, waiting.crawl, waiting.due_ms, waited=True)
     if made.outcome in (FiringOutcome.QUEUED, FiringOutcome.SKIPPED):  # another run of the crawl has begun
         return None
     connection.execute(update(effects).where(here).values(**effect_columns(made)))
@@ -207,54 +207,6 @@ def forget(connection: Connection, schedule_id: int) -> None:
     for table in (schedules, schedule_firings):
         connection.execute(delete(table).where(table.c.schedule_id == schedule_id))
     connection.execute(delete(effects).where(effects.c.schedule_id == schedule_id, _ALL_PUBLISHED))
-
-
-def stored_schedule(row: Row[Any]) -> StoredSchedule:
-    """Return the schedule that a row of `schedules` stores. Raise MsgspecError if its spec cannot be decoded."""
-    return StoredSchedule(
-        schedule_id=row.schedule_id,
-        name=row.name,
-        version=row.version,
-        spec=decode_schedule(row.spec),
-        paused=bool(row.paused),
-        due_ms=row.due_ms,
-        fires_ms=row.fires_ms,
-        last_ms=row.last_ms,
-        created_at_ms=row.created_at_ms,
-        created_by=row.created_by,
-    )
-
-
-def _readable(row: Row[Any]) -> StoredSchedule | UnreadableSchedule:
-    try:
-        return stored_schedule(row)
-    except msgspec.MsgspecError as error:
-        return UnreadableSchedule(row.schedule_id, row.name, f"its spec cannot be read: {error}")
-
-
-def stored_firing(row: Row[Any], effects: Iterable[Row[Any]]) -> Firing:
-    """Return a firing from its row of `schedule_firings` and the rows of its effects (`schedule_effects`)."""
-    return Firing(
-        row.schedule_id,
-        row.due_ms,
-        row.at_ms,
-        Verb(row.verb),
-        FiringOutcome(row.outcome),
-        row.detail,
-        row.missed,
-        row.until_ms,
-        [
-            CrawlEffect(
-                each.crawl,
-                None if each.crawl_id is None else CrawlId(each.crawl_id),
-                FiringOutcome(each.outcome),
-                each.detail,
-                each.at_ms,
-                each.command,
-            )
-            for each in effects
-        ],
-    )
 
 
 def pass_fence(connection: Connection, term: Term) -> None:

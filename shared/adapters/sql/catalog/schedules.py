@@ -7,22 +7,23 @@ import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from shared.adapters.sql.catalog import access, firings
+from shared.adapters.sql.catalog.schedule_rows import readable, stored_firing, stored_schedule
 from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_firings, schedules
 from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.domain.schedules.history import Firing
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import MAX_SCHEDULES, StoredSchedule, encode_schedule
+from shared.domain.schedules.stored import MAX_SCHEDULES, StoredSchedule, encode_schedule, schedule_tag
 from shared.domain.schedules.times import fires_at, next_due
 from shared.ports.catalog import Exists, Full, Missing, Stale
 
 
 def one(connection: Connection, name: str) -> StoredSchedule:
     """Return the schedule of this name. Raise Missing if there is none (Schedules.schedule)."""
-    found = _find(connection, name)
-    if found is None:
+    row = _find(connection, name)
+    if row is None:
         raise _missing(name)
-    return found
+    return stored_schedule(row)
 
 
 def listing(
@@ -35,7 +36,7 @@ def listing(
     query = select(schedules).where(schedules.c.name > after).order_by(schedules.c.name).limit(max_count)
     if crawl is not None:
         query = query.where(schedules.c.crawl == crawl)
-    return [firings.stored_schedule(row) for row in connection.execute(query)]
+    return [stored_schedule(row) for row in connection.execute(query)]
 
 
 def create(
@@ -67,7 +68,7 @@ def create(
     schedule_id = int(connection.execute(query).scalar_one())
     _set_times(connection, schedule_id, spec, due_ms)
     made = one(connection, name)
-    access.record(connection, actor, "schedule.create", name, None, _described(made), now_ms)
+    access.record(connection, actor, "schedule.create", name, None, _described(encode_schedule(spec), paused), now_ms)
     if repeatable is not None:
         access.answer(connection, actor, repeatable, msgspec.json.encode(made).decode(), now_ms)
     return made
@@ -86,17 +87,20 @@ def put(
     """Create the schedule or replace it. Return it, and True if it was created (Schedules.put).
 
     `expected`: tags (HTTP ETags). Raise Stale if the schedule has none of them, Missing if it does not exist. None: no
-    condition. Raise Full if there are MAX_SCHEDULES already. Write nothing if neither `spec` nor `paused` differs.
+    condition. Raise Full if there are MAX_SCHEDULES already. Write nothing if neither `spec` nor `paused` differs. A
+    schedule that cannot be read is replaced.
     """
-    stored = _find(connection, name, lock=True)
-    if stored is None:
+    row = _find(connection, name, lock=True)
+    if row is None:
         if expected is not None:
             raise _missing(name)
         return create(connection, name, spec, paused=paused, actor=actor, now_ms=now_ms), True
-    _check(stored, expected)
-    if (stored.spec, stored.paused) == (spec, paused):
+    _check(row, expected)
+    stored = readable(row)
+    before = stored.spec if isinstance(stored, StoredSchedule) else None
+    if isinstance(stored, StoredSchedule) and (before, stored.paused) == (spec, paused):
         return stored, False
-    return _replace(connection, stored, spec, paused, "schedule.replace", actor, now_ms), False
+    return _replace(connection, row, before, spec, paused, "schedule.replace", actor, now_ms), False
 
 
 def pause(
@@ -106,14 +110,15 @@ def pause(
 
     Raise Missing if there is no such schedule, and Stale if it has none of the tags in `expected` (None: no condition).
     """
-    stored = _find(connection, name, lock=True)
-    if stored is None:
+    row = _find(connection, name, lock=True)
+    if row is None:
         raise _missing(name)
-    _check(stored, expected)
+    _check(row, expected)
+    stored = stored_schedule(row)
     if stored.paused == paused:
         return stored
     action = "schedule.pause" if paused else "schedule.resume"
-    return _replace(connection, stored, stored.spec, paused, action, actor, now_ms)
+    return _replace(connection, row, stored.spec, stored.spec, paused, action, actor, now_ms)
 
 
 def remove(connection: Connection, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
@@ -121,12 +126,12 @@ def remove(connection: Connection, name: str, *, expected: frozenset[str] | None
 
     Raise Stale if the schedule has none of the tags in `expected` (None: no condition).
     """
-    stored = _find(connection, name, lock=True)
-    if stored is None:
+    row = _find(connection, name, lock=True)
+    if row is None:
         raise _missing(name)
-    _check(stored, expected)
-    firings.forget(connection, stored.schedule_id)
-    access.record(connection, actor, "schedule.delete", name, _described(stored), None, now_ms)
+    _check(row, expected)
+    firings.forget(connection, row.schedule_id)
+    access.record(connection, actor, "schedule.delete", name, _described(row.spec, row.paused), None, now_ms)
 
 
 def history(connection: Connection, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
@@ -140,12 +145,13 @@ def history(connection: Connection, schedule_id: int, *, before_ms: int, max_cou
     by_due: dict[int, list[Row[Any]]] = {}
     for row in connection.execute(query.order_by(effects.c.crawl)):
         by_due.setdefault(row.due_ms, []).append(row)
-    return [firings.stored_firing(row, by_due.get(row.due_ms, ())) for row in rows]
+    return [stored_firing(row, by_due.get(row.due_ms, ())) for row in rows]
 
 
 def _replace(
     connection: Connection,
-    stored: StoredSchedule,
+    row: Row[Any],
+    before: ScheduleSpec | None,
     spec: ScheduleSpec,
     paused: bool,
     action: str,
@@ -154,17 +160,19 @@ def _replace(
 ) -> StoredSchedule:
     """Store a new version of the schedule, and write it to the audit log under `action`. Return it.
 
+    `row`: the schedule's row. `before`: its present spec, None if it cannot be read.
+
     If the timing changes, or the schedule was paused, compute its next due time anew. That time is after now and after
     the last due time that was handled, since the clock may have stepped back.
     """
-    here = schedules.c.schedule_id == stored.schedule_id
-    values = {"version": stored.version + 1, "paused": paused, **_spec_columns(spec)}
-    connection.execute(update(schedules).where(here).values(**values))
-    if stored.paused or spec.timing != stored.spec.timing:
-        _set_times(connection, stored.schedule_id, spec, next_due(spec, max(now_ms, stored.last_ms)))
-    made = one(connection, stored.name)
-    access.record(connection, actor, action, stored.name, _described(stored), _described(made), now_ms)
-    return made
+    here = schedules.c.schedule_id == row.schedule_id
+    columns = _spec_columns(spec)
+    connection.execute(update(schedules).where(here).values(version=row.version + 1, paused=paused, **columns))
+    if row.paused or before is None or spec.timing != before.timing:
+        _set_times(connection, row.schedule_id, spec, next_due(spec, max(now_ms, row.last_ms)))
+    described = _described(row.spec, row.paused), _described(columns["spec"], paused)
+    access.record(connection, actor, action, row.name, *described, now_ms)
+    return one(connection, row.name)
 
 
 def _spec_columns(spec: ScheduleSpec) -> dict[str, Any]:
@@ -177,26 +185,29 @@ def _set_times(connection: Connection, schedule_id: int, spec: ScheduleSpec, due
     connection.execute(update(schedules).where(here).values(due_ms=due_ms, fires_ms=at))
 
 
-def _find(connection: Connection, name: str, *, lock: bool = False) -> StoredSchedule | None:
+def _find(connection: Connection, name: str, *, lock: bool = False) -> Row[Any] | None:
     query = select(schedules).where(schedules.c.name == name)
     # SQLite has one writer and no row locks. On PostgreSQL two operators of one schedule take turns on its row.
-    row = connection.execute(query.with_for_update() if lock else query).first()
-    return None if row is None else firings.stored_schedule(row)
+    return connection.execute(query.with_for_update() if lock else query).first()
 
 
 def _missing(name: str) -> Missing:
     return Missing(f"there is no schedule {name!r}")
 
 
-def _check(stored: StoredSchedule, expected: frozenset[str] | None) -> None:
-    if expected is not None and stored.tag not in expected:
-        raise Stale(stored.tag)
+def _check(row: Row[Any], expected: frozenset[str] | None) -> None:
+    tag = schedule_tag(row.schedule_id, row.version)
+    if expected is not None and tag not in expected:
+        raise Stale(tag)
 
 
-def _described(stored: StoredSchedule) -> str:
-    """Return the declaration of a schedule as JSON for the audit log: its spec and whether it is paused."""
-    spec: dict[str, Any] = msgspec.json.decode(encode_schedule(stored.spec))
-    return msgspec.json.encode(spec | {"paused": stored.paused}).decode()
+def _described(spec: str, paused: bool) -> str:
+    """Return the declaration of a schedule as JSON for the audit log: its spec and whether it is paused.
+
+    `spec`: the spec as JSON, which a later version may have written.
+    """
+    declared: dict[str, Any] = msgspec.json.decode(spec)
+    return msgspec.json.encode(declared | {"paused": bool(paused)}).decode()
 
 
 class SqlSchedules(SqlAdapter):
