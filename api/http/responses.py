@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 INPUT: Final = "Input"
-"""The suffix of a schema's variant for requests."""
+"""The suffix of the name of a schema's copy for requests."""
 
 _TEXT: Final = {"type": "string"}
 
@@ -70,7 +70,8 @@ _STREAMS: Final = frozenset({"follow_events", "follow_crawl", "follow_changes"})
 def declare_headers(operation: dict[str, Any], status: str, response: dict[str, Any]) -> None:
     """Declare the headers of a response in the OpenAPI document. Change `response` in place.
 
-    `response`: the response of `operation` with the HTTP status `status`, a text.
+    `operation`: a method of a path in the document. `response`: its response with the HTTP status `status`, such as
+    "200".
     """
     limited = ("RateLimit", "RateLimit-Policy") if "x-orb-right" in operation else ()
     names = {"X-Request-Id", *limited, *_BY_STATUS.get(status, ()), *_of_success(operation, status, response)}

@@ -1,7 +1,8 @@
-"""Streams of events over HTTP (Server-Sent Events): open while the client listens, bounded, and ended cleanly.
+"""Streams of events over HTTP (Server-Sent Events): limited in number, and ended cleanly when the master stops.
 
 Events are read from the broker only as fast as the client reads, so a slow client keeps only one batch in memory. A
-client that reads nothing for `SLOW_S` is disconnected. It may continue after the last id that it received.
+client that reads nothing for `SLOW_S` seconds is disconnected. It may connect again, and continue after the last id
+that it received.
 """
 
 import asyncio
@@ -39,9 +40,9 @@ Last = Callable[[Event], bool]
 
 
 class OpenEventStreams:
-    """Counts and limits the open streams of this master, or its exports.
+    """Counts and limits the open responses of one kind on this master: its event streams, or its exports and files.
 
-    At most `max_count` may be open, and none once the master stops.
+    At most `max_count` may be open. From the moment that the master stops, no further one is opened.
     """
 
     def __init__(self, max_count: int = STREAMS) -> None:
@@ -80,13 +81,13 @@ class OpenEventStreams:
 
 
 class EventStream(Response):
-    """A response that streams events from the cursor `following`, until the client disconnects or no event can follow.
+    """A response that streams events until the client disconnects or no event can follow.
 
-    - `following` must be open. The response closes it at its end.
-    - `gap`: the gap before the first event; None if there is none. It is sent first.
-    - `events`: the stream of events, to read its state.
+    - `following` reads the events from the broker. It must be open. The response closes it at its end.
+    - `gap`: which events may be missing before the first one, None if none is. It is sent first.
+    - `events`: the broker's stream of events, from which the response reads how far the stream reaches.
     - `streams` ends the response when the master stops.
-    - `allowed` returns False once the client's key is no longer valid. The stream then ends.
+    - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.
     """
 
@@ -136,7 +137,7 @@ class EventStream(Response):
     async def _send_events(self, send: Send) -> str:
         """Send events until the stream must end. Return the reason.
 
-        `slow`: the client does not read. `deleted`: no event can follow. `revoked`: its key is no longer valid.
+        `slow`: the client does not read. `deleted`: no event can follow. `revoked`: the client's key is not valid now.
         """
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
         past_kept = self._following.is_past_kept

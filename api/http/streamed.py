@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOW_S: Final = 60.0
-"""A client that reads nothing for this long is disconnected."""
+"""A client that reads nothing for this many seconds is disconnected."""
 
 
 class BrokenOff(Exception):

@@ -21,8 +21,9 @@ _BELOW: Final = f"{GUARDED}/"
 class WrongKeyRefusal:
     """ASGI layer that refuses requests with a wrong API key before the layers that measure, log and read requests.
 
-    Each wrong key that was looked up is counted for the address that sent it, and logged in a short line. Requests
-    without a key, and requests that another master forwarded, are left to `Authentication`.
+    A key that this master has not accepted lately is checked. If it is wrong, it is counted for the address that sent
+    it, and logged in a short line. `Authentication`, a later layer, decides on requests without a key and on requests
+    that another master forwarded.
     """
 
     def __init__(self, app: ASGIApp, keyring: Keyring, wrong_keys: WrongKeys, clock: Clock) -> None:
@@ -45,8 +46,8 @@ class WrongKeyRefusal:
     async def _problem(self, scope: Scope, request_id: str) -> ApiProblem | None:
         """Return the problem if this request's key is wrong, or if its address sent too many wrong keys.
 
-        Return None if the key is valid, or if `Authentication` must decide because the request has no key, was
-        forwarded, or the database did not answer.
+        Return None if the key is valid. Return None also if `Authentication`, a later layer, must decide: the request
+        has no key or no client address, was forwarded, or the database did not answer.
         """
         client, key = scope.get("client"), key_of(header_of(scope, b"authorization"))
         if not key or client is None or self._keyring.has_seen(key):
