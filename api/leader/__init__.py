@@ -1,12 +1,15 @@
 """Leadership: one master at a time carries out what must be done once in a cluster.
 
-- `leader.Leader` is the loop: campaign, barrier, reconcile, wait for a change or a tick, until the lease is lost.
+- `leader.Leader` is the loop. It campaigns, and compares SQL with the records in etcd after each change and at regular
+  times, until it no longer leads.
 - `candidacy` decides whether a master that drains still campaigns.
 - `schedule_runner` fires schedules.
-- `spec_publisher` publishes crawl specs for workers, and `config_publisher` the hot configuration and drains.
+- `spec_publisher` publishes crawl specs for workers. `config_publisher` publishes the hot configuration, and which
+  members must drain.
 - `exclusion_publisher`, `host_policy_publisher`, `schedule_commands` and `seed_set_publisher` send commands to the
   owners of partitions, in the rounds of `command_rounds`.
 
-A term is (epoch, etcd revision). The leader raises the epoch when etcd was replaced, so no term is given twice.
-Every transaction under a term begins with a fence that names it, so a deposed leader changes nothing.
+A term combines the epoch with the etcd revision at which a leader was elected or a partition was assigned. If etcd was
+replaced, its revisions begin again, so the leader raises the epoch. Therefore no term is given twice. Every transaction
+under a term first checks in SQL that no later term has taken over, so an earlier leader changes nothing.
 """

@@ -9,7 +9,7 @@ from shared.ports.coordinator import Snapshot, View
 from shared.wire.keys import Keys, MemberRecord
 
 LEFT_FOR_S: Final = 5.0
-"""How long a draining master waits without a leader before it campaigns itself."""
+"""Seconds without a leader after which a draining master campaigns itself."""
 
 Process = tuple[str, int]
 """A master's id and start time (Unix ms): a restarted master is another process."""
@@ -29,9 +29,9 @@ def better_candidates(me: str, masters: Mapping[str, MemberRecord]) -> frozenset
 class Candidacy:
     """Decides for one master whether it should campaign.
 
-    A draining master waits while there are better candidates. If there is no leader for `left_for_s` seconds, the
-    master ignores these candidates until none is left or it no longer drains. Otherwise it would resign repeatedly
-    without a successor.
+    A draining master waits while there are better candidates: masters that do not drain. If there is no leader for
+    `left_for_s` seconds, it campaigns, and ignores the candidates that did not take the leadership. Otherwise it would
+    be elected and resign again and again. It ignores them until none is registered, or until it no longer drains.
     """
 
     def __init__(self, me: str, view: View, keys: Keys, clock: Clock, *, left_for_s: float = LEFT_FOR_S) -> None:

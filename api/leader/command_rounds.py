@@ -15,13 +15,14 @@ from shared.runtime.wake_up import WakeUp
 log = structlog.get_logger("orb.control")
 
 LOOK_S: Final = 1.0
-"""The longest pause between two rounds. After it, a round also finds what other masters stored, without a `wake`."""
+"""Maximum seconds between two rounds. After them, a round also finds what other masters stored, without a `wake`."""
 
 MAX_LOGGED: Final = 5
-"""Maximum log lines of a round about refused commands, one for each reason. Every line has the number of reasons."""
+"""Maximum log lines of a round about refused commands, one line for each reason. Each line also has the number of all
+reasons."""
 
 CommandErrors = Mapping[str, Transient | Permanent]
-"""By command id, the error because of which a round did not publish the command. The next round tries it again."""
+"""Maps the id of each command that a round failed to publish to the error. The next round tries the command again."""
 
 
 class CommandRounds:

@@ -1,6 +1,7 @@
-"""Publish the hot configuration and the desired drains, as SQL has them, to the members.
+"""Publish to the members the hot configuration, and which members must drain, as they are stored in SQL.
 
-A pass compares the published records with SQL, so the next pass completes what a crash interrupted.
+The leader calls `ConfigPublisher.once` repeatedly. Each call compares the published records in etcd with SQL, so it
+completes what a crash interrupted.
 """
 
 from typing import Final
@@ -18,13 +19,14 @@ from shared.wire.keys import DRAINS, SETTINGS, Keys
 log = structlog.get_logger("orb.control")
 
 FORGOTTEN_AFTER_MS: Final = 7 * 24 * 3600 * 1000
-"""A drain older than this is deleted if its member is not registered. Otherwise names of lost members would pile up."""
+"""Milliseconds after which a request to drain is deleted if its member is not registered. Otherwise the names of lost
+members would be kept forever."""
 
 _LOOK_S: Final = 600.0
 
 
 class ConfigPublisher:
-    """Publishes the hot configuration and the drains under one leadership."""
+    """Publishes the hot configuration, and which members must drain, until its leadership ends."""
 
     def __init__(
         self, coordinator: Coordinator, leadership: Leadership, keys: Keys, desired: Desired, clock: Clock
@@ -37,7 +39,11 @@ class ConfigPublisher:
         self._looked_at: float | None = None
 
     async def once(self) -> None:
-        """Publish the records that differ from SQL. Delete old drains of members that are gone, every `_LOOK_S`."""
+        """Publish the records that differ from SQL.
+
+        At the first call, and then at most once in `_LOOK_S` seconds, also delete old requests to drain members that
+        are gone.
+        """
         stored = await self._desired.config()
         if await self._write(SETTINGS, config_record(stored)):
             log.info("config.published", revision=stored.revision, changed_by=stored.changed_by)
@@ -49,7 +55,8 @@ class ConfigPublisher:
     async def _write(self, name: str, value: bytes) -> bool:
         """Set the record `name` to `value`. Return False if it has this value already, otherwise True.
 
-        Raise Conflict if it was changed meanwhile, and the other errors of `Leadership.write`.
+        Raise Conflict if the record was changed meanwhile, OwnershipLost if this master may no longer lead, and
+        Transient if etcd does not answer.
         """
         key = self._keys.setting(name)
         entry = await self._coordinator.get(key)

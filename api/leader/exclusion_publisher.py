@@ -1,8 +1,8 @@
-"""Publish the exclusions in force to the members, and send their commands to the owners of partitions.
+"""Publish the exclusions in force to the members, and send commands that apply them to the owners of partitions.
 
-The members apply the published exclusions at once. The command then excludes URLs that are queued already. A pass
-compares the published record with SQL, so the next pass completes what a crash interrupted. An owner applies a command
-id once.
+The members apply the published exclusions at once. For each exclusion a command then excludes the URLs that are queued
+already. The leader calls `ExclusionPublisher.once` repeatedly. Each call compares the published record in etcd with
+SQL, so it completes what a crash interrupted. An owner applies each command once, even if it is sent again.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ log = structlog.get_logger("orb.control")
 
 
 class ExclusionPublisher:
-    """Publishes the exclusions under one leadership.
+    """Publishes the exclusions until its leadership ends.
 
-    `commands` sends the commands of exclusions to owners, each after its exclusion was published. The caller runs it.
+    `commands` sends the command of each published exclusion to the owners. The caller must run `commands.run`.
     """
 
     def __init__(
@@ -56,9 +56,10 @@ class ExclusionPublisher:
         self.commands = CommandRounds("exclusions", self._send_all, lambda: leadership.acting(clock.elapsed()))
 
     async def once(self) -> None:
-        """Publish the exclusions in force if they differ from the published record, and wake `commands`.
+        """Publish the exclusions in force if they differ from the published ones, and wake `commands`.
 
-        Raise Conflict if the record was changed meanwhile, and the other errors of `Leadership.write`.
+        Raise Conflict if the published record was changed meanwhile, OwnershipLost if this master may no longer lead,
+        and Transient if SQL or etcd does not answer.
         """
         now_ms = self._clock.unix_ms()
         revision = await self._desired.exclusions_revision()

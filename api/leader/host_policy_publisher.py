@@ -1,6 +1,6 @@
 """Send the commands of changed host policies to the owners of the hosts.
 
-An owner applies the policy that SQL has when it applies the command.
+A command contains only the host. The owner reads the policy from SQL when it applies the command.
 """
 
 import structlog
@@ -25,7 +25,7 @@ class HostPolicyPublisher:
         self._broker = broker
 
     async def once(self) -> CommandErrors:
-        """Publish all commands that wait, in order. Return the commands that were refused.
+        """Publish all commands that wait, in the order of the changes. Return the commands that were refused.
 
         A refused command does not delay the others.
         """

@@ -1,15 +1,15 @@
 """The leader's loop: campaign, then pass after pass until the leadership is lost.
 
-It waits until this master is fit, campaigns, and makes sure that its reads include all writes of earlier leaders
-(`Leadership.barrier`). Then it runs a pass after each change or tick, until the leadership is lost. Every pass reads
-the current state and writes the differences: the epoch, the owners of partitions, the published specs. It keeps nothing
-that the next leader would need.
+It waits until this master is fit, and campaigns. Once elected, it runs a pass after each change and at least every
+`tick_s` seconds, until the leadership is lost. A pass first makes sure that its reads include all writes of earlier
+leaders (`Leadership.barrier`). It then compares SQL with the records in etcd, the coordinator, and writes the
+differences: the epoch, the owners of partitions, the published specs. It keeps nothing that the next leader would need.
 
-When the leadership is lost, all tasks started under it are cancelled first. Once the lease could have passed to another
-master (`Leadership.acting`), no pass begins and every write to the coordinator is refused.
+When the leadership is lost, all tasks started under it are cancelled before this master campaigns again. As soon as
+another master could have been elected (`Leadership.acting`), no pass begins and every write to etcd is refused.
 
-A leader that cannot work resigns although its session is alive: when it becomes unfit (see `api.members.health`), or
-when its passes have failed for `SICK_S`. It campaigns again once it is fit.
+A leader that cannot work resigns, although etcd still counts it as alive. That is so when it becomes unfit (see
+`api.members.health`), or when its passes have failed for `SICK_S` seconds. It campaigns again once it is fit.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 TICK_S: Final = 5.0
 SICK_S: Final = 15.0
-"""A leader resigns after its passes have failed for this long."""
+"""A leader resigns after its passes have failed for this many seconds."""
 
 _RECOVERY_S: Final = 10.0
 _AGAIN_S: Final = 0.2
@@ -54,12 +54,12 @@ _TERM_BITS: Final = 44
 
 
 def epoch_after(stored: int, published: int | None, newest: Term, revision: int) -> int:
-    """Return the epoch under which to lead: SQL's (`stored`), or a higher one if the coordinator (etcd) was replaced.
+    """Return the epoch under which to lead: `stored`, or a higher one if etcd was replaced.
 
-    - `published`: the epoch that the coordinator has, None if it has none. If it differs from `stored`, the coordinator
-      was replaced.
-    - `newest`, `revision`: the newest term in SQL and the coordinator's newest revision. If the term has a later
-      revision, the coordinator was restored from a backup.
+    - `stored`: the epoch in SQL. `published`: the epoch in etcd, None if etcd has none. If the two differ, etcd counts
+      as replaced.
+    - `newest`: the newest term in SQL. `revision`: the newest revision in etcd. If the revision in the term is later,
+      etcd was restored from a backup, so it counts as replaced.
     """
     if published == stored and newest <= term_of(stored, revision):
         return stored
@@ -71,8 +71,8 @@ def owners_in(
 ) -> dict[Partition, str]:
     """Return a mapping from partition to the id of its owner, for owners that are registered masters.
 
-    An assignment of another epoch, or to an earlier process of the same id, is ignored: its term can no longer be
-    claimed.
+    Leave out assignments of another epoch. Leave out also an assignment to a master that has been restarted since: it
+    was made for the earlier process.
     """
     return {
         partition: record.owner
@@ -84,7 +84,7 @@ def owners_in(
 
 
 class Leader:
-    """Campaigns in the elections for its master, and does the leader's work while the master leads."""
+    """Takes part in the elections of a leader, and does the leader's work while its master leads."""
 
     def __init__(
         self,
@@ -158,7 +158,8 @@ class Leader:
     async def attend(self, session: Session) -> None:
         """Campaign, and lead when elected, again and again until cancelled.
 
-        Raise OwnershipLost if the session is lost.
+        `session`: this master's session in etcd, which ends if it is not renewed in time. Raise OwnershipLost if it has
+        ended.
         """
         while True:
             await self._health.fit()
@@ -192,7 +193,7 @@ class Leader:
         return None if winning.cancelled() else winning.result()
 
     async def _lead(self, leadership: Leadership) -> bool:
-        """Lead until the leadership is lost. Return False if this master resigned because its passes failed."""
+        """Lead until the leadership is lost. Return False if this master resigned because passes failed, else True."""
         self._leadership, self._epoch, self._sick = leadership, 0, False
         self._seen_since.clear()
         log.info("leader.elected", master=self._member.id, revision=leadership.revision)

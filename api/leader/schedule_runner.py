@@ -1,11 +1,12 @@
 """Fire schedules under one leadership.
 
 A round reads the schedules that are due, decides the next step of each (`step_of`), and carries the steps out in
-transactions under the leader's term. What was fired and what comes next is in the database only. So a killed leader
-loses nothing, and a deposed one changes nothing.
+transactions under the leader's term. What was fired and what comes next is in the database only. So nothing is lost if
+the leader is killed, and an earlier leader, whose term is no longer the newest, changes nothing.
 
-`ScheduleCommandPublisher` publishes the commands of fired schedules in other rounds. So an unavailable broker, or a
-partition whose subject is full, delays no due time. A schedule that cannot be fired delays no other.
+`ScheduleCommandPublisher` publishes the commands of fired schedules in other rounds. So no due time is delayed if the
+broker is unavailable, or refuses the messages for a partition because it stores too many already. A schedule that
+cannot be fired delays no other.
 """
 
 import asyncio
@@ -27,22 +28,28 @@ log = structlog.get_logger("orb.control")
 T = TypeVar("T")
 
 AT_ONCE: Final = 200
-"""Maximum due schedules that one round reads, and maximum verbs that waited for the end of a crawl's run."""
+"""Maximum due schedules that one round reads.
+
+Also the maximum verbs that one round applies after they had to wait until the present run of their crawl ended.
+"""
 
 BATCH: Final = 50
-"""Maximum schedules that fire in one transaction, which locks the leader's fence and the rows of their crawls."""
+"""Maximum schedules that fire in one transaction. It locks the row of the leader's term, and their crawls."""
 
 _LOOK_S: Final = 0.5
-"""The longest pause between two rounds. After it, a round also finds the schedules that other masters changed."""
+"""Maximum seconds between two rounds. After them, a round also finds schedules that other masters changed."""
 
 LEAST_S: Final = 0.05
-"""The shortest pause between two rounds. Schedules that become due during it fire together.
+"""Minimum seconds between two rounds. Schedules that become due in this time fire together.
 
 After a round that read `AT_ONCE` due schedules, there may be no pause.
 """
 
 FiringCallback = Callable[[str, Firing, bool], None]
-"""Called with the name of a schedule, a line of its history, and True if that line is an old one with a new outcome."""
+"""Called with the name of a schedule, a line of its history, and a flag.
+
+The flag is True if the line is not new: it was reported before, and now has a new outcome.
+"""
 
 
 class ScheduleRunner:
@@ -97,9 +104,10 @@ class ScheduleRunner:
         return _LOOK_S
 
     async def once(self, term: Term) -> float:
-        """Run a round under `term`: fire due schedules, and apply verbs that have waited for the end of a crawl's run.
+        """Run a round under `term`: fire due schedules, and apply verbs whose wait has ended.
 
-        Return the seconds until the next round. Raise OwnershipLost if a later leader has claimed the schedules.
+        A verb waits if it was fired during a run of its crawl and can be applied only after that run. Return the
+        seconds until the next round. Raise OwnershipLost if a leader with a later term fires the schedules now.
         """
         if term != self._claimed:
             await self._schedules.claim(term)

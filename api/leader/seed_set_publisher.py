@@ -71,10 +71,11 @@ class SeedSetPublisher:
         log.info("seed_set.commanded", crawl=change.crawl_id, name=change.name, command=command_id_of(change.revision))
 
     async def _command(self, change: SeedSetCommand, partition: Partition, here: list[Place]) -> None:
-        """Publish the command of a change to the owner of a partition, in pieces: one command for each piece of `here`.
+        """Publish a change to the owner of a partition as one command, or as several if one would be too large.
 
-        `here`: the removed URLs of the partition. The last piece has the id of the change. The owner applies the pieces
-        in order, so it has applied all of them when it has applied the last.
+        `here`: the removed URLs of the partition, which are divided among the commands. The last command has the id
+        that the API shows for the change. The owner applies the commands in order. So once it has applied the last,
+        it has applied all.
         """
         parts = pieces(here)
         for left, part in zip(range(len(parts), 0, -1), parts, strict=True):

@@ -1,6 +1,7 @@
-"""Publish the specs that workers need, as `api.crawls.reconcile` decides.
+"""Publish the specs that workers need. `api.crawls.reconcile` decides what to publish.
 
-The first pass of a leadership compares all records with SQL, and completes what a crash interrupted.
+The first call of `CrawlSpecPublisher.once` under a leadership compares all published records in etcd with SQL. So it
+completes what a crash interrupted.
 """
 
 from itertools import islice
@@ -25,10 +26,10 @@ from shared.wire.keys import CrawlRecord, Keys, encode_suffixes
 log = structlog.get_logger("orb.control")
 
 _LISTED_S: Final = 300.0
-"""Seconds after which all records are read again. Only the leader writes them, so this finds changes by hand."""
+"""Seconds after which all published records are read again, to find those that an operator changed in etcd."""
 
 _GONE_FOR_S: Final = 600.0
-"""How long the record of an ended crawl is kept before it is deleted: its visits are over by then."""
+"""Seconds for which the published record of an ended crawl is kept. After that time the crawl has no visits left."""
 
 
 class CrawlSpecPublisher:
@@ -60,7 +61,7 @@ class CrawlSpecPublisher:
         self._suffixes_published = False
 
     async def once(self) -> None:
-        """Publish what changed since the last pass. Every `_LISTED_S`, compare all published records with SQL."""
+        """Publish what changed since the last call. Every `_LISTED_S` seconds, compare all published specs with SQL."""
         if not self._suffixes_published:
             await self._publish_suffixes()
         now = self._clock.elapsed()
