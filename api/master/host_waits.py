@@ -1,4 +1,4 @@
-"""What the hosts of one crawl wait for, such as a delay or a retry, read from the queues of each partition. Pure."""
+"""What the hosts of one crawl wait for, such as a delay or a retry. Read from the queues in memory, without I/O."""
 
 from collections.abc import Iterable, Iterator
 

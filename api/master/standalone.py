@@ -54,11 +54,11 @@ log = structlog.get_logger("orb.control")
 _PROGRESS_S = 0.5
 _SLOWEST = 5
 _HOSTS_A_SECOND = 1_000
-"""Maximum hosts a second whose waits are computed, on average. One host takes about 8 us."""
+"""For how many hosts a second waits are computed at most, on average. One host takes about 8 microseconds."""
 
 _ACTIVE_TIME_S = 5.0
 _COALESCE_S = 0.02
-"""Minimum time between two finished checks."""
+"""Minimum seconds between two checks of whether the crawl is finished."""
 
 
 class Standalone:
@@ -125,7 +125,8 @@ class Standalone:
     async def _run(self, stop: asyncio.Event, active: asyncio.Event, grace_s: float) -> None:
         """Run the crawl until `stop` is set. Set `active` once the crawl is activated.
 
-        Until then this may wait for an engine that never answers, so the caller must cancel it to stop it.
+        Before that it does not look at `stop`, and may wait without end for the database or NATS. So the caller must
+        then cancel it to stop it.
         """
         crawl = await self._activate()
         now_ms = self._clock.unix_ms()
@@ -279,7 +280,7 @@ class Standalone:
             await find_again(self._broker, crawl.crawl_id, widened, partitions)
 
     async def _until_look(self) -> None:
-        """Wait until reports were applied and nothing is leased, but at most half the progress interval."""
+        """Wait until reports were applied and no URL shard is leased, but at most half of `_PROGRESS_S` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PROGRESS_S / 2):
                 leased = True
