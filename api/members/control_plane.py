@@ -24,13 +24,13 @@ class ControlPlane(Protocol):
     """The interface through which a master's other parts read the state of its cluster and wake the leader."""
 
     def is_leader(self) -> bool:
-        """Return True if this master leads. It returns False as soon as the lease of the leadership nears its end."""
+        """Return True if this master leads. Return False some seconds before another master could be elected."""
 
     def leader_address(self) -> str | None:
         """Return the address of the leader's HTTP API as registered: `host:port` or a URL. None without a leader."""
 
     def term(self) -> Term | None:
-        """Return the term under which this master leads (epoch, revision of the election); None if it does not lead."""
+        """Return the term under which this master leads, None if it does not lead."""
 
     def members(self) -> Members:
         """Return the registered masters and workers."""
@@ -39,7 +39,7 @@ class ControlPlane(Protocol):
         """Return a mapping from partition to the id of its owner. A partition without an owner is missing."""
 
     def wake(self) -> None:
-        """Start this master's next pass over SQL now instead of at its next tick.
+        """Publish changes in SQL now instead of some seconds later, if this master leads.
 
-        Call it after a change in SQL, from the event loop's thread only. It never blocks.
+        Call it after a change in SQL, from the event loop's thread only. It only starts the work, and never blocks.
         """

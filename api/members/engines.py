@@ -21,11 +21,12 @@ from shared.wire.keys import Keys
 class MasterEngines:
     """The connected database, broker (NATS) and coordinator (etcd) of a master.
 
-    - `view` must watch `keys.root`: one snapshot then has the members, the leader and the assignments.
+    - `keys`: the names of the cluster's keys in etcd. All begin with `keys.root`.
+    - `view`: the newest snapshot of these keys: the members, the leader and the assignments as of one moment.
     - `kind`: the kind of database of `store`.
-    - `items`, `desired`, `schedules` and `retained` are other tables of the same database.
-    - `retained`: the rows that the leader deletes after their retention.
-    - `publisher` makes the publisher of crawl specs for a leadership.
+    - `items`, `desired` and `schedules` are other tables of the same database.
+    - `retained`: tables of that database from which the leader deletes rows after their retention.
+    - `publisher` returns a publisher of crawl specs that may write while the given leadership lasts.
     - `archive`: the archive of pages, None if this master cannot read it.
     """
 

@@ -7,7 +7,7 @@ of this is true:
 - The holder of the lock is a process of this machine. A note file beside the database names it as a master, with the
   start time of the process.
 - The holder is stopped (SIGSTOP or a debugger).
-- The coordinator no longer lists that master.
+- That master is no longer registered in etcd.
 
 SQLite rolls back the holder's transaction. For any other holder, the log states what an operator must do.
 """

@@ -82,8 +82,8 @@ class HealthState:
 def health_after(condition: HealthState, seen: Observation, now: float, rules: HealthLimits) -> HealthState:
     """Return a master's health after `seen` was observed at `now` (`Clock.elapsed`).
 
-    The silence of an engine (the database or NATS) counts from its last answer. Without one, it counts from the first
-    probe that it missed.
+    The silence of an engine (the database or NATS) counts from its last answer. If it never answered, it
+    counts from the first probe that the engine missed.
     """
     match seen:
         case ProbeAnswered(engine):
@@ -118,7 +118,7 @@ def _recovered(condition: HealthState, now: float, rules: HealthLimits) -> bool:
 
 
 class HealthMonitor:
-    """Decides whether this master is fit to lead. Any task may wait for a change (`fit`, `unfit`).
+    """Decides whether this master is fit to lead. Tasks wait for its decision with `fit` and `unfit`.
 
     While `run` runs, it probes the engines (database and NATS; at least one) and watches the event loop for stalls.
     """

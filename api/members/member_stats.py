@@ -12,7 +12,7 @@ from shared.domain.ops.watermarks import Pressure, reason_of
 from shared.wire.messages import MasterStatus, WorkerStatus
 
 STALE_AFTER_S: Final = 5.0
-"""A status older than this is ignored."""
+"""A status older than this many seconds is ignored."""
 
 RATE_S: Final = 10.0
 """The window, in seconds, over which a worker's rate of stored pages is measured."""
@@ -134,7 +134,7 @@ class MemberStats:
         return any(pressures and all(pressures) for pressures in (owning, of_pool))
 
     def _forget(self, now: float) -> None:
-        """Drop members that have been silent for long, to free their memory."""
+        """Drop members whose last status is older than 12 times STALE_AFTER_S, to free their memory."""
         for known in (self._workers, self._masters):
             for member in [name for name, each in known.items() if now - each.received_at > 12 * STALE_AFTER_S]:
                 del known[member]

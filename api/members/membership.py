@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Record)
 class Membership:
     """Keeps the record of this master (`masters/<id>`) in etcd while `run` runs.
 
-    A lost session is replaced by a new one.
+    The record vanishes when the master's session in etcd ends. A lost session is replaced by a new one.
     """
 
     def __init__(self, member: MemberRecord, coordinator: Coordinator, keys: Keys, *, ttl_s: float) -> None:
@@ -39,7 +39,7 @@ class Membership:
         )
 
     def drain(self, draining: bool) -> None:
-        """Publish in this master's record whether it drains."""
+        """Change the record of this master in etcd, which states whether the master drains."""
         self.member = msgspec.structs.replace(self.member, draining=draining)
         self.registration.change(encode_record(self.member))
 

@@ -1,8 +1,8 @@
 """The owners of this master: one for each partition that is assigned to it, under the term that the assignment gives.
 
-An assignment counts only if its term is newer than the last known one. So wiped or restored assignments stop no owner.
-Owners continue through an outage of the coordinator (etcd) while SQL accepts their terms. An owner that is no longer
-assigned can at worst try to write: SQL refuses its term.
+An assignment counts only if its term is later than that of the partition's last known assignment. So no owner stops if
+etcd loses its assignments or is restored from a backup. Owners continue through an outage of etcd while SQL accepts
+their terms. Once another master has claimed a partition, SQL refuses the writes of the earlier owner.
 """
 
 import asyncio

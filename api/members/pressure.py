@@ -38,7 +38,10 @@ class MasterPressure:
         return f"<MasterPressure {self._member} held={self._capacity.held}>"
 
     def changed(self, state: PressureState, resource: Resource) -> None:
-        """Stop or resume dispatch after the pressure on `resource` started or ended. `state` has all resources."""
+        """Stop or resume dispatch after the pressure on `resource` started or ended.
+
+        `state`: which resources of this master are under pressure now.
+        """
         self._capacity.held = state.reason
         self._notify()
         self._on_pressure(self._member, resource, state.reason if state.full(resource) else None)
