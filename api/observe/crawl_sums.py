@@ -1,6 +1,7 @@
-"""Sums of the counters of crawls for each label in metrics.
+"""Sums of the counters of crawls, for metrics.
 
-The cost of a change does not depend on the number of crawls.
+In metrics, some crawls appear under their own names, and all others together under the name OTHER. A crawl's label is
+the name under which it appears. The cost of a change does not depend on the number of crawls.
 """
 
 from collections import Counter
@@ -15,9 +16,10 @@ _FIELDS: Final = Counters.__struct_fields__
 
 
 class CrawlSums:
-    """Stores the counters of each crawl, and for each label in metrics the sum over the crawls with that label.
+    """Stores the counters of each crawl, and for each label the sum over the crawls that have it.
 
-    `apart`: the crawls that have a label of their own. All other crawls share the label OTHER.
+    A crawl's label is the name under which metrics show it. `apart`: the crawls whose label is their own name. All
+    other crawls share the label OTHER.
     """
 
     def __init__(self) -> None:

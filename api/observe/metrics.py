@@ -313,7 +313,8 @@ class MasterMetrics:
 def _out(ownerships: "list[Ownership]", now: float) -> Iterator[tuple[str, str, int]]:
     """Yield the pool and state of each leased shard, and when it was leased (Unix ms).
 
-    A state is `pending`, `in_flight` or `expired`. `now`: the present time (Clock.elapsed).
+    A state is `pending` (no worker has begun), `in_flight`, or `expired` (the grant ended without an outcome). `now`:
+    the present time (Clock.elapsed).
     """
     for own in ownerships:
         for held in own.leases:

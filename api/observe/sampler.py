@@ -35,9 +35,11 @@ KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
 class StatsSample:
     """The numbers for metrics that were read at the time `at` (Clock.elapsed).
 
-    - `counters`: for each label in metrics, the summed counters of its crawls in the partitions of this master.
-    - `reports`: the number of reports in the broker that are not purged, in all partitions.
-    - `fullness`: by kind of report, how full the fullest partition's subject is (0: empty, 1: refuses reports).
+    - `counters`: the counters of crawls in the partitions of this master, by the name under which metrics show a crawl.
+      All crawls without a name of their own in metrics are summed under OTHER.
+    - `reports`: the number of reports in the broker, in all partitions. Applied reports count until they are deleted.
+    - `fullness`: by kind of report, the number of reports in the fullest partition, divided by the limit for a
+      partition. At 1 the broker refuses further reports.
     """
 
     at: float
@@ -62,9 +64,11 @@ class StatsSampler:
         clock: Clock,
         read_s: float = READ_S,
     ) -> None:
-        """Set up the sampler. `counts` assigns labels to crawls. `owned` returns the partitions of this master.
+        """Set up the sampler.
 
-        `read_s`: the seconds between two reads.
+        - `counts` decides which crawls have a name of their own in metrics.
+        - `owned` returns the partitions of this master.
+        - `read_s`: the seconds between two reads.
         """
         self._active: dict[CrawlId, str] = {}
         self._changed: set[CrawlId] = set()
@@ -109,7 +113,7 @@ class StatsSampler:
         self.stored = StatsSample(now, self._sums.by_label(), await self._broker.pending_reports(), fullness)
 
     async def _update_sums(self, now: float) -> None:
-        """Read the counters of the crawls that changed since the last read, and update the sums by label.
+        """Read the counters of the crawls that changed since the last read, and update the sums.
 
         Read the counters of all crawls if the master owns other partitions than at the last read.
         """
@@ -133,9 +137,10 @@ class StatsSampler:
             self._sums.relabel(crawl_id, self._counts.name(crawl_id) if kept else None)
 
     async def _read(self, changed: Collection[CrawlId], owned: Sequence[Partition]) -> Mapping[CrawlId, Counters]:
-        """Return the counters in the partitions `owned` of each crawl in `changed` that is worked on or has a label.
+        """Return the counters of crawls in `changed`, summed over the partitions `owned`.
 
-        Leave out deleted crawls.
+        Only crawls that are seeding, running or paused are included, and ended ones that still have a name of their
+        own in metrics. Deleted crawls are left out.
         """
         active = self._active.keys() & changed
         ended = [crawl_id for crawl_id in self._counts if crawl_id in changed and crawl_id not in active]
@@ -144,9 +149,9 @@ class StatsSampler:
         return await self._store.counters_in(crawl_ids, owned) if crawl_ids else {}
 
     def _assign_labels(self, now: float) -> None:
-        """Assign labels in metrics to crawls that are seeding, running or paused, as long as labels are free.
+        """Let crawls that are seeding, running or paused appear in metrics under their own names, while names are free.
 
-        Such a crawl keeps the label that it has. Any other crawl loses its label after some time.
+        Such a crawl keeps its name in metrics. Any other crawl loses it some minutes after it was last counted.
         """
         labelled = [crawl_id for crawl_id in self._counts if crawl_id in self._active]
         for crawl_id in labelled:
