@@ -126,9 +126,9 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 def _last(last_event_id: str | None) -> ChangePlace | None:
-    """Return the place in the log from which to continue: `WINDOW_MS` before the change with this id.
+    """Return the place in the log of changes from which to continue: ten seconds before the change with this id.
 
-    Return None without an id. Raise ApiProblem if it is not the id of a change.
+    Return None without an id. Raise ApiProblem if `last_event_id` is not the id of a change.
     """
     if last_event_id is None or not last_event_id.strip():
         return None

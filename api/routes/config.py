@@ -170,8 +170,8 @@ async def _change(
 ) -> StoredConfig:
     """Store the newest configuration with one value changed, or removed if `value` is None. Return the stored revision.
 
-    If another revision is stored meanwhile, apply the change to that one. Raise Stale if `expected`, the tags in
-    If-Match, does not contain the tag of the present value.
+    If another revision is stored meanwhile, apply the change to that one. `expected`: the ETags in If-Match. Raise
+    Stale if the ETag of the setting's present value is not among them.
     """
     while True:
         before = await served.desired.config()

@@ -26,7 +26,7 @@ log = structlog.get_logger("orb.api")
 router = Router(tags=["crawls"])
 
 COMMAND_S: Final = 10.0
-"""How long a request waits for the broker to store its command."""
+"""Maximum seconds that a request waits until the broker has stored its command."""
 
 _VERBS: Final = {
     Verb.START: (
@@ -123,9 +123,9 @@ async def commanded(
 ) -> str:
     """Publish a command to the owner of `partition`, or of all partitions if it is None. Return the command's id.
 
-    - `by`: the client that the catalog records as the requester.
+    - `by`: the client that is recorded in the database as the requester.
     - `apart`: maps each partition to its arguments, if they differ. Then only the partitions in `apart` receive the
-      command: `partition` is ignored, and `args` is only recorded in the catalog.
+      command: `partition` is ignored, and `args` is only recorded in the database.
 
     Raise Transient if the broker did not store the command in time.
     """

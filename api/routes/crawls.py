@@ -158,8 +158,9 @@ async def put_crawl(
     """Create the crawl, or replace its spec, its labels and `desired`.
 
     If nothing differs, nothing changes. If the crawl's state does not agree with `desired`, the crawl is started or
-    paused. A changed spec becomes a new revision. A master that cannot read the archive refuses a wider scope if the
-    earlier scope left out links of stored pages, or if the crawl is still storing pages.
+    paused. A changed spec becomes a new revision. A wider scope may admit links of stored pages, which are read from
+    the archive. So a master that cannot read the archive refuses it in two cases: the earlier scope left out links of
+    stored pages, or the crawl is still storing pages.
     """
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
@@ -280,10 +281,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return what a PUT would change of `desired` or of the crawl's state, as a list of at most one change.
+    """Return how a PUT would change `desired`, or else the crawl's state. The list is empty if both stay the same.
 
-    `mended`: True if the PUT would start or pause the crawl, because its state does not agree with `desired`. This
-    change is returned only if `desired` stays the same.
+    `mended`: True if the PUT would start or pause the crawl, because its state does not agree with `desired`. The
+    change of the state is left out if `desired` changes, too.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
@@ -293,8 +294,8 @@ def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) ->
 async def _check_archive(served: Services, declaration: Declaration) -> None:
     """Raise ApiProblem if the declaration needs the archive, and this master cannot read it.
 
-    A declaration needs the archive if it widens the scope of a stored crawl for which `_need_of_archive` returns a
-    reason.
+    Only a declaration that widens the scope of a stored crawl can need the archive. Whether it does depends on what
+    the crawl has stored (`_need_of_archive`).
     """
     if served.archive is not None:
         return

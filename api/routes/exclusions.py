@@ -85,7 +85,7 @@ async def create_exclusion(
 
 @router.post("/plan", summary="Plan an exclusion or a change of one")
 async def plan_exclusion(wanted: ExclusionInput, served: Served) -> DeclarationPlan:
-    """Return what would change if the target were excluded with these terms, without changing anything.
+    """Return what would change if the target were excluded as the body declares it, without changing anything.
 
     The request is validated as for a PUT if an exclusion with this target exists, otherwise as for a POST.
     """

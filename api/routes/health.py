@@ -26,7 +26,7 @@ async def livez() -> Health:
     responses={503: {"model": Readiness, "description": "A dependency in `missing` does not answer."}},
 )  # fmt: skip
 async def readyz(served: Served, response: Response) -> Readiness:
-    """Return 200 if all engines that this master depends on answer. Otherwise return 503 with the names of the others.
+    """Return 200 if the database, NATS and etcd answer. Otherwise return 503 with the names of those that do not.
 
     A master under resource pressure is still ready; `resource_pressure` lists the resources that are nearly full.
     """

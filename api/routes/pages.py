@@ -36,7 +36,10 @@ router = Router(prefix="/v1/crawls/{name}/pages", tags=["pages"], responses=prob
 
 PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The page's id.")]
 WHOLE_BYTES: Final = 1 << 20
-"""A body of fewer bytes is read to its end before the response begins, so that X-Orb-Incomplete covers all of it."""
+"""A body of fewer bytes is read to its end before the response begins.
+
+So the header X-Orb-Incomplete is also set if only the end of the body is cut off or cannot be decoded.
+"""
 
 BODY: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -183,7 +186,7 @@ async def stored_body(
 
     - `url`, `fingerprint`: the URL and the fingerprint of the page, from which the file's name is made.
     - `captured` is called for a record that has no body but refers to an earlier record with the same body. It gets the
-      URL of the earlier record and returns its location. By default it raises Missing.
+      URL of the earlier record and returns the location of that record. By default it raises Missing.
 
     Raise ApiProblem if the record cannot be read.
     """

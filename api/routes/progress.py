@@ -38,7 +38,7 @@ MAX_HOSTS: Final = 200
 """Maximum hosts of a crawl whose waits are examined."""
 
 RATES_S: Final = 1.0
-"""Timeout of the read of rates. After that the other numbers are shown without rates."""
+"""Maximum seconds that a request waits for the rates. After them, the other numbers are shown without rates."""
 
 
 @router.get("/stats", summary="Get a crawl's counters")
@@ -135,7 +135,7 @@ async def _rates(served: Services, crawl_id: CrawlId) -> Rates | None:
 # --- lag --------------------------------------------------------------------------------------------------------------
 
 BROKER_S: Final = 2.0
-"""Timeout of the broker's count of waiting reports."""
+"""Maximum seconds that a request waits until the broker has counted the waiting reports."""
 
 
 @lag_router.get("/v1/lag", summary="Get the lag of the cluster")
@@ -171,9 +171,10 @@ async def _lag(served: Services, crawl_id: CrawlId | None) -> Lag:
 
 
 async def _reports(served: Services, frontier: FrontierLag) -> Waiting | None:
-    """Return how many reports wait in the broker beyond the applied positions in `frontier`, and since when.
+    """Return how many reports in the broker no owner has applied yet, and how long the oldest has waited.
 
-    Return None if the broker does not answer, so that the other numbers can still be shown.
+    `frontier` has the position up to which each partition's reports are applied. Return None if the broker does not
+    answer, so that the other numbers can still be shown.
     """
     try:
         async with asyncio.timeout(BROKER_S):

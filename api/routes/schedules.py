@@ -165,7 +165,10 @@ async def list_firings(
 
 
 async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpec:
-    """Return the schedule in the request. Raise ApiProblem if it is invalid, or if no firing could apply its verb."""
+    """Return the schedule in the request.
+
+    Raise ApiProblem if it is invalid, or if its verb cannot be applied to its crawl now.
+    """
     spec = wanted.spec()
     await _check(spec, served)
     if (refused := await _refused(spec, served)) is not None:
@@ -174,7 +177,10 @@ async def _checked(wanted: ScheduleReplacement, served: Services) -> ScheduleSpe
 
 
 async def _check(spec: ScheduleSpec, served: Services) -> None:
-    """Raise ApiProblem that names all invalid fields of the schedule. The crawl that it names is not looked up."""
+    """Raise ApiProblem with all invalid fields of the schedule, if there are any.
+
+    The function does not check that the schedule's crawl exists.
+    """
     # A window without a due time takes half a second to find out.
     problems = await asyncio.to_thread(schedule_problems, spec, served.clock.unix_ms())
     if problems:

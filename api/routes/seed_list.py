@@ -30,7 +30,7 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum stored seeds that one page of the list reads in order to skip those of the spec."""
+"""Maximum stored seeds that are read for one page of the list. Those in the spec were listed before and are skipped."""
 
 
 @router.get("", summary="List seeds")

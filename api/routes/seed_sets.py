@@ -131,7 +131,8 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
     """Return the seed set that the body declares. Raise ApiProblem that names each seed that the crawl cannot fetch.
 
-    Raise Missing if the crawl does not exist. Seeds that no crawl can fetch raise ApiProblem before that.
+    If the crawl does not exist, raise ApiProblem that names each seed that no crawl can fetch. If there is no such
+    seed, raise Missing.
     """
     try:
         scope = decode_spec((await served.catalog.crawl(name)).spec).scope

@@ -187,8 +187,8 @@ async def _take_whole(upload: SeedUpload, pieces: AsyncIterator[bytes], max_coun
 def _context(seed: _Seed) -> tuple[SeedContext | None, Sequence[tuple[str, str, str]]]:
     """Return the labels and source of a seed (None if it has neither), and the errors in them.
 
-    An error is a path below the seed, a message and a hint. If there are errors, the labels and source must not be
-    used.
+    An error has three parts: the wrong field of the seed (empty for the whole seed), a message and a hint. If there are
+    errors, the labels and source must not be used.
     """
     if not seed.labels and not seed.source:
         return None, ()

@@ -38,10 +38,10 @@ router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=proble
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
-"""Rules whose details are appended to the explanation's sentences."""
+"""Rules about which the explanation of a URL has a sentence, if they apply to the URL."""
 
 _OTHERS: Final = 1000
-"""Maximum crawls of a host that are searched for the one whose turn it is."""
+"""Maximum queues of a host that are read to find out from which crawl's queue the host's next URLs are taken."""
 
 _ROBOTS_S: Final = 1.0
 
