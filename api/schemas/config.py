@@ -63,7 +63,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "retention": msgspec.structs.asdict(_MASTER.retention),
 }
-"""The values of members that were started without flags, by part of the configuration and name."""
+"""The value of each setting in a member that was started without flags, by section and name of the setting."""
 
 _worker: Final = _settings(WorkerPart, DEFAULTS["worker"])
 _master: Final = _settings(MasterPart, DEFAULTS["master"])
@@ -133,9 +133,10 @@ class MasterValues(_Values):
 
 
 class StorageValues(_Values):
-    """When a database, NATS or an archive counts as full, by its disk or its size limit.
+    """The limits at which a database, NATS or an archive counts as full.
 
-    While a resource counts as full, no work begins that would fill it further.
+    They apply to the used part of its disk, or of the size that is set for it. While a resource counts as full, no work
+    begins that would fill it further.
     """
 
     high_watermark_ratio: float | None = _storage(
@@ -152,7 +153,7 @@ class StorageValues(_Values):
 
 
 class RetentionValues(_Values):
-    """How long records are kept. The leader deletes older ones in the background."""
+    """How long records in the database are kept. The leader deletes older records in the background."""
 
     audit_days: int | None = _retention("audit_days", "Days that entries of the audit log are kept.", 365)
     commands_days: int | None = _retention(

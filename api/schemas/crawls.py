@@ -306,7 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """What a response about a crawl needs besides its rows: status reports (`roster`), members (`plane`), the time."""
+    """Sources of a response about a crawl besides SQL: members' statuses (`roster`), members (`plane`), the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -320,7 +320,7 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl's spec requires of workers: a pool, and the private networks that the spec opens (`allow`).
+    """What a crawl's spec requires of workers: a pool, and that they may fetch from the private networks in `allow`.
 
     - `refused`: why workers cannot use one of the patterns in the spec. None if they can use all.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.
@@ -341,7 +341,7 @@ class Needs:
         return Seen(refused, pressure, self.warnings(around) if self.allow else (), self.recrawls)
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
-        """Return a sentence for each network that the spec opens but some live worker of the pool does not open."""
+        """Return a sentence for each network in `allow` from which some live worker of the pool may not fetch."""
         workers = around.plane.members().workers
         allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
         return tuple(closed_networks(self.allow, allowed)) if allowed else ()

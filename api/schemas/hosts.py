@@ -1,4 +1,4 @@
-"""The response body of a request that a command to the owners of partitions carries out."""
+"""The response body of requests that only send a command, which the owners of partitions apply later."""
 
 from api.schemas.model import Model, field
 

@@ -14,8 +14,8 @@ from pydantic_core import CoreSchema
 T = TypeVar("T")
 
 ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
-"""The pattern of a text without control characters: they must not reach a terminal or a log, and no database stores
-NUL."""
+"""The pattern of a text without control characters, which must not reach a terminal or a log. PostgreSQL cannot store
+NUL, either."""
 
 ANYTHING: Final = r"^\*$"
 VISIBLE: Final = r"^[!-~]+$"
@@ -100,7 +100,8 @@ def as_whole(given: Any) -> Any:
 
 
 WHOLE: Final = BeforeValidator(as_whole)
-"""Validator that accepts 2.0 for the whole number 2. In `Annotated` it stands after the bounds, so it runs first."""
+"""Validator that accepts 2.0 for the whole number 2. It must be last in `Annotated`: then it runs first, before the
+minimum and maximum are checked."""
 
 Moment = Annotated[datetime, Strict(False), BeforeValidator(_written_out)]
 """A time in a request, as ISO 8601 text. It may lack a time zone."""

@@ -229,7 +229,7 @@ def firing_body(firing: Firing) -> ScheduleFiring:
 
 
 def _declaration(body: Model | RequestModel) -> dict[str, Any]:
-    """Return the declared fields of a schedule as JSON values, without its state and times."""
+    """Return the fields of a schedule that a client declares, as JSON values, without those that the server sets."""
     return body.model_dump(mode="json", include=set(ScheduleReplacement.model_fields))
 
 
