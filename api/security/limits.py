@@ -1,8 +1,8 @@
 """Limits on the requests that a key may send, and on the wrong keys that an address may send.
 
-Requests are counted by key and class of route. Each master counts separately; a write is counted by the leader, which
-executes it. Wrong keys are counted by address and never by key id, because key ids are public: otherwise any client
-could lock out the user of a key.
+Requests are counted by key and by class of route: read, write, or bulk (a stream, an export or an upload). Each master
+counts separately. A write is counted by the leader, which executes it. Wrong keys are counted by address and never by
+key id, because key ids are public: otherwise any client could lock out the user of a key.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ _NETWORK_BITS: Final = 64
 
 
 class Permits:
-    """Limits the requests that each key may send, by a token bucket for each class of route.
+    """Limits the requests that each key may send, separately for each class of route (RouteClass).
 
     - `reads`, `writes`, `bulk`: the limit of each class in requests a second; 0 means no limit.
 
-    After a pause, a key may send the requests of `BURST_S` seconds without a wait.
+    Unused requests of up to `BURST_S` seconds are saved. A key may send them at once.
     """
 
     def __init__(self, reads: int = READS, writes: int = WRITES, bulk: int = BULK) -> None:
@@ -69,7 +69,7 @@ class WrongKeys:
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:
         self._buckets = Buckets(per_minute / 60, per_minute, max_count)
         self.counted = 0
-        """Wrong keys, and client certificates without an identity, that were looked up."""
+        """How many keys and client certificates were checked and found to be wrong or unknown."""
         self.limited = 0
         """Requests that were refused without a lookup, because too many wrong keys came from their address."""
 
