@@ -3,8 +3,9 @@
 from typing import Final
 
 MARGIN_S: Final = 1.5
-"""No request starts in the last MARGIN_S of a grant, or in its last 5 % if that is longer (at most its last half). The
-margin covers a busy event loop between the check and the send, and the request's way to the server."""
+"""No request starts in the last MARGIN_S seconds of a grant. This margin is 5 % of the grant's time if that is longer,
+but never more than half of the grant's time. The margin covers a busy event loop between the check and the send, and
+the request's way to the server."""
 
 _MARGIN_PART: Final = 0.05
 _RENEWED_AFTER: Final = 1 / 3
@@ -18,7 +19,8 @@ class Grant:
     worker sent its request. So the grant always ends at the worker before it ends at the owner.
 
     - `remaining`: the indexes, in the shard's `urls`, of the URLs that are still to be fetched.
-    - `not_before`: when the first request may be sent: `rest_s` after `arrived`, when the owner's reply came.
+    - `not_before`: when the first request may be sent. It is `rest_s` after `arrived`, the time at which the owner's
+      reply came.
     - `delay_s`: the host's delay in the owner's last reply.
     - `stop`: the owner requires that no further request starts.
     """

@@ -15,9 +15,11 @@ _MAX_GENERATIONS: Final = 4096
 class KnownLinks:
     """A cache of fixed size of the links whose report the broker has acknowledged.
 
-    A link in the cache was certainly reported. A reported link may be missing, because links share slots and a later
-    one replaces an earlier one. It is then reported again, which is harmless. Entries belong to one revision of a
-    crawl's spec. Each used slot takes 24 bytes of memory.
+    A link in the cache was certainly reported. A reported link may be missing: the link's hash chooses its place in a
+    table, and another link may have replaced it there. It is then reported again, which is harmless.
+
+    The links of a crawl at one revision of its spec form a group with a number, which the code calls `generation`.
+    Links to requisites, and links by extra hops, have groups of their own. Each used place takes 24 bytes of memory.
     """
 
     __slots__ = ("_fingerprints", "_generations", "_mask", "_next_generation", "_tags")
@@ -33,11 +35,10 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return the number of the group for a crawl's links at this revision, with this `requisites` and `extra`.
+        """Return the number of the group for these links of a crawl, for the calls of `contains` and `remember`.
 
-        `contains` and `remember` take it as `generation`. A link is found only in the group in which it was stored.
-        The number stays the same until 4,096 groups are in use. Then every group gets a new number, so that all links
-        are forgotten.
+        A link is found only in the group in which it was stored. The number stays the same until 4,096 groups are in
+        use. Then every group gets a new number, so that all links are forgotten.
 
         - `requisites`: True for links to requisites, False for other links.
         - `extra`: the number of extra hops that lead to the links.
@@ -55,9 +56,9 @@ class KnownLinks:
         self._tags = memoryview(_zeros(self._tags.nbytes)).cast("Q")
 
     def contains(self, generation: int, fingerprint: Fingerprint, depth: int) -> bool:
-        """Return True if the link was reported in the group `generation` with a depth of at most `depth`.
+        """Return True if a link of the group with the number `generation` was reported with `depth` or a lower depth.
 
-        False may be wrong: the cache may have forgotten the link.
+        Return False if it was not reported, or if the cache has lost it.
         """
         slot = (hash(fingerprint) + generation) & self._mask
         tag = self._tags[slot]
@@ -69,7 +70,7 @@ class KnownLinks:
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Add links that were reported with `depth` to the group `generation`.
+        """Add links that were reported with `depth` to the group with the number `generation`.
 
         Call this only after the broker has acknowledged their report.
         """

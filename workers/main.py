@@ -257,7 +257,7 @@ async def _connected(settings: WorkerSettings) -> AsyncIterator[Broker]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the archive's folder private to its user. A failure is only logged: the first segment tries again."""
+    """Create the archive's folder for this user only. Log a warning if that fails, or if other users may open it."""
     try:
         make_private(folder)
         command = closing(folder)
@@ -317,7 +317,7 @@ def _visit_crawls(settings: WorkerSettings, place: "WorkerMembership | None", co
 
 
 def _specs(settings: WorkerSettings, place: "WorkerMembership | None") -> SpecSource:
-    """Return the source of specs: the folder of a local crawl, or the coordinator of a cluster."""
+    """Return the source of specs: the folder of a local crawl, or the etcd of a cluster."""
     return LocalSpecs(settings.dir / "specs", look_s=LOOK_S) if place is None else place.specs
 
 

@@ -40,7 +40,7 @@ class WorkerMembership:
     """The connection of a worker to its cluster while it is a member.
 
     - `specs`: the specs of the crawls.
-    - `configuration`: a view of the hot configuration under `keys.configuration`.
+    - `configuration`: the present hot configuration, read from the etcd keys under `keys.configuration`.
     - `exclusions`: the exclusions in force, which are read from `configuration`.
     - `say(capacity, draining)`: register how many visits the worker can run, and if it drains.
     - `registration`: the worker's key in etcd, which disappears when the worker is gone.
@@ -60,7 +60,7 @@ class WorkerMembership:
     def tuning(self, settings: WorkerSettings, runtime: Runtime, reporter: Reporter) -> ConfigFollower[WorkerTuning]:
         """Return a follower that applies the hot configuration to the worker's parts.
 
-        The present configuration is applied before this returns. So a worker that starts while drained pulls nothing.
+        The present configuration is applied before this returns. So a worker that must drain never pulls a shard.
         """
         visits, draining = settings.max_visits, False
 

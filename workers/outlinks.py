@@ -26,7 +26,8 @@ MAX_OUTLINKS_BYTES: Final = 2 << 20
 """The limit, in characters, of the URLs in a page's metadata record. The record counts the URLs beyond it."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
-"""Matches a relative reference. The resolved URL is longer than the base's directory, unless `..` leaves it."""
+"""Matches a reference relative to the base URL's directory. If that directory is too long, so is the resolved URL,
+except after `..`."""
 
 _MAX_ORIGINS: Final = 4096
 
@@ -76,10 +77,13 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """As `fresh`, but links out of scope. `extra`: how many extra hops lead to them."""
+    """Links out of scope to report, because extra hops may follow them. `extra`: how many extra hops lead to them."""
 
     renewed: tuple[Location, ...] = ()
-    """Entries of a sitemap or feed, counted in `known`, whose `lastmod` is later than `changed_since` (`listed`)."""
+    """Entries of a sitemap or feed that are counted in `known`, and have changed since they were last read.
+
+    Their `lastmod` is later than the argument `changed_since` of `OutlinkResolver.listed`.
+    """
 
     lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)
     """By URL, when a link in `fresh` or `renewed` last changed according to the sitemap or feed (Unix seconds)."""
@@ -99,8 +103,8 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 class _Examples:
     """Collects in `gathered` example URLs of the left-out links of one page, by reason.
 
-    `sent`: by reason, the number of examples that were collected for the whole crawl. `add` increments the number. It
-    adds nothing if the number is MAX_EXAMPLES_SENT.
+    `sent`: for each reason, how many examples were collected so far from all pages of the crawl. If the number has
+    reached MAX_EXAMPLES_SENT, `add` collects no more. Each collected example raises the number.
     """
 
     __slots__ = ("_sent", "gathered")
@@ -145,7 +149,7 @@ class OutlinkResolver:
     ) -> Outlinks:
         """Return the links of the parsed `page`, fetched at `depth`: those to report, and counts of the others.
 
-        - `nofollow`: the page's robots directives forbid following any of its links, canonical and refresh included.
+        - `nofollow`: the page's robots directives forbid following any link, even a canonical link or a refresh.
         - `extra`: how many extra hops led to the page, 0 if it is in scope.
         """
         references, unfollowed = self._references(parsed, nofollow)

@@ -23,7 +23,7 @@ from shared.wire.messages import (
 from workers.grant import Grant
 
 NO_OWNER_S: Final = 2.0
-"""The pause in seconds before a shard comes again if its owner did not reply."""
+"""The seconds until the worker tries again after an owner sent no usable reply."""
 
 
 class OwnerClient:

@@ -54,9 +54,9 @@ REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
 """Statuses whose Location is a link. A 300 without a Location is a page."""
 
 READ_ON_LOOP: Final = 384 << 10
-"""A larger body is read in a thread. Its size is first multiplied by the cost of the scope's patterns
-(`CompiledScope.weight`). 30 MiB of markup could block the event loop for 8 s, and READ_ON_LOOP bytes of the costliest
-markup known for 190 ms. A thread for each page above 128 KiB cost a tenth of a worker's CPU on documentation."""
+"""A body is read in a thread if its size in bytes, times the cost of the scope's patterns (`CompiledScope.weight`), is
+larger than this. As measured, a body of this size blocks the event loop for at most 190 ms, and one of 30 MiB for 8 s.
+With a limit of 128 KiB, the threads used a tenth of a worker's CPU in a crawl of documentation."""
 
 _SNIFFED: Final = {
     Media.HTML: "text/html",
@@ -80,16 +80,17 @@ _MIME: Final = 128
 class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from a response.
 
-    - `found`: the links to report, at `depth` and `hops`.
+    - `found`: the links to report, with their `depth` and `hops` (how many redirects or sitemaps lead to them).
     - `beyond`: further links to report, which are out of scope. `extra`: how many extra hops lead to them.
     - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported.
     - `links`: the number of outlinks that are reported now or were reported before.
-    - `archived`, `notes`: the outlinks and the other fields of the metadata record (`Exchange`).
+    - `archived`, `notes`: the outlinks, and the other fields, of the metadata record that the archive stores.
     - `html`: the HTML from which items are extracted. None if no HTML was parsed, or if `not_indexed` is set.
     - `needs_scripts`: the page has scripts and neither text nor links.
     - `links_found`: the number of all outlinks, -1 if no links were read.
     - `kind`: the kind of the links to report, such as page or feed.
-    - `entries`: the entries of a sitemap or feed, -1 for everything else; `problem`: why it was not read to its end.
+    - `entries`: the number of entries of a sitemap or feed, -1 for any other response.
+    - `problem`: why the sitemap or feed was not read to its end, "" if it was.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
       those of a page, and 1 more for each stylesheet and redirect in between.

@@ -8,8 +8,8 @@ A flush reports all unreported pages of all visits. It begins when a visit ends,
 was added. The next flush begins only when this one has ended or is stalled.
 
 No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Only the
-parts that depend on the step are delayed. For example, if the subject for a link is full, only the part with that link
-and later parts of the same visit wait.
+parts that depend on the step are delayed. For example, if the broker has no space for a link, only the part with that
+link and later parts of the same visit wait.
 """
 
 import asyncio
@@ -303,7 +303,7 @@ class Reporter:
 
 @dataclass(eq=False, slots=True)
 class _Flush:
-    """The parts that are reported together.
+    """The parts that are reported together. Each part (FlushPart) has results of one visit.
 
     `turn`: a future that is done when this flush has ended or is stalled, so that the next flush may begin.
     """

@@ -20,7 +20,7 @@ _FIRST_REQUEST_S: Final = 0.1
 _LEAST_REQUEST_S: Final = 0.001
 _SMOOTHING: Final = 8
 _MAX_KNOWN: Final = 1_024
-"""Above so many crawls, those that neither wait nor send are forgotten, with their request times."""
+"""When this many crawls are known, those without waiting or sending visits are forgotten, with their virtual times."""
 
 
 @dataclass(eq=False, slots=True)

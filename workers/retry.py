@@ -19,7 +19,8 @@ async def persisted(
 ) -> T:
     """Call `attempt` again whenever it raises Transient, and return its result. Waits between calls grow up to 5 s.
 
-    `what` (the step's name) and `fields` are logged with failures 1, 10, 100, 200, ... `waits` is called before a wait.
+    `what` (the step's name) and `fields` are logged with failures 1, 10, 100, 200, ... `waits`, if given, is called
+    before each wait.
     """
     wait_s, tries = 0.1, 0
     while True:

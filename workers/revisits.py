@@ -1,6 +1,7 @@
 """Fetches of pages that are stored already: the conditional request, and the archive's reference to the stored page.
 
-Validators come from the web, so only those that RFC 9110 allows in a request are sent.
+The validators (ETag and Last-Modified) of the stored page come from the web. So only those that RFC 9110 allows in a
+request are sent.
 """
 
 from typing import TYPE_CHECKING

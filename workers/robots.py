@@ -1,8 +1,8 @@
 """robots.txt of the origins that visits fetch from: fetched once, shared by all workers, and cached parsed.
 
-A robots.txt is looked up in this process, then in a bucket of the broker that all workers share, and then fetched. At
-most one visit of a process looks up or fetches the robots.txt of an origin at the same time. The visit fetches under
-its own grant, host delay and egress rules.
+A robots.txt is looked up in this process, then in a key-value bucket of the broker that all workers share (the shared
+bucket), and then fetched. At most one visit of a process looks up or fetches the robots.txt of an origin at the same
+time. The visit fetches under its own grant, host delay and egress rules.
 
 A redirect may lead to another origin, for whose host the visit has no grant. If the robots.txt of that origin is
 cached, it is used without a request. Otherwise it is requested and cached for that origin, too. Visits of this process
@@ -51,8 +51,8 @@ from workers.visit_crawls import VisitCrawl
 log = structlog.get_logger(__name__)
 
 Send = Callable[[FetchRequest, float], Awaitable[Answer | FetchFailed | None]]
-"""A function that sends one request as soon as the visit may, but not before the given time (Clock.elapsed). It returns
-None if the visit must end instead.
+"""A function that sends one request as soon as the host's delay permits, but not before the given time (Clock.elapsed).
+It returns None if the visit must end instead.
 """
 
 CACHE_BYTES: Final = 32 << 20
@@ -215,7 +215,7 @@ class RobotsCache:
         return self._keep(origin, record, robots)
 
     async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
-        """Fetch robots.txt and follow its redirects. Return the record and the Retry-After in ms, -1 if there is none.
+        """Fetch robots.txt and follow its redirects. Return its record, and the Retry-After in ms (-1: none).
 
         - Return None if `send` returns None.
         - Return Robots that allow everything if the crawl's egress rules deny `origin`, or an exclusion covers it.
@@ -280,7 +280,12 @@ class RobotsCache:
     async def _requested(
         self, place: str, crawl: VisitCrawl, send: Send, *, first: bool
     ) -> tuple[RobotsRecord, int] | Robots | _Moved | None:
-        """Request robots.txt at the URL `place` by `send`. Return the same as `_fetch`, or _Moved for a redirect.
+        """Request robots.txt at the URL `place` by `send`. Return its record, and the Retry-After in ms (-1: none).
+
+        - Return _Moved for a redirect with a usable target.
+        - Return None if `send` returns None.
+        - Return Robots that allow everything if egress rules or an exclusion deny the first request.
+        - Return an unreachable record if the request fails in another way, or the answer is unreadable.
 
         `first`: True for the first request, False if `place` is the target of a redirect.
         """
@@ -320,10 +325,10 @@ class RobotsCache:
         return robots_record(status, body, fetched_at_ms=now_ms, max_age_s=max_age_s, detail=detail)
 
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
-        """Return the cached rules of `origin` if they may be used, else None.
+        """Return the cached rules of `origin` if their lifetime has not passed, else None.
 
-        `asked_ms` (Unix ms): when the caller began to wait. An older failure is not returned, so that the caller
-        fetches robots.txt again.
+        `asked_ms` (Unix ms): when the caller began to wait. Return None also for a failure that is older, so that the
+        caller fetches robots.txt again.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -406,7 +411,7 @@ def _lock_of(locks: WeakValueDictionary[str, asyncio.Lock], name: str) -> asynci
 async def _parsed(robots: Robots, token: str) -> Robots:
     """Return `robots` with its rules parsed for `token`, in a thread if the file is large.
 
-    If the rules are too costly to match, return an unreachable robots.txt instead.
+    If the rules are too costly to match, return Robots that count as unreachable instead.
     """
     if not isinstance(robots.policy, Rules):
         return robots
@@ -419,10 +424,10 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Return the record with its lifetime raised to twice its crawl delay, so that it outlives the wait for a page.
+    """Return the record with its lifetime raised to twice the crawl delay of its rules, if it was shorter.
 
-    The lifetime is raised to at most 24 h, or to `_BEYOND_DELAY_S` more than the delay if that is longer. `robots`: the
-    rules of the record.
+    So the record does not expire while a visit waits for the delay. The lifetime is raised to at most 24 h. If the
+    delay plus `_BEYOND_DELAY_S` is longer than 24 h, that sum is the limit instead. `robots`: the rules of the record.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

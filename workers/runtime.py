@@ -1,4 +1,4 @@
-"""Pulls URL shards from the broker and runs their visits concurrently. Only this module acks or naks their messages."""
+"""Pulls URL shards from the broker and runs their visits concurrently. Only this module acks or naks (returns) them."""
 
 import asyncio
 import itertools
@@ -35,10 +35,10 @@ log = structlog.get_logger(__name__)
 
 _PULL_S: Final = 1.0
 _UNEXPECTED_PAUSE_S: Final = 5.0
-"""The pause before a shard comes again after an unexpected error."""
+"""The pause in seconds before the broker delivers a shard again, after an unexpected error in its visit."""
 
 _MAX_PAUSE_S: Final = 30.0
-"""The longest pause of a shard whose visits failed repeatedly by an error of the worker."""
+"""The longest pause in seconds before the broker delivers a shard again whose visits failed by errors of the worker."""
 
 _HAND_BACK_S: Final = 2.0
 _SETTLE_TRIES: Final = 3
@@ -47,10 +47,10 @@ _COALESCE_S: Final = 0.05
 _NOTABLE_PART: Final = 8
 _TIDY_S: Final = 30.0
 IDLE_S: Final = 600.0
-"""The segments of a crawl are finished after so long without a visit."""
+"""The open WARC files of a crawl are completed after this many seconds without a visit."""
 
 MAX_OPEN: Final = 256
-"""Above so many crawls with open segments (files), those of the least recently visited are finished (`at_rest`)."""
+"""If more crawls than this may have open WARC files, those of the least recently visited crawls are completed."""
 
 
 class VisitSettled(Struct, frozen=True):
@@ -128,7 +128,7 @@ class Runtime:
         visits: int,
         max_open: int = MAX_OPEN,
     ) -> None:
-        """Create it without visits. At most `visits` run at once. `max_open` is the argument of `at_rest`."""
+        """Create the runtime without visits. At most `visits` run at once. `max_open`: as in `at_rest`."""
         self._max_open = max_open
         self._identity = identity
         self._broker = broker
@@ -220,7 +220,7 @@ class Runtime:
         self._notable.set()
 
     def tune(self, visits: int, revision: int) -> None:
-        """Set how many visits may run at once, by this revision of the hot configuration. Running visits continue."""
+        """Set how many visits may run at once. Running visits continue. Statuses report the config `revision`."""
         self._visits = visits
         self._revision = revision
         self._freed.set()

@@ -64,7 +64,7 @@ _EXTEND_RETRY_S: Final = 0.5
 
 
 class VisitContext(Struct, frozen=True):
-    """The parts that a worker's visits share. `ack_wait_s`: the ack wait of the broker's consumer, in seconds."""
+    """The parts that visits share. `ack_wait_s`: seconds until the broker delivers an unacknowledged shard again."""
 
     clock: Clock
     crawls: VisitCrawls
@@ -337,7 +337,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Send a request for the robots.txt of the URL `via`, at `earliest` or later. None if the visit must end."""
+        """Send a robots.txt request, needed for the URL `via`, at `earliest` or later. None if the visit must end."""
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)

@@ -26,8 +26,8 @@ _LENGTH: Final = 4
 _OUT_OF_MEMORY: Final = 77
 _TRIES: Final = 3
 _PATIENCE: Final = 30
-"""The wall-clock limit of a page is this many times its CPU limit, and at least this many seconds, because the machine
-may be busy. After that the process is ended, and the page is tried again."""
+"""The wall-clock limit of a page is this many times its limit of CPU time, because the machine may be busy. It is never
+less than this many seconds. After the limit the process is ended, and the page is tried again."""
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)
 _text: Final = msgspec.msgpack.Decoder(str)
@@ -45,7 +45,7 @@ class _Ended(Exception):
 class _Child:
     """A running extraction process, with the streams of the socket that is its standard input and output.
 
-    `greeted`: its first frame has been read.
+    `greeted`: True once the text was read that the process sends at its start.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -156,8 +156,8 @@ class Extractor:
 def _spawned(command: Sequence[str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Start the process. Return it, and the worker's end of the socket that is its standard input and output.
 
-    subprocess closes all other descriptors in the process; a worker's event loop (uvloop) would not. The call blocks
-    the event loop until the program runs, for about a millisecond.
+    This uses the module `subprocess`, which closes all other descriptors in the process. The event loop's own function
+    (uvloop) does not close them. The call blocks the event loop until the program runs, for about a millisecond.
     """
     ours, theirs = socket.socketpair()
     with theirs:

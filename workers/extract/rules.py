@@ -108,8 +108,8 @@ class _Document:
     def scopes(self, rule: ItemRule) -> "Iterable[LexborNode | dict[str, Any] | None]":
         """Return the parts of the page that may each have an item of the rule.
 
-        They are the elements that `each` selects, or the JSON-LD objects of the rule's type. With neither, the only
-        part is None: the whole page.
+        They are the elements that the rule's selector `each` finds, or the JSON-LD objects of the rule's type
+        `json_ld`. If the rule has neither, the only part is None, which means the whole page.
         """
         if rule.each is not None:
             return self._tree.css(rule.each)
@@ -124,7 +124,8 @@ class _Document:
     ) -> dict[str, Value | list[Value]] | None:
         """Return the values of a rule's fields in one part of the page (`scopes`), by the name of the field.
 
-        Return None if a required field or the key has no value. Return {} if no field has a value.
+        Return None if a required field, or the field that is the rule's key, has no value. Otherwise return {} if no
+        field has a value.
         """
         item: dict[str, Value | list[Value]] = {}
         for name, field in rule.fields.items():

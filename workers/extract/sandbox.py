@@ -21,7 +21,7 @@ _IF_AT_LEAST: Final = 0x35
 _RETURN: Final = 0x06
 _ALLOW: Final = 0x7FFF0000
 _REFUSE: Final = 0x00050001
-"""Fail with EPERM."""
+"""The filter's result for a refused system call: the call fails with the error EPERM."""
 
 _NUMBER_AT: Final = 0
 _MACHINE_AT: Final = 4

@@ -30,12 +30,14 @@ _ANSWER_S: Final = 5.0
 class ClosedEndpoints:
     """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers.
 
-    They stay closed until the process ends. Beyond `MAX_ENDPOINTS` the oldest are forgotten.
+    An endpoint stays closed until the process ends, unless more than `MAX_ENDPOINTS` are added: then the oldest is
+    dropped.
 
     - For a name, every address that it ever resolved to is closed. Before it resolves, only the name is closed. Call
       `resolve` once before the first fetch.
-    - An endpoint closes its port on every address of this machine if its address is unspecified (`0.0.0.0:8081`), or
-      one of this machine that is not loopback, or if its name resolves to loopback.
+    - The port of an endpoint is closed on every address of this machine in three cases. The endpoint's address is
+      unspecified (`0.0.0.0:8081`), or it is an address of this machine other than loopback, or the endpoint's name
+      resolves to loopback.
     - A member that never registered is not closed. Name such servers with `--closed`.
     """
 
@@ -91,10 +93,7 @@ class ClosedEndpoints:
                     await self._new_name.wait()
 
     def covers(self, address: Address, port: int) -> bool:
-        """Return True if a connection to `address` and `port` could reach a closed endpoint.
-
-        It must then be refused.
-        """
+        """Return True if a connection to `address` and `port` could reach a closed endpoint, and must be refused."""
         if (address, port) in self._exact:
             return True
         if port in self._here and _is_here(address):
@@ -120,7 +119,7 @@ def _remember(kept: dict[tuple[H, int], None], host: H, port: int) -> None:
 
 
 def _is_here(address: Address) -> bool:
-    """Return True if the address belongs to this machine: the kernel binds a socket to no other address."""
+    """Return True if the address belongs to this machine. The test is that the kernel binds a socket to it."""
     if address.is_loopback or address.is_unspecified:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6

@@ -60,10 +60,7 @@ class Closed(Protocol):
     """Endpoints that no crawl may connect to, even if `allow` opens their addresses."""
 
     def covers(self, address: Address, port: int) -> bool:
-        """Return True if a connection to `address` and `port` could reach a closed endpoint.
-
-        It must then be refused.
-        """
+        """Return True if a connection to `address` and `port` could reach a closed endpoint, and must be refused."""
 
     def names(self, host: str, port: int) -> bool:
         """Return True if an endpoint was closed under the name `host` and this port."""

@@ -177,7 +177,7 @@ class CurlExchange:
         curl.setopt(pycurl.WRITEFUNCTION, self._on_body)
 
     def begin(self, request: FetchRequest, target: Target, head: RequestHead) -> None:
-        """Set the handle up for `request`. The transfer starts when `Transfers.start` is called with `curl`."""
+        """Set the handle `curl` up for `request`. To start the transfer, the caller passes it to `Transfers.start`."""
         curl, limits = self.curl, request.limits
         self._request, self._head = request, head
         self._started = self._loop.time()
@@ -288,9 +288,9 @@ class CurlExchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_header(self, line: bytes) -> int | None:
-        """Collect a header line. Return None, or 0 to end the transfer after a head whose body is to be skipped.
+        """Collect a header line. Return None to continue. Return 0 to end the transfer if its body is to be skipped.
 
-        A body of at most DRAINED_BYTES is received and dropped instead, so that the connection can be reused.
+        But a body with a Content-Length of at most DRAINED_BYTES is received, so that the connection can be reused.
         """
         self._lines.append(line)
         skips = self._request.skips_body

@@ -20,7 +20,8 @@ _MARGIN: Final = 0.75
 
 _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
-"""A shorter pause sets no estimate: with concurrent requests it may be that of another connection."""
+"""A loss after a shorter idle time (seconds) sets no estimate. With concurrent requests, the time may be measured from
+the last use of another connection of the server."""
 
 
 class _ServerTimeouts(Struct):

@@ -19,7 +19,7 @@ from shared.ports.fetcher import Fetcher
 from workers.fetch.egress import EgressRules
 
 MAX_FETCHERS: Final = 16
-"""Above this number the least recently used fetcher is closed. Its rules open another at their next fetch."""
+"""Above this number the least recently used fetcher is closed. The next fetch under its rules opens a new one."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class FetcherPool:
     async def keep(self, used: Collection[Fetcher]) -> None:
         """Close the fetchers whose egress rules are no longer used. Do not close those with a fetch under way.
 
-        `used`: the fetchers in use, as `under` returned them. Their rules are the used ones.
+        `used`: the fetchers that crawls still use, as `under` returned them.
         """
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])

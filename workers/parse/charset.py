@@ -14,7 +14,8 @@ from workers.parse.start_tags import ATTRIBUTE
 
 _PRESCAN_BYTES: Final = 1024
 _LATE_BYTES: Final = 64 * 1024
-"""The bytes that are searched for a meta element beyond the prescan, as browsers do while they parse."""
+"""How many bytes at the start of a page are searched for a meta element if the prescan finds none. Browsers use
+such a late element, too."""
 
 # Python codec -> the labels of the WHATWG encoding that it implements.
 _LABELS: Final[dict[str, str]] = {

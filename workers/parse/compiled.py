@@ -17,12 +17,15 @@ from shared.domain.errors import Unusable
 from workers.parse.start_tags import Scan, ScanTags
 
 VARIABLE: Final = "ORB_TAG_SCANNER"
-"""The variable's values: `auto` (compiled if it is built), `python`, or `compiled` (the start fails without it)."""
+"""The environment variable that chooses the scanner.
+
+Its values: `auto` (compiled if it is built), `python`, or `compiled` (the start fails if it cannot be loaded).
+"""
 
 FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-shared")
 SOURCE: Final = Path(__file__).with_name("tags.c")
 BUILT: Final = SOURCE.parents[2] / ".venv" / "orb-compiled"
-"""The folder of the scanner that a clone's launcher built. In a wheel the file is beside the source."""
+"""The folder for the scanner that the launcher of a clone builds. In a wheel, the scanner is beside its source."""
 REASON: Final = "reason.txt"
 """The file in `BUILT` with the reason why the build failed."""
 

@@ -51,10 +51,10 @@ def meta_robots(content: str) -> Directives:
 
 
 def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
-    """Return the directives for all robots and for `product` in the X-Robots-Tag headers of a response.
+    """Return the directives for all robots and for the crawler in the X-Robots-Tag headers of a response.
 
-    `values` has one text for each header. `product` is in lower case. A directive after `otherbot:` is for that robot
-    only, up to the end of the header or to the next product name in it.
+    `values` has one text for each header. `product`: the crawler's name in lower case. A directive after `otherbot:` is
+    for that robot only, up to the end of the header or to the next robot's name in it.
     """
     words: list[str] = []
     dates: list[str] = []

@@ -31,13 +31,13 @@ from workers.parse.start_tags import ATTRIBUTE
 MAX_TITLE_CHARS: Final = 512
 _MAX_TITLE_BYTES: Final = 8 * 1024
 MAX_FEEDS: Final = 20
-"""The feeds of a page that are read."""
+"""The most feeds of a page that are returned."""
 
 _FEEDS: Final = frozenset(("application/rss+xml", "application/atom+xml", "application/rdf+xml"))
 _MAX_VALUE_CHARS: Final = 256
 _CACHED_TAGS: Final = 16_384
 _CACHED_TAG_BYTES: Final = 512
-"""The cache holds at most 16,384 interpreted tags of at most 512 bytes each: about 20 MiB in the worst case."""
+"""The results for longer tags are not cached. So the cache, of 16,384 tags, has about 20 MiB in the worst case."""
 
 _NOT_FOLLOWED: Final = frozenset(("nofollow", "ugc", "sponsored"))
 _REFRESH: Final = re.compile(

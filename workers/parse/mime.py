@@ -31,7 +31,8 @@ UNDECLARED: Final = frozenset(("", "unknown/unknown", "application/unknown", "*/
 
 
 _SNIFFED_BYTES: Final = 1445
-"""The length of the resource header (https://mimesniff.spec.whatwg.org/#reading-the-resource-header)."""
+"""How many bytes at the start of a body are searched for binary bytes. The specification calls them the resource header
+(https://mimesniff.spec.whatwg.org/#reading-the-resource-header)."""
 
 # Signatures of letters include the bytes after them, because a text may begin with the same letters.
 _BINARY_MAGIC: Final = re.compile(
@@ -41,7 +42,7 @@ _BINARY_MAGIC: Final = re.compile(
     rb"|\x1aE\xdf\xa3|\0asm|SQLite format 3\0|II\*\0|MM\0\*|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 )
 _BINARY_BYTE: Final = re.compile(rb"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-"""https://mimesniff.spec.whatwg.org/#binary-data-byte"""
+"""Matches a byte that text does not contain (https://mimesniff.spec.whatwg.org/#binary-data-byte)."""
 
 _TEXT_BOMS: Final = (b"\xfe\xff", b"\xff\xfe", b"\xef\xbb\xbf")
 _HTML_SIGNATURE: Final = re.compile(

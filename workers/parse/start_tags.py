@@ -15,7 +15,7 @@ class Scan(NamedTuple):
     """The result of a tag scanner for a page. Lists are in document order, with repeats.
 
     - `hrefs`: the raw href values of plain links (`a` elements without rel, whose href has no NUL or CR).
-    - `tags`: the other start tags that matter, as raw bytes without `<`, up to and including `>`.
+    - `tags`: the start tags of other elements with links or metadata: raw bytes without `<`, up to and including `>`.
     - `title`: the raw text of the first title element.
     - `cut`: True if scanning stopped at the limit.
     """
