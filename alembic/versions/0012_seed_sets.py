@@ -1,4 +1,4 @@
-"""Adds seed sets, their URLs, the commands that apply their changes, and the links from pages to these URLs."""
+"""Adds seed sets, their URLs, the commands that apply their changes, and for each URL a page's link to it, if any."""
 
 from alembic import op
 

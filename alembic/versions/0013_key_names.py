@@ -1,7 +1,7 @@
 """Makes the name of each API key that is not revoked unique and valid in a path.
 
 Adds indexes of names and certificates. Before this version a key could have any name, and several keys the same name.
-Such a key gets a valid name made from its old one, with its id added if that name is taken.
+A key whose name is not valid gets a valid one made from it. If that name is empty or taken, the key's id is added.
 """
 
 from alembic import op
