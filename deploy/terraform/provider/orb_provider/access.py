@@ -51,8 +51,8 @@ PROVIDER: Final = Shape(
 def access_of(config: Values, environ: Mapping[str, str]) -> Access | None:
     """Return how to reach the cluster, from the provider's configuration or else from variables of `environ`.
 
-    Return None while a value of the configuration is unknown. Raise Rejected if a value cannot be used. No message
-    contains the token.
+    Return None while a value of the configuration is UNKNOWN (known only after apply). Raise Rejected if a value cannot
+    be used. No message contains the token.
     """
     if not all(map(is_known, config.values())):
         return None

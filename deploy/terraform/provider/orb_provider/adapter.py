@@ -38,7 +38,7 @@ _TYPES: Final = {
 
 
 def schema_of(shape: Shape) -> schema.Schema:
-    """Return the framework's schema for the attributes of a shape.
+    """Return the framework's schema for `shape`: the attributes of a resource, a data source or the provider.
 
     An optional attribute with a default is also marked as computed, because the plan may then set it to the default.
     """

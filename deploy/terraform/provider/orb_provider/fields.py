@@ -36,7 +36,7 @@ class FieldType(Enum):
     TEXT = auto()
     WHOLE = auto()
     NUMBER = auto()
-    """A decimal. Terraform sends one that is no binary fraction as text."""
+    """A decimal number. Terraform sends it as text if a float cannot represent it exactly, such as 0.1."""
     SWITCH = auto()
     TEXTS = auto()
     LABELS = auto()
@@ -48,11 +48,11 @@ class Source(Enum):
     """Where the value of an attribute comes from: the configuration or the API."""
 
     REQUIRED = auto()
-    """The configuration, which must have it."""
+    """From the configuration, which must set the attribute."""
     OPTIONAL = auto()
-    """The configuration. `default` is the value if it has none."""
+    """From the configuration. If that does not set the attribute, the value is the field's `default`."""
     COMPUTED = auto()
-    """The API."""
+    """From the API."""
 
 
 @dataclass(frozen=True, slots=True)

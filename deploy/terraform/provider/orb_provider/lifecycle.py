@@ -59,9 +59,9 @@ class Lifecycle:
     WHOLE: ClassVar[str] = ""
     """The attribute on which an error about an API field without an attribute is shown. Empty: on none."""
     LACKS: ClassVar[str] = "It cannot be applied as things are."
-    """The summary of each warning of `/plan`. All these warnings are about a crawl."""
+    """The summary of a warning that Terraform shows on the attribute `crawl`, for each warning of the API's `/plan`."""
     PARTS: ClassVar[Mapping[str, str]] = {}
-    """The attribute for each part of the request's path, by the name of this part in an API error."""
+    """Maps the name of a part of the request's path in an API error, such as `path.set`, to the part's attribute."""
 
     def __init__(self, client: Client | None) -> None:
         self._client = client
@@ -385,7 +385,7 @@ def received(field: Field, body: dict[str, Any]) -> Any:
 
 
 def older(what: str) -> Rejected:
-    """Return an error that the API does not have `what`, because its masters are of an older release."""
+    """Return the error for the user that the API lacks `what`, because its masters are of an older release."""
     return Rejected(Finding(f"The API does not have {what}.", "Its masters are of an older release: upgrade them."))
 
 

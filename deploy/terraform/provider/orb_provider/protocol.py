@@ -1,7 +1,7 @@
 """Terraform's plugin protocol, where the framework's servicer is not enough (decision 0051).
 
 - Plans of creations and deletions call the resource as well, so that they can be refused during the plan.
-- A plan starts from the configuration. So an attribute that was removed from it gets its default again.
+- A plan starts from the configuration, so an attribute that the user removed there gets its default again.
 - Refined unknown values, such as `"${x}-suffix"`, are read as unknown values.
 - A state that was edited by hand, or that a later version wrote, is converted to the schema.
 - A stop ends waits. Requests in progress are finished, so that the state contains what they create.
@@ -21,7 +21,8 @@ from orb_provider.fields import Field, FieldType, Values
 from orb_provider.lifecycle import decimal
 
 _UNKNOWN_CODES: Final = (0, 12)
-"""MessagePack extensions for unknown values: plain ones, and those of which Terraform knows something."""
+"""The codes of the MessagePack extensions for unknown values: plain (0), and refined (12), which means that Terraform
+knows something of the value, such as its prefix."""
 
 _PYTHON: Final = {
     FieldType.TEXT: str,

@@ -2,7 +2,8 @@
 
 The framework's own runner stores a key in the home directory, which must be writable, and aborts calls when it is
 stopped. This server makes a new key for each process and finishes its calls. Only the user can reach the socket, since
-its folder has mode 0700. It does not verify Terraform's certificate, whose curve (P-521) gRPC's TLS does not support.
+its folder has mode 0700. The server does not verify Terraform's certificate, because gRPC's TLS does not support its
+curve (P-521).
 """
 
 import base64
@@ -29,7 +30,7 @@ from orb_provider.adapter import OrbProvider
 from orb_provider.protocol import OrbServicer
 
 COOKIE: Final = ("TF_PLUGIN_MAGIC_COOKIE", "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2")
-"""The variable by which Terraform shows that it started this process."""
+"""The environment variable, and its value, by which Terraform shows that it started this process."""
 
 THREADS: Final = 10
 GRACE_S: Final = 30.0

@@ -108,7 +108,7 @@ class ApiKey(Lifecycle):
     def create(self, planned: Values) -> Values:
         """Create the key, and return its values with the secret.
 
-        Raise Rejected if the key exists, with advice about its secret.
+        Raise Rejected if the key exists. The error advises the user to revoke the key and to apply again.
         """
         try:
             return super().create(planned)

@@ -86,7 +86,7 @@ class Crawl(Lifecycle):
     def _equal(self, values: Values, answer: Answer) -> bool:
         """Return True if the crawl in `answer` equals the crawl that `values` describe.
 
-        A crawl that has drifted is equal only if `drifted` of `values` is True.
+        If the API shows that the crawl has drifted, return False unless the attribute `drifted` in `values` is True.
         """
         drifted = bool(received(self.SHAPE.by_name["drifted"], answer.body))
         return super()._equal(values, answer) and (not drifted or values["drifted"] is True)
@@ -95,7 +95,7 @@ class Crawl(Lifecycle):
         """Return True if the API's value `remote` means the same as the state's value `known`.
 
         Two specs mean the same if they differ only in default values that one of them leaves out. The API's `/plan`
-        compares specs, unless the digest in the state proves that nothing changed.
+        compares them. It is not called if the digest in the state shows that neither spec has changed.
         """
         if super().same(field, known, remote, values) or field.name != "spec" or known is None:
             return super().same(field, known, remote, values)
@@ -164,7 +164,7 @@ def _digest(text: str, remote: Any) -> str:
 
 
 def _patched(known: str, changes: list[dict[str, Any]]) -> str:
-    """Return the spec `known` with the API's value (`before`) for each changed field.
+    """Return the spec `known`, in which each changed field has the API's present value (`before` of the change).
 
     A change inside a list is not applied correctly, so the caller must check the result.
     """

@@ -46,7 +46,8 @@ class Exclusion(Lifecycle):
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        A target may be written in several ways. It means the same if the API finds this exclusion for it.
+        A target may be written in several ways. `known` means the same if the API finds the exclusion of `values` by
+        this target.
         """
         if super().same(field, known, remote, values) or field.name != "target" or known is None:
             return super().same(field, known, remote, values)
@@ -64,7 +65,10 @@ class Exclusion(Lifecycle):
         return super().plan(config, prior)
 
     def body(self, values: Values, *, creating: bool) -> dict[str, Any]:
-        """Return the body of a POST, or of a PUT without the target, which cannot change."""
+        """Return the body of a POST (`creating` True) or a PUT (False).
+
+        The body of a PUT lacks the target, which cannot change.
+        """
         body = super().body(values, creating=creating)
         return body if creating else {name: value for name, value in body.items() if name != "target"}
 
