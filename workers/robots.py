@@ -164,7 +164,9 @@ class RobotsCache:
             return
         async with lock:
             shared = await self._shared(origin)
-            newer = shared is not None and shared.fetched_at_ms > self._kept[origin].record.fetched_at_ms
+            # Other visits may evict the entry whenever this one awaits.
+            kept = self._kept.get(origin)
+            newer = shared is not None and (kept is None or shared.fetched_at_ms > kept.record.fetched_at_ms)
             if shared is not None and newer and not (known := _understood(shared)).failure:
                 self._keep(origin, shared, known)
             if not self._renewal_due(origin):
@@ -172,8 +174,8 @@ class RobotsCache:
             match await self._fetch(origin, crawl, send):
                 case record, retry_after_ms if not isinstance(policy_of(record), Unreachable):
                     await self._keep_fetched(origin, record, crawl, retry_after_ms)
-                case _:
-                    self._kept[origin].renewed_from_ms = self._clock.unix_ms() + UNREACHABLE_LIFETIME_S * 1000
+                case _ if (kept := self._kept.get(origin)) is not None:
+                    kept.renewed_from_ms = self._clock.unix_ms() + UNREACHABLE_LIFETIME_S * 1000
 
     def _renewal_due(self, origin: str) -> bool:
         now_ms, kept = self._clock.unix_ms(), self._kept.get(origin)

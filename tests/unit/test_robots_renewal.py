@@ -4,10 +4,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings
 from shared.domain.web.robots import MAX_LIFETIME_S, UNREACHABLE_LIFETIME_S, RobotsRecord
 from shared.ports.broker import Broker
 from shared.wire.robots import decode_robots, encode_robots
+from workers import robots
 from workers.robots import RENEWED_AT, Robots, RobotsCache
 from workers.visit_crawls import VisitCrawl
 
@@ -133,5 +136,30 @@ def test_renewal_that_the_visit_cannot_send_changes_nothing() -> None:
 
         await web.cache.renew(ORIGIN, CRAWL, ended)
         assert not (await web.rules()).allows(f"{ORIGIN}/old", "orb")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("served", [None, b"User-agent: *\nDisallow: /new\n"])
+def test_renewal_goes_on_when_its_entry_is_evicted_meanwhile(
+    served: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other visits keep the robots.txt of so many origins that there is no memory for this one."""
+
+    async def story() -> None:
+        web = Web()
+        await web.rules()
+        web.pass_share(0.9)
+        web.robots, web.shared = served, None
+        monkeypatch.setattr(robots, "CACHE_BYTES", 0)
+
+        async def send(request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
+            await web.cache.of("http://b.test", CRAWL, web.send)
+            return await web.send(request, earliest)
+
+        await web.cache.renew(ORIGIN, CRAWL, send)
+        monkeypatch.undo()
+        web.robots = b"User-agent: *\nDisallow: /new\n"
+        assert not (await web.rules()).allows(f"{ORIGIN}/new", "orb")
 
     asyncio.run(story())
