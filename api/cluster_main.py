@@ -309,7 +309,7 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
     """Return a function that takes a master's id and start time (Unix ms).
 
-    It returns True if the coordinator lists that master as alive, with that start time.
+    It returns True if the cluster's list of live masters has a master with this id and start time.
     """
 
     def lives(member: str, started_at_ms: int) -> bool:

@@ -1,7 +1,8 @@
-"""Load, change and unload the crawls that this master dispatches, as `reconcile` decides.
+"""Load, change and unload the crawls that this master dispatches.
 
-It also reads from SQL what the owners on other masters have spent of a crawl's budget. These numbers may be one pass
-old. That is safe: the transaction that dispatches URLs counts the spending itself.
+`api.crawls.reconcile` decides what to do. This module also reads from SQL what the owners on other masters have spent
+of a crawl's budget. These numbers may be outdated. That is safe: the transaction that dispatches URLs counts the
+spending itself.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,9 +25,10 @@ log = structlog.get_logger("orb.control")
 
 
 class ActiveCrawlSync:
-    """Carries out the actions of `reconcile` that load, change and unload crawls in `crawls`.
+    """Loads, changes and unloads the crawls that this master dispatches.
 
-    `fleet`: the owners of this master's partitions.
+    - `crawls`: the loaded crawls.
+    - `fleet`: the owners of this master's partitions.
     """
 
     def __init__(self, crawls: DispatchCrawls, fleet: PartitionOwners, store: Store) -> None:
@@ -126,9 +128,9 @@ class ActiveCrawlSync:
     async def _read_spending_of_new(self) -> None:
         """Read what was spent of the budgets of newly loaded crawls, so that they can be dispatched.
 
-        Skip each partition whose owner loads during the call, because a loading owner reads the spending itself. If an
-        owner has leases of a new crawl, outcomes may change the spending during the read. So pause that owner while the
-        spending in its partition is read.
+        Skip each partition whose owner loads the partition's state from SQL during the call, because that includes the
+        spending. If an owner has leases of a new crawl, outcomes may change the spending during the read. So pause
+        that owner while the spending in its partition is read.
         """
         if not self._unread:
             return
@@ -179,7 +181,7 @@ class ActiveCrawlSync:
 
 
 def _same_writer(owner: Owner, writer: PartitionWriter | None) -> bool:
-    """Return True if `writer` is still the owner's writer and has not ended."""
+    """Return True if the owner still writes its partition by `writer`, and its ownership has not ended."""
     return writer is not None and owner.writer is writer and not writer.over
 
 

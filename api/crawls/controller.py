@@ -3,8 +3,8 @@
 Every master loads the crawls that it dispatches. The leader also publishes seeds, counts the active time, and ends
 crawls. It reopens finished crawls that have queued URLs again, removes rows of deleted crawls, and writes items.
 
-A pass reads what changed since the previous pass, and compares a few other crawls with SQL to find a missed change. So
-its cost does not depend on the number of crawls without changes. `reconcile` decides without I/O.
+A pass is one call of `once`. It reads what changed since the last pass, and compares a few other crawls with SQL, to
+find a missed change. So its cost does not grow with unchanged crawls. The function `reconcile` decides, without I/O.
 
 The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
 and counters have not changed since the check. Each pool has a clock in SQL: the time in which its crawls were worked
@@ -71,13 +71,13 @@ _LONGEST_S: Final = 60.0
 """Maximum time that one count adds to a pool's clock. After a longer interval, the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum crawls that one `_look_back` of a new leader examines, until it has examined all once."""
+"""Maximum crawls that one search for finished crawls with queued URLs examines, until the leader has examined all."""
 _EXAMINED_AGAIN: Final = 10
-"""The maximum after that. Crawls whose counters changed are examined in addition."""
+"""The same maximum once the leader has examined all. Crawls whose counters changed are examined in addition."""
 
 
 def _none() -> None:
-    """Do nothing. This is the `on_spec` of a controller without a publisher of specs."""
+    """Do nothing. Called instead of a function that publishes specs to workers, while there is none."""
 
 
 class CrawlController:
@@ -182,7 +182,7 @@ class CrawlController:
                 self._passed.set()
 
     async def _settle(self) -> bool:
-        """Ask `reconcile` about the pending crawls. Apply or store its actions. Return True if one is LoadCrawl."""
+        """Decide on the pending crawls. Apply or store the actions. Return True if one of them loads a crawl."""
         pending = self._known.pending()
         loaded = self._sync.loaded(pending)
         actions = reconcile(pending, self._view(loaded), self._known.clocks)
@@ -201,7 +201,7 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Store the leader's actions for the crawls in `pending`, in place of old ones. Return the other actions."""
+        """Store the leader's actions for the crawls in `pending`, in place of old ones. Return this master's own."""
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -225,7 +225,7 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Set `self.specs` to the published specs (None: unreadable), and return it. Mark all crawls as pending."""
+        """Store `published` (None: unreadable) in `self.specs`. Return that. Have all crawls decided on again."""
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
@@ -345,7 +345,7 @@ class CrawlController:
             self._seeding.discard(row.to_seed)
 
     async def _finish(self) -> None:
-        """End the unchecked crawls (`KnownCrawls`) that are provably finished and whose items are stored or dropped."""
+        """Check the crawls that are due for it. End those that are finished, with their items stored or dropped."""
         rows = {row.crawl_id: row for row in self._known.take_unchecked()}
         unfinished = set(rows)
         try:
@@ -413,9 +413,9 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl to `state`, unless its row or the version of its counters (expected: `counted`) has changed.
+        """Move a crawl to `state`. Do nothing if its row changed, or the version of its counters is not `counted`.
 
-        If `counted` is None, only another state or revision, or an operator's change, prevents the move.
+        If `counted` is None, only another state or revision, or a change by an operator, keeps it from being moved.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(

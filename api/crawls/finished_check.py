@@ -3,13 +3,13 @@
 A crawl is finished if these hold, checked in this order:
 
 1. No URL is leased. Either no URL is queued, or a budget is spent. The version of the counters is noted.
-2. The last sequence S of every subject of reports is read.
-3. Every partition is applied through S.
+2. For each partition, the sequences of its last published outcome and discovery are read.
+3. Every partition has applied its reports up to these sequences.
 4. No command of the crawl is in progress.
 5. The counters still have the noted version.
 
-Otherwise something changed, and a later pass checks again. S is read once and awaited from pass to pass, so what other
-crawls publish meanwhile does not delay the result.
+Otherwise something changed, and a later pass checks again. The sequences are read only once, and later passes wait for
+them. So reports that other crawls publish meanwhile do not delay the result.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ Active = tuple[CrawlId, Revision]
 """A crawl at a revision. A later revision may have seeds that earlier checks did not cover."""
 
 Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
-"""Returns the applied position of each partition. Partitions without an owner may be missing."""
+"""Returns, by partition, the position up to which reports are applied. Partitions without an owner may be missing."""
 
 
 class SubjectEnds(Struct, frozen=True):
@@ -147,8 +147,8 @@ class FinishedCheck:
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check, each with a function. If URLs are queued, it returns from the counters why the
-          crawl ends all the same ("refreshed" or a budget), or None.
+        - `ended`: the crawls to check, each with a function that is called if URLs are queued. The function gets the
+          counters. It returns the reason to end the crawl nevertheless ("refreshed" or a budget), otherwise None.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -171,7 +171,7 @@ class FinishedCheck:
         return {active[0]: found[active] for active in proven}
 
     async def _over(self, applied: Applied) -> list[_Round]:
-        """Return the rounds that wait for no report any more, because all of theirs are applied.
+        """Return the rounds whose reports are all applied.
 
         Drop the rounds whose stream was replaced, or ends before the reports that they wait for.
         """
@@ -197,10 +197,10 @@ class FinishedCheck:
         """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
 
         - `ended`: the crawls to check, as for `once`.
-        - `proving`: the crawls whose round waits for no report any more. Such a crawl is not returned while a command
-          of it is in progress.
+        - `proving`: the crawls that the result may prove finished, because their reports are all applied. Such a crawl
+          is not returned while a command of it is in progress.
 
-        Add every crawl with nothing left to do to `self.resting`, even if it is not returned.
+        Add to `self.resting` each crawl in `ended` with nothing left to do, also one that a command keeps out.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

@@ -1,9 +1,9 @@
-"""Remove the rows of deleted crawls, even if a process dies in between.
+"""Remove the rows of deleted crawls. A deletion that a crash interrupted is completed later.
 
 A delete or reset is first committed to SQL. Then a command is published, which makes the owners remove the rows. If the
-process dies in between, some owners may not receive the command. So the leader looks for deleted crawls that some
-partition has not removed, and publishes the command again with the same id. An owner applies it once. Items and seed
-sets belong to no partition: the leader removes them itself.
+process dies between these steps, some owners may not receive the command. So the leader looks for deleted crawls that
+still have rows in a partition, and publishes the command again with the same id. An owner applies it once. Items and
+seed sets belong to no partition: the leader removes them itself.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ AGAIN_S: Final = 600.0
 
 _ITEMS: Final = 5_000
 _CHUNKS: Final = 10
-"""Maximum transactions of one pass for the items of one crawl, and as many for its seed sets. A transaction removes at
-most `_ITEMS` rows of items, or one seed set."""
+"""Maximum transactions in which one pass (`once`) removes items of a crawl. The same maximum holds for its seed sets. A
+transaction removes at most `_ITEMS` items."""
 
 
 class GarbageCollector:

@@ -38,10 +38,10 @@ MAX_COUNT: Final = 200
 
 _READ_S: Final = 1.0
 _SKIP_S: Final = 10.0
-"""How often an idle writer asks whether messages were dropped unread, if no crawl waits for its items."""
+"""Interval at which a writer without messages asks if some were dropped unread. It asks at once if a crawl waits."""
 
 _OUTCOME_S: Final = 0.25
-"""Usual delay between a page's items and the time its outcome is applied."""
+"""Usual time from when the items of a page arrive until the outcome of the page is applied."""
 
 _AGAIN_S: Final = 0.5
 _EVIDENCE_CHARS: Final = 2_000
@@ -82,7 +82,7 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl's items were read from the stream and stored or dropped. See `complete`."""
+        """Return True if every item of the crawl, up to the stream's end at the first call, was stored or dropped."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -105,7 +105,7 @@ class ItemWriter:
         return complete
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
-        """Claim the table under the term `serving`. Then write items until `term` returns another term or None."""
+        """Become the table's only writer, under the term `serving`. Write items until `term` returns anything else."""
         self._fence, self._position = await until_resource_available(lambda: self._table.claim(serving))
         await self._broker.declare(())  # Recreate the stream if it was deleted.
         await self._check_stream()

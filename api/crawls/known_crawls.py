@@ -1,7 +1,7 @@
 """The crawls as this master last read them, and which of them must be decided on again (pending). No I/O.
 
 A crawl becomes pending when its row changes, when it may have used up its `max_seconds`, and when it is its turn to be
-compared with SQL. So the cost of a pass depends on the changes, not on the number of crawls.
+compared with SQL. So the cost of one round of decisions depends on the changes, not on the number of crawls.
 """
 
 import heapq
@@ -16,10 +16,10 @@ from shared.domain.frontier.states import WORKED_ON, CrawlState
 from shared.domain.ids import CrawlId
 
 COMPARED: Final = 10
-"""Known crawls that one pass compares with SQL."""
+"""Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""Passes until all crawls were surely compared, besides crawls / `COMPARED`. A round may begin between two passes."""
+"""Every crawl was surely compared after this many reads more than (number of crawls) / `COMPARED`."""
 
 
 class KnownCrawls:
@@ -27,7 +27,7 @@ class KnownCrawls:
 
     Pending crawls wait for a decision of `reconcile`. Unchecked crawls wait for the check for finished crawls.
 
-    - `mark`: the mark to pass to the next read of changes.
+    - `mark`: how far the changes were read. Pass it to the next read of changes.
     - `clocks`: each pool's clock in ms, as last read or counted: the time in which the pool's crawls were worked on.
     - `late`: crawls that are not stored here but whose counters changed. The leader may have to reopen them.
     """
@@ -119,7 +119,7 @@ class KnownCrawls:
         self._unchecked.update(self._rows)
 
     def pending(self) -> Mapping[CrawlId, CrawlRow | None]:
-        """Return the pending crawls with their rows, as `reconcile` expects them. A deleted crawl has None."""
+        """Return the pending crawls, each with its row. The row of a deleted crawl is None."""
         return {crawl_id: self._rows.get(crawl_id) or self._ended.get(crawl_id) for crawl_id in self._pending}
 
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
@@ -174,7 +174,7 @@ class KnownCrawls:
             heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
 
     def _come_due(self) -> Iterator[CrawlId]:
-        """Yield each crawl that has used up its `max_seconds` since the last call, as `clocks` shows.
+        """Yield each crawl that has used up its `max_seconds` since the last call, by the clock of its pool.
 
         The limit is the one that was passed to `keep_pending`. A later revision of the spec may have another limit.
         """

@@ -1,7 +1,7 @@
 """Decide what must be done for crawls: a pure comparison of the state in SQL with what this master has done.
 
-`CrawlController` carries out the actions. It asks again about each crawl with an action, until none is left. So an
-action that fails, or that a crash interrupts, is repeated.
+`CrawlController` carries out the actions. It asks again about each crawl that needed an action, until the crawl needs
+none. So an action that fails, or that a crash interrupts, is repeated.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -47,7 +47,8 @@ class LeaderView:
     - `published`: the state of the published spec of each crawl, None for a record that cannot be read. The whole
       mapping is None until the records were read.
     - `ending`: crawls that have ended, whose published spec is deleted after some time.
-    - `seeding`: the crawls whose seeds are being published now, each with revision and `operator_version`.
+    - `seeding`: the crawls whose seeds are being published now. Each entry also has the crawl's revision and the number
+      of its last change by an operator.
     """
 
     published: Mapping[CrawlId, SpecState | None] | None = None
@@ -104,7 +105,7 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: start the active time, which grows with the pool's clock (`CrawlChanges.clocks`)."""
+    """Action of the leader: begin to count, by the clock of its pool, the time in which a crawl is worked on."""
 
     crawl_id: CrawlId
     pool: str
@@ -178,7 +179,7 @@ def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> boo
 
 
 def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
-    """Return the crawl's active time in ms. `now`: each pool's clock in ms."""
+    """Return for how many ms the crawl has been worked on. `now`: each pool's clock in ms."""
     if row.active_pool is None or row.active_pool not in now:
         return row.active_ms
     return now[row.active_pool] - row.active_zero_ms

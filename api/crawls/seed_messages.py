@@ -28,7 +28,7 @@ log = structlog.get_logger("orb.control")
 
 _LINKS_A_MESSAGE: Final = 500
 _CHARS_A_MESSAGE: Final = 512 * 1024
-"""Half of a broker's default maximum message size."""
+"""Maximum characters of all URLs in a message, unless one URL is longer. It is half of a broker's default limit."""
 
 SeedLink = tuple[Link, SeedContext | None]
 """A seed as it is published, with its labels and source."""
@@ -85,7 +85,9 @@ async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, par
 async def find_again(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
     """Command all owners to queue links of stored pages that the scope admits since it was widened at `revision`.
 
-    They read these links from the archive. Return when the broker has acknowledged the command for every partition.
+    The owners read these links from the archive.
+
+    Return when the broker has acknowledged the command for every partition.
     """
     args = {"revision": int(revision)}
     await _command_all(

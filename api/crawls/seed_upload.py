@@ -29,7 +29,8 @@ from shared.wire.messages import Link, encode
 WINDOW: Final = 20_000
 _TURN: Final = 250
 BUSY: Final = 0.5
-"""Uploads are refused if a partition's discoveries fill this share (0..1) of their bound. Workers may use all of it."""
+"""Uploads are refused if a partition has this share (0..1) of the discoveries that may wait in it. Workers may use all
+of it."""
 
 PATIENCE_S: Final = 10.0
 """How long publishing a message to an unavailable broker is retried before the upload is aborted."""
@@ -55,7 +56,7 @@ class UploadCounts:
     """How many lines of an upload were accepted, duplicate or rejected so far.
 
     - `durable_lines`: the number of lines, from the start of the upload, that need not be sent again.
-    - `first_rejected`: the first `_REASONS` rejected lines.
+    - `first_rejected`: the first rejected lines, ten at most.
     """
 
     lines: int = 0
@@ -91,7 +92,7 @@ class SeedUpload:
 
         - `name`: the name of the upload, under which it may be repeated. With None it gets a random name.
         - `window`: the number of different URLs that are published together.
-        - `refused_at`: refuse a window if the discoveries of any partition fill this share of their bound, from 0 to 1.
+        - `refused_at`: refuse a window if any partition has this share (0..1) of the discoveries that may wait in it.
         - `held` is called before each window. It returns the reason if no seeds may be accepted now, otherwise None.
         """
         self.counts = UploadCounts()
