@@ -181,9 +181,9 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return the partition's share of the crawl's requests for stored pages, as a part of the range 0..2^64.
+        """Return the partition's share of the crawl's daily requests for stored pages, as a range within 0..2^64.
 
-        The length of the part is proportional to the number of the crawl's pages in the partition. The parts of all
+        The length of the range is proportional to the number of the crawl's pages in the partition. The ranges of all
         partitions adjoin, in the order of the partitions' numbers.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)

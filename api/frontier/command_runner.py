@@ -82,7 +82,8 @@ class CommandRunner:
 
         - A deletion of seeds also concerns the seeds that were accepted before it. So it waits until they are applied.
         - EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid.
-        - The second pass of a SEED_SET waits until no worker may request a URL that it withdraws.
+        - A SEED_SET goes through its list twice. The second time it waits until no worker may request the URLs that its
+          next chunk withdraws.
         - REDISCOVER waits until no worker judges links by an earlier scope.
         """
         own = self._own
@@ -228,7 +229,7 @@ class CommandRunner:
     async def _found_again(self, run: CommandRun) -> Rediscovered | None:
         """Read the pages of the next chunk of a REDISCOVER, and publish their links that the present scope admits.
 
-        Return None if the crawl is deleted. Raise the errors of `Rediscovery.chunk`.
+        Return None if the crawl is deleted. Raise Transient if the archive or the broker is not available.
         """
         await self._writer.look_up([run.crawl_id])
         crawl = self._own.crawls.find(run.crawl_id)
@@ -265,8 +266,9 @@ class CommandRunner:
         Do nothing if the command has ended. If leases must end first, return without applying the chunk: it is tried
         again.
 
-        - `sent`, `upto`: the result of `_publish_letters` for a REPLAY, otherwise empty and None.
-        - `found`: the result of `_found_again` for a REDISCOVER, otherwise None.
+        - `sent`, `upto`: for a REPLAY, the dead letters that were published, and the last id of the chunk. Otherwise
+          empty and None.
+        - `found`: for a REDISCOVER, the links that were found and published. Otherwise None.
         """
         own, writer = self._own, self._writer
         async with self._turn, writer.writing(TransactionKind.COMMAND):

@@ -35,10 +35,10 @@ _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
 _BUDGET_S = 5.0
-"""How soon a queue of due stored pages is examined again after the crawl's requests a day were used up."""
+"""How soon a queue of due stored pages is examined again after the crawl's daily limit of requests was reached."""
 
 _SPENT_S = 60.0
-"""How soon a queue is examined again after the crawl's budget was spent, unless a waiting URL of it is due before."""
+"""How soon a queue is examined again after its crawl's budget was spent. A waiting URL that is due makes it sooner."""
 
 
 class _Refused(Struct, frozen=True):
@@ -64,7 +64,7 @@ _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 
 class DispatchPlan(Struct):
-    """The decisions of one pass of dispatch, for queues that were taken out of the lines of due hosts.
+    """The decisions of one round (pass) of dispatch, for queues that were taken out of the lines of due hosts.
 
     - `requests`: leases to write. Their slots and their budget are reserved already.
     - `unprepared`: queues for which SQL must first move or exclude URLs (`_Preparation`).
@@ -243,7 +243,7 @@ class Dispatch:
         return plan.taken
 
     async def _prepare(self, plan: DispatchPlan, now: float) -> None:
-        """Prepare the `unprepared` queues, inside `PartitionWriter.writing`. Add their lease requests to `plan`."""
+        """Move or exclude URLs of `unprepared` queues, inside `PartitionWriter.writing`. Add requests to `plan`."""
         for host, queue in plan.unprepared:
             step = self._decide(host, queue, now)  # again: the crawl may have changed during another preparation
             if step is _Preparation.PROMOTE:
@@ -269,8 +269,8 @@ class Dispatch:
         """Exclude the queued and waiting URLs of the queue, for `reason`.
 
         One call excludes a limited number. If there may be more, the queue is deferred, and a later pass continues.
-        Stored pages that wait for their next fetch stay. With the reason HOST_BUDGET all stored pages and requisites
-        stay, because they use no page budget.
+        Stored pages that wait for their next fetch stay. If the reason is that the host's page budget is spent, all
+        stored pages and requisites stay, because they do not use it.
         """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
@@ -329,11 +329,11 @@ class Dispatch:
         return shards
 
     async def _permitted(self, shards: Sequence[TrackedLease], now: float) -> list[TrackedLease]:
-        """Return those of the leases that may be published. Exclude their URLs that may not be requested.
+        """Exclude the leases' URLs that may not be requested. Return the leases that may be published.
 
-        Call it inside `PartitionWriter.writing`. If the disk is full, nothing is excluded, and the leases with such
-        URLs are left out. A command excludes the URLs later, or the sweep publishes the shard and `GrantService` ends
-        the lease.
+        Call it inside `PartitionWriter.writing`. If the disk is full, nothing is excluded, and leases with such URLs
+        are not returned. Later a command excludes these URLs, or the sweep publishes the shard. `GrantService` then
+        ends the lease when a worker asks to begin it.
         """
         await self._writer.judge(held for held in shards if self._own.rescoping(held.row.crawl_id, now))
         try:

@@ -26,7 +26,7 @@ log = structlog.get_logger("orb.frontier")
 
 
 def delay_of(politeness: Politeness, facts: HostFacts) -> float:
-    """Return the minimum seconds between two requests to a host, by the politeness of a spec and the host's facts."""
+    """Return the minimum seconds between two requests to a host, by a spec and the facts known of the host."""
     return host_delay(
         politeness,
         crawl_delay_s=facts.crawl_delay_ms / 1000,

@@ -14,7 +14,7 @@ from shared.domain.ids import CrawlId, HostId
 class DueHosts:
     """The due hosts of one partition, in a line (a queue of hosts) for each crawl.
 
-    `wake` is called when capacity is allotted to a line outside a dispatch pass of this partition.
+    `wake` is called when capacity is allotted to a line while this partition is not between `begin` and `settle`.
     """
 
     def __init__(self, shares: PoolShares, wake: Callable[[], None] = lambda: None) -> None:
@@ -91,7 +91,7 @@ class DueHosts:
     def use(self) -> None:
         """Use up one allotment for the host that was popped last.
 
-        The allotment still counts in `PoolShares.promised` until `settle`.
+        The host's shard is not leased yet. So the pool counts it as promised until `settle`.
         """
         line = self._allotted[0]
         self._shares.use(line, self._now)

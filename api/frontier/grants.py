@@ -1,8 +1,9 @@
 """Grants: answer `begin` and `extend` for a partition's leases.
 
-The owner permits a worker to fetch only after a transaction or read, begun after the question arrived, has proven its
-term. So an owner that was deposed while its process slept grants nothing. A further grant of a lease waits until the
-outcomes published up to the question are applied, so that it covers only URLs without an outcome.
+The owner permits a worker to fetch only after it has proven in SQL that its term is still the partition's. The
+transaction or read that proves this begins after the worker's question arrived. So an owner that was deposed while its
+process slept grants nothing. A further grant of a lease waits until the outcomes published up to the question are
+applied, so that it covers only URLs without an outcome.
 
 Each answer depends on the present state of the host and the crawl, not on their state when the lease was made. If no
 request may start for long, a lease that asks to begin goes back to the queue, and a running visit gets `stop`.
@@ -81,8 +82,8 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived. All outcomes that were published
-      before the question are applied. None: there was no grant, or the question needs no new one.
+    - `caught_up`: the number of the lease's newest grant when the question arrived. Outcomes of a later grant may not
+      be applied yet. None: there was no grant, or the question needs no new one.
     """
 
     lease_id: LeaseId
@@ -191,7 +192,7 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Count the lease's expired grant as a failure, unless the grant was `late`.
+        """Count the lease's expired grant as a failure, unless the worker may have got it too late (`late`).
 
         Return the answer that refuses a further grant, or None if a further grant may be given. Call it inside
         `PartitionWriter.writing`. The host's delay counts from the end of the expired grant.
@@ -228,7 +229,7 @@ class GrantService:
         """Return the answer that refuses `begin`, or None if a request may start soon.
 
         Call it inside `PartitionWriter.writing`. If a request would have to wait for long, end the lease and return
-        Gone. Its URLs return to the queue.
+        the answer that it is gone. Its URLs return to the queue.
         """
         own = self._own
         if self._crawls.find(held.row.crawl_id) is None:

@@ -66,7 +66,7 @@ class HostQueues:
         - `shares`: divides the capacity of each pool among its crawls.
         - `max_hosts`: the maximum number of hosts in memory.
         - `rested_from`: when the delay of each host begins (`Clock.elapsed`), unless an outcome begins it later.
-        - `wake`: called when capacity is allotted to a line of this partition outside its own dispatch pass.
+        - `wake`: called when capacity is allotted to a line while this partition takes no queues for dispatch.
         - `on_incomplete`: called if SQL may have queues that are not in memory.
         """
         self._on_incomplete = on_incomplete
@@ -215,8 +215,8 @@ class HostQueues:
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
         """Take the next queue with allotted capacity out of its line. Return its host and the queue, or None.
 
-        The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). After
-        all queues of a pass, the caller calls `lines.settle`.
+        The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). When
+        it has dealt with all the queues that it took, the caller calls `lines.settle`.
         """
         self._now = now
         while (place := self.lines.pop()) is not None:
@@ -282,7 +282,7 @@ class HostQueues:
         """Reserve the slot of a lease that an earlier owner made. Add the host if it is not in memory.
 
         - `delay_s`: the delay with which the shard was leased.
-        - `crawl_id`: the crawl of the lease. If its queue is in memory, it is charged with the host time of the shard.
+        - `crawl_id`: the crawl of the lease. If its queue is in memory, the shard's host time counts for that queue.
         """
         host = self._hosts.get(host_id)
         if host is None:

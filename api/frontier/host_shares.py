@@ -17,7 +17,7 @@ from shared.domain.ids import CrawlId
 NEVER: Final = float("inf")
 
 CREDIT_S: Final = 60.0
-"""The most host time that a queue catches up after it missed its turn because another crawl used the host."""
+"""Maximum host time (s) that a queue may catch up after it missed its turn because another crawl used the host."""
 
 _SPARE: Final = 8
 
@@ -91,8 +91,8 @@ class HostShares:
 
     Queues with URLs to fetch are ordered by virtual time. The others are ordered by the time from which they have some.
 
-    An entry that was replaced is removed when it comes first, or when there are more than about twice as many entries
-    as queues.
+    A queue that moves gets a new entry in the order. Its old entry is removed when it comes first, or when there are
+    more than about twice as many entries as queues.
     """
 
     __slots__ = ("_later", "_number", "_ready")

@@ -15,7 +15,7 @@ LEAD_S: Final = 0.25
 that time. The grant names the rest of the delay, so no request starts sooner."""
 
 _TOGETHER_S: Final = 0.05
-"""Hosts whose delays end in the same such interval become due at once, so that one transaction leases them."""
+"""The end of a host's delay is rounded up to a multiple of this, so that one transaction leases several hosts."""
 
 _EXPECTED_FETCH_S: Final = 0.2
 """The time that a fetch is expected to take on a host whose latency is not known yet."""

@@ -2,7 +2,7 @@
 
 Every batch is one transaction that also moves the position. A batch that can never be written is bisected down to one
 report. That report becomes a dead letter in the transaction that moves the position past it. If the disk is full, the
-batch is retried in place. The ownership is not reloaded for it, so that the partition's grants can be extended.
+batch is retried in place. Meanwhile the owner keeps its state in memory, so that it can still extend grants.
 """
 
 import asyncio
@@ -123,9 +123,10 @@ class Ingest:
         return reader is not None and await reader.purge(through)
 
     async def _wait_for_broker(self, kind: ReportKind, error: Transient) -> None:
-        """Wait before the next read, after `error`. Raise it if it is StreamReplaced.
+        """Wait before the next read, because the last one raised `error`.
 
-        Then the owner reloads, and compares its position with the new stream.
+        If that is StreamReplaced, raise it at once. The owner then loads its state again, and compares its position
+        with the new stream.
         """
         if isinstance(error, StreamReplaced):
             raise error
@@ -135,8 +136,8 @@ class Ingest:
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries in order.
 
-        The reports before and after the message of a command in progress are separate batches, because the command
-        skips only the rows that are written for later reports.
+        Reports that came before a command in progress, and reports that came after it, are separate batches. The
+        command skips the rows that later reports write, but not the rows of earlier ones.
         """
         begun = 0
         for sequence in self._own.commands.sequences():

@@ -6,7 +6,8 @@ ever. The owner searches for them periodically, and at once after a deletion.
 A shard that a worker may still begin is never dropped:
 
 - A lease is committed and kept in memory before its shard is published.
-- After the owner has read a shard, it proves its term. So the shard was published by this owner or an earlier one.
+- After the owner has read a shard, it proves in SQL that it is still the owner.
+  So the shard was published by this owner or an earlier one.
 - Lease numbers are never reused, so a lease that this owner does not have in memory is over for good.
 - A shard is dropped by its sequence, so a later shard in the same place is not dropped instead.
 """

@@ -126,9 +126,9 @@ class OutcomeBatch:
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
         """Add a dead letter for a shard that a worker could not read. Count a failure of the lease at its place.
 
-        Count nothing if there is no such lease, or if it has a live grant. The failure counts like an expired grant. A
-        lease that never had a grant ends after too many failures. If its grant has ended, only the count rises, and the
-        sweep acts on it.
+        Count nothing if there is no such lease, or if it has a live grant. The failure counts like an expired grant. If
+        the lease never had a grant, too many failures end it now. Otherwise its grant has expired: the sweep ends the
+        lease later if there are too many.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -330,7 +330,7 @@ class OutcomeBatch:
 
         - `rank`: the sort key of a QUEUED URL, or the due time of a WAITING URL (Unix ms).
         - `reason`: why the URL failed, waits or was excluded, None without a reason.
-        - `flags`: None leaves them unchanged.
+        - `flags`: the new flags of the URL's row. None: its flags stay as they are.
         """
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
         flags = url.flags if flags is None else flags

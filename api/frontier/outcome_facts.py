@@ -125,9 +125,9 @@ def fetch_row(
 
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
-    """Return the numbers of a page's excluded links by reason, encoded for its row. Return None if it has none.
+    """Return how many links of a page were excluded, by reason, encoded for its row. Return None if none was.
 
-    If the scope excluded some, the text has the revision of the spec that judged them, unless that is 1.
+    If the scope excluded some, the result also has the revision of the spec that judged them, unless that is 1.
     """
     if not result.left_out:
         return None
@@ -147,9 +147,9 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Count the losses of a fetch in `changes`, as `losses` returns them. Return the URL's new flags.
+    """Count in `changes` what a fetch is missing, such as excluded links or a part of the page. Return the new flags.
 
-    The flags show if losses of the URL are counted. The counts of a repeated fetch replace those of the earlier fetch.
+    The URL's flags show if such losses are counted. The counts of a repeated fetch replace those of the earlier fetch.
     The first fetch of a sitemap or feed is counted, too (`source_read`).
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
@@ -275,7 +275,7 @@ class RepeatedFetch(Struct):
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
     - `revision`: the revision of the spec under which the URL was leased.
-    - `adaptive`: the schedule of the policy `adaptive`, None if the crawl has another policy.
+    - `adaptive`: the schedule by which pages that change often wait less. None: the crawl uses no such schedule.
     """
 
     crawl: DispatchCrawl
@@ -304,8 +304,8 @@ class RepeatedFetch(Struct):
     def _stored_page(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
         """Decide on a page, and return its new state.
 
-        Add to `changes` its fetch, versions and losses, its entry in the log of changes, and how often the signs of
-        change of its host were right.
+        Add to `changes` its fetch and versions, the content that is missing, and its entry in the log of changes. Also
+        add how often the signs of change of its host were right.
         """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
@@ -351,7 +351,7 @@ class RepeatedFetch(Struct):
     def _sitemap(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
         """Decide on a sitemap or feed, and return its new state.
 
-        Add to `changes` its fetch, its losses, and when a sitemap of its host was last read.
+        Add to `changes` its fetch, the links that are missing, and when a sitemap of its host was last read.
         """
         (crawl_id, host_id, _), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, b"", False, reason_of(result))
@@ -431,9 +431,9 @@ def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None
 def adaptive_schedule(
     pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
 ) -> AdaptiveSchedule | None:
-    """Return the schedule that sets how long the pages of a partition wait under the policy `adaptive`.
+    """Return the schedule by which the pages of a partition that change often wait less for their next fetch.
 
-    Return None if `pages` is None: then the crawl has another policy.
+    Return None if `pages` is None: then the crawl uses no such schedule.
     """
     if pages is None:
         return None

@@ -41,7 +41,7 @@ class FrontierSettings(Struct, frozen=True):
     - `barrier_s`: the maximum time that an answer waits until earlier outcomes are applied.
     - `republish_s`: how old a published shard must be before it is published again.
     - `max_hosts`: hosts kept in memory per partition. The other hosts stay in SQL.
-    - `batch`, `batch_bytes`: the most reports of one transaction, by count and by size.
+    - `batch`, `batch_bytes`: the maximum number of reports that one transaction applies, and their maximum bytes.
     - `linger_s`: how long a small batch waits for more, so that transactions stay few.
     - `dispatch_batch_size`: leases written in one transaction.
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
@@ -85,7 +85,7 @@ class Ownership:
       from SQL.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
     - `work`: wakes dispatch.
-    - `moved`: wakes the tasks that wait for the position.
+    - `moved`: wakes the tasks that wait until more reports are applied.
     - `tuned`: wakes the sweep between two rounds.
     - `unswept`: wakes a sweep that waits because there was nothing to repair.
     """
@@ -184,13 +184,14 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return empty changes with the marks of the commands in progress, so that these skip the changed rows."""
+        """Return empty changes that name the commands in progress, so that these commands skip the changed rows."""
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
-        """Return the given crawls with an adaptive policy whose page counts must be read from SQL.
+        """Return those crawls whose page counts must be read from SQL.
 
-        The counts in memory are missing or outdated, or they belong to other values of the policy.
+        Only a crawl whose pages wait less if they change often needs the counts. They must be read if they are missing
+        in memory or outdated, or were made for other limits in the spec.
         """
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
@@ -208,7 +209,7 @@ class Ownership:
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
         """Return, for each of the crawls that fetches pages again, its rules for signs of change; None if it uses none.
 
-        Only the policy `adaptive` uses signs of change.
+        Only a crawl whose pages wait less if they change often uses signs of change.
         """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):
@@ -242,8 +243,8 @@ class Ownership:
         """Add a queue, from its SQL row, to the queues in memory, with the delay that its crawl requires now.
 
         Return False if no host can be added, or the crawl is not loaded or is being deleted. A `pinned` queue has a
-        lease out. It is added even if its crawl was only looked up, because the reports of the lease need the facts of
-        its host.
+        lease out. It is added even if its crawl was only looked up in SQL, not loaded for dispatch, because the reports
+        of the lease need the facts of its host.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
@@ -298,18 +299,19 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Mark the page counts of each crawl in `changes.give_up` as outdated, so that they are read from SQL again.
+        """Note that `changes`, which were committed, gave up URLs of some crawls.
 
-        Call it after the commit of `changes`.
+        The page counts of these crawls are outdated, and are read from SQL again.
         """
         for crawl_id, *_ in changes.give_up:
             if (pages := self.recrawls.get(crawl_id)) is not None:
                 pages.outdated = True
 
     def forget_deleted(self, crawl_id: CrawlId, now: float) -> None:
-        """Forget a deleted crawl's leases and queues, so that its late outcomes are stale.
+        """Forget a deleted crawl's queues, and its leases without a grant. Its late outcomes are then stale.
 
-        A granted lease keeps its host's slot until its grant expires. Then the sweep ends it.
+        A lease with a grant loses its URLs, but keeps the slot of its host until the grant expires. Then the sweep ends
+        the lease.
         """
         self.suspect_orphans()
         self.with_contexts.pop(crawl_id, None)

@@ -171,7 +171,7 @@ class PoolShares:
         self._forget(line.pool, known, line.crawl_id, crawl)
 
     def use(self, line: WaitingHosts, now: float) -> None:
-        """Use one allotment of the line for a host. It still counts in `promised` until `settle`."""
+        """Use one allotment of the line for a host. `promised` includes it until `settle` is called."""
         line.allotted -= 1
         since = self._pools[line.pool].since
         if line in since:

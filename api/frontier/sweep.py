@@ -33,7 +33,7 @@ class Sweep:
         self._made_room_at = self._clock.elapsed()
 
     async def run(self) -> None:
-        """Run all repair steps periodically until cancelled. At rest, wait until there is something to repair.
+        """Run all repair steps periodically until cancelled. While nothing needs repair, wait until something may.
 
         If the broker is unavailable, the next round tries again.
         """
@@ -82,8 +82,8 @@ class Sweep:
     def _may_add_hosts(self) -> bool:
         """Return True if memory has room for another host.
 
-        If memory is full, first remove hosts that are due late. One call examines at most `LOOKED_AT` hosts, and calls
-        in quick succession remove nothing.
+        If memory is full, first remove hosts that cannot start a shard within `_SOON_S` seconds. One call examines at
+        most `LOOKED_AT` hosts. A call soon after such a removal removes nothing.
         """
         hosts, now = self._hosts, self._clock.elapsed()
         part = min(1.0, LOOKED_AT / max(1, len(hosts)))
@@ -95,9 +95,9 @@ class Sweep:
     async def _republish(self) -> None:
         """Publish shards again that no worker has begun or resumed in time: the broker may have lost them.
 
-        If the broker refuses a shard, an earlier message is still on its subject. That message is dropped first if it
-        was delivered before: a broker that was killed may keep a message that was acknowledged. A message that was
-        never delivered stays, because its replacement would go to the end of the queue.
+        If the broker refuses a shard, an earlier message is still in its place (pool, host, slot). That message is
+        dropped first if it was delivered before: a broker that was killed may keep a message that was acknowledged. A
+        message that was never delivered stays, because its replacement would go to the end of the queue.
         """
         own = self._own
         for held in own.leases:
@@ -109,7 +109,7 @@ class Sweep:
                 await self._dispatch.publish(held)
 
     async def _drop(self, held: TrackedLease) -> bool:
-        """Drop the message on the lease's subject. Return True if it was dropped.
+        """Drop the message in the place of the lease's shard (pool, host, slot). Return True if it was dropped.
 
         If the lease is over or has a live grant, nothing is dropped: the message may be another lease's, or in use.
         """
@@ -147,10 +147,10 @@ class Sweep:
             await writer.commit(batch)
 
     async def _purge(self) -> None:
-        """Delete the applied reports from the stream, unless a purge hold is active.
+        """Delete the applied reports from the stream, unless a backup has asked to keep reports (a purge hold).
 
-        Nothing is deleted if the stream may have been replaced. The position is read before the holds, so a hold that
-        begins in between needs no report that is deleted here.
+        Nothing is deleted if the stream may have been replaced. The position is read before the holds. So a hold that
+        is not seen here needs only reports after the position.
         """
         position = self._own.position
         if position == self._purged or self._holds.standing(await self._store.report_holds(), self._clock.elapsed()):

@@ -216,9 +216,10 @@ class PartitionWriter:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
     async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read the page counts of these crawls from SQL, if an adaptive policy needs them and memory has none.
+        """Read the page counts of these crawls from SQL, if they are needed and memory lacks them.
 
-        Outdated counts, and counts for other values of the policy, are read again.
+        A crawl needs them if its pages wait less when they change often. Outdated counts, and counts that were made for
+        other limits in the spec, are read again.
         """
         for crawl in self.own.unread_recrawls(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
