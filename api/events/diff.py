@@ -1,6 +1,7 @@
 """Derive events from the difference between an earlier and the current state. Pure functions.
 
-If several changes came between two states, the comparison adds the events of the changes that must have come first.
+A change that must have happened in between gets its event, too: from `created` to `running`, a crawl was `started` and
+`seeded`.
 """
 
 from collections.abc import Mapping, Sequence

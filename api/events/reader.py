@@ -44,7 +44,7 @@ class EventCursor:
     """
 
     def __init__(self, events: Events, subjects: Sequence[str], after: int | None) -> None:
-        """Prepare a cursor on the events of `subjects`.
+        """Prepare a cursor on the events whose subjects in the broker match `subjects`.
 
         `after`: read the events after this sequence; 0: from the oldest stored event; None: only events stored from now
         on.
@@ -116,7 +116,7 @@ class EventCursor:
         self._doubtful = True
 
     def caught_up(self, state: EventsState) -> None:
-        """Move the position to the end of the stream in `state`, past events of other subjects.
+        """Move the position to the end of the stream in `state`, past events that this cursor does not read.
 
         Call it only if no event was returned since `state` was read. It does nothing if the stream may have been
         replaced.

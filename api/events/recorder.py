@@ -2,10 +2,10 @@
 
 Only the leader records. It compares the current state with the last recorded one. A new leader reads the recorded state
 from the stream of events. So a change is recorded whatever caused it, even if there was no leader at the time. A state
-that began and ended between two passes is not recorded.
+that began and ended between two comparisons is not recorded.
 
-The crawl controller reports which crawls changed (`take`). So the cost of a pass does not depend on the number of
-crawls without changes.
+The crawl controller reports which crawls changed (`take`). So the cost of a comparison does not depend on the number
+of crawls without changes.
 """
 
 import asyncio
@@ -111,10 +111,10 @@ _FRESH_MS: Final = 3_600_000
 """A crawl without events that is older than this is not recorded as created, because its events have expired."""
 
 _LETTERS: Final = 100
-"""Maximum dead letters that a pass records with one event each. One event covers all further ones."""
+"""Maximum dead letters that one comparison records with one event each. One event covers all further ones."""
 
 _LATE: Final = 64
-"""How far below the newest number a new dead letter may appear, because numbers are assigned before the commit."""
+"""The number of a new dead letter may be this much below the greatest known one: it is assigned before the commit."""
 
 
 class EventRecorder:
