@@ -145,7 +145,7 @@ Action = LocalAction | PublishSeeds | StartTime | SpecAction
 class PublishedSpecs:
     """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
 
-    `ending`: when the deletion of a crawl's published spec was scheduled (`Clock.elapsed`).
+    `ending`: by ended crawl, when the deletion of its published spec was scheduled (`Clock.elapsed`).
     """
 
     def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:

@@ -4,7 +4,7 @@
   request passes first.
 - `forwarding` sends writes to the leader; `routing` calls the endpoints.
 - `deps` gives routes the services of the master, preconditions and paging.
-- `errors` has the table of problems (problem+json), `fields` the sentences about wrong fields.
+- `errors` has the table of problems (problem+json). `fields` describes wrong fields in sentences.
 - `conditional` and `cached_reads` implement RFC 9110 for reads.
 - `streamed` and `sse` send responses of any length.
 - `document` builds the OpenAPI document, with `responses` and `examples`.

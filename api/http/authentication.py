@@ -117,9 +117,9 @@ class Keyring:
 class Authentication:
     """ASGI layer that refuses a request at or below `GUARDED` unless its identity is accepted from its peer.
 
-    The peer is the address and the TLS certificate of the client. If another master forwarded the request, the peer
-    is the original client's, which that master states in a signed header. The layer stores the identity's record in
-    the request's state as `key`, and the peer as `peer`.
+    The peer is the address and the TLS certificate of the client. A master that forwards a request states the peer of
+    the original client in a signed header, and that peer counts. The layer stores the identity's record in the
+    request's state as `key`, and the peer as `peer`.
     """
 
     def __init__(

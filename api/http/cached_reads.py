@@ -75,7 +75,8 @@ def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
     """Return the ETag of the response that shows this crawl, without quotes.
 
     It is the crawl's version, a dot, and a checksum of the crawl's stamp, blocking reason, resource pressure and
-    warnings. The blocking reason may hide the pressure.
+    warnings. The stamp is a value that changes with everything stored of the crawl. The pressure is included because
+    the blocking reason may hide it.
     `seen`: what the response shows of this master's state.
     """
     shown = crawl.stamp, seen.blocking_reason, seen.pressure, seen.warnings

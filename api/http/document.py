@@ -1,7 +1,7 @@
 """Build the OpenAPI document: FastAPI's document of the routes, completed with what FastAPI lacks.
 
 The crawl spec's schema comes from its msgspec types, so it has a single source. Every operation below /v1 declares that
-it needs a key and answers errors as problem+json. `x-orb-right` is its row in the table of rights.
+it needs a key and answers errors as problem+json. The operation's row in the table of rights is in `x-orb-right`.
 """
 
 from typing import Any, Final

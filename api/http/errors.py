@@ -203,7 +203,7 @@ async def respond(request: Request, error: Exception) -> Response:
 async def _shown_tag(request: Request) -> dict[str, str]:
     """Return the ETag header that a GET of the request's crawl has now; empty if the crawl cannot be read.
 
-    Without it, the problem keeps an ETag that lacks the dot and the checksum. If-Match accepts that, too.
+    If the result is empty, the problem keeps its own ETag, the crawl's version alone. If-Match accepts that, too.
     """
     services = request.app.state.services
     try:
