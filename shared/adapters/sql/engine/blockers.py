@@ -59,7 +59,7 @@ def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
 class Blockers:
     """Ends PostgreSQL sessions that block masters, while a watched transaction takes longer than `limit_s` seconds.
 
-    `end` is called to end the sessions that block others now. It returns them (`end_blockers`).
+    `end`: the function that ends the sessions that block a master now, and returns the ended sessions.
     """
 
     def __init__(self, end: Callable[[], Awaitable[list[EndedSession]]], limit_s: float) -> None:

@@ -22,8 +22,8 @@ from shared.domain.errors import Permanent
 Row = tuple[Any, ...]
 
 AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
-"""The condition for rows whose fingerprint a subquery (`{}`) finds, by dialect. On PostgreSQL the fingerprints are an
-array, so that the planner finds the rows by the primary key, whatever its statistics are."""
+"""SQL conditions, by dialect: the fingerprint of a row is in the result of the subquery `{}`. On PostgreSQL the result
+becomes an array, so that the planner uses the primary key, whatever its statistics are."""
 
 COPIED_FROM: Final = 256
 """From this many new rows on, COPY costs PostgreSQL less than arrays (docs/benchmarks.md)."""
@@ -52,8 +52,8 @@ class Bulk:
     def returned(self, connection: Connection, rows: Sequence[Row]) -> list[Any]:
         """Run the statement, which has a RETURNING clause, once for each of `rows` on SQLite. Return all returned rows.
 
-        A returned row has its columns as attributes. Only the first run goes through SQLAlchemy, whose events report
-        it. The driver alone does the others, because SQLAlchemy's part of a run costs ten times as much as its own.
+        A returned row has its columns as attributes. Only the first run goes through SQLAlchemy, so that its listeners
+        see the statement. The other runs use the driver alone, because SQLAlchemy adds ten times the driver's cost.
         """
         if not rows:
             return []
@@ -88,9 +88,9 @@ class Bulk:
 class Arrays:
     """A statement that PostgreSQL runs once for many rows.
 
-    `{rows}` in `statement` stands for a relation named `v`, which contains the rows. It has the columns `columns`, with
-    their types in `table`, and a column `i` with the number of the row, from 1. All rows are written at once, so no two
-    of them may change the same row.
+    In `statement`, `{rows}` stands for a relation named `v` that contains the rows. The relation has the `columns`,
+    each with the type that it has in `table`. Its last column `i` numbers the rows from 1. All rows are written at
+    once, so no two of them may change the same stored row.
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:

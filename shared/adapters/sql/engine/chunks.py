@@ -7,8 +7,8 @@ from sqlalchemy import TextClause, text
 
 BEHIND: Final = "fingerprint > :after"
 UNMARKED: Final = "coalesce(after_command, 0) < :number"
-"""The condition for rows that command `:number` may change: not written after the command was accepted
-(`urls.after_command`)."""
+"""The condition for rows of `urls` that command `:number` may change: the row was last written before the command was
+accepted. `after_command` is the newest command that was in progress at the last write."""
 
 ROWS_A_CHUNK = 5_000
 STEP = 500
@@ -43,10 +43,10 @@ class Chunk:
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query for one fingerprint: that of the (`:others` + 1)th URL after `:after` that matches `which`.
+    """Return a query for the fingerprint at which a step ends, among the URLs that meet the SQL condition `which`.
 
-    `:after` is a fingerprint, and `which` an SQL condition on a row of `table`. The query finds no row if there are
-    fewer such URLs.
+    In the order of fingerprints, the query skips `:others` such URLs after the fingerprint `:after`. It returns the
+    fingerprint of the next one, or no row if there is none. `table`: the table of the URLs.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"
@@ -63,4 +63,5 @@ HOSTS: Final = {
     # SQLite has no statistics here and prefers the primary key, which would read the queues of all partitions.
     for dialect, index in {"sqlite": " INDEXED BY queues_partition", "postgresql": ""}.items()
 }
-"""Queries, by SQL dialect, for a crawl's hosts in a partition, ordered by number, each with its count of open URLs."""
+"""Queries, by SQL dialect, for a crawl's hosts in a partition: at most `:max_count`, from the id `:first` on, ordered
+by id. `open` is the number of URLs of the host that are queued or waiting."""

@@ -9,10 +9,11 @@ from shared.adapters.sql.engine import stored_crawls
 NEXT_CHANGE: Final[ColumnElement[int]] = literal_column(
     "(SELECT coalesce(max(k.change), 0) + 1 FROM crawls k)", BigInteger
 )
-"""The number for a crawl's next change: one more than the greatest in `crawls`.
+"""The number to store in `crawls.change` with the next change of a crawl: one more than the greatest stored one.
 
-Concurrent transactions may take the same number, or a lower one than a transaction that committed before. A statement
-that changes many crawls adds to it, so that each crawl takes a number of its own."""
+Readers find changed crawls by these numbers. Concurrent transactions may take the same number, or a lower one than a
+transaction that committed before. A statement that changes many crawls adds a different number for each crawl, so that
+no two get the same one."""
 
 ACTIVE_MS: Final[ColumnElement[int]] = literal_column(stored_crawls.ACTIVE_MS, BigInteger)
 """The active time of a row of `crawls` until now, in ms. `budget.max_seconds` limits it."""

@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Runs each given function as one transaction: committed if the function returns, nothing written if it raises.
 
-    It converts errors of the database as `mapped` of the module `sqlite` or `postgres` does. After Transient the
+    Raise ResourceFull, DiskFull, Unusable, Transient or Permanent for an error of the database. After Transient, the
     transaction may have been committed.
     """
 

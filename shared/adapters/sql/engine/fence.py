@@ -33,7 +33,8 @@ FENCE_VERSION: Final = "(SELECT p.version FROM partitions p WHERE p.partition = 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
     """Lock the partition's row, raise its version by 1, and store `position` if one is given.
 
-    Raise OwnershipLost, and write nothing, unless the row has the fence's term and version.
+    `position`: how far the owner has applied the reports. If the row has another term or version than the fence, raise
+    OwnershipLost and write nothing.
     """
     keys = {"partition": fence.partition, "term": fence.term, "version": fence.version}
     if connection.execute(_ADVANCE, keys).rowcount != 1:

@@ -17,8 +17,9 @@ class FullDiskRefusals:
 
     A full disk still accepts writes that fit into existing pages, so one success does not prove free space. The disk
     counts as usable again when no write was refused for `FULL_S`, and every kind of transaction that was refused has
-    succeeded since. After a minute without a refused write the success of any kind is enough, since some kinds may
-    never run again. The log has a line for the first refused write, then at most one a minute, and a line for the end.
+    succeeded since. All calls of one function are of one kind. After a minute without a refused write the success of
+    any kind is enough, since some kinds may never run again. The log has a line for the first refused write, then at
+    most one a minute, and a line for the end.
     `now` in the methods: monotonic seconds.
     """
 

@@ -28,11 +28,13 @@ kind, _, _, _, pid = struct.unpack("hhqqi4x", lock)
 print(-1 if kind == fcntl.F_UNLCK else max(0, pid))
 """
 _WRITING: Final = ("120", "1")
-"""Byte 120 of the write-ahead log's index is SQLite's write lock (sqlite.org/walformat.html)."""
+"""The start and length, in bytes, of the range that SQLite's writer locks in the index of the write-ahead log
+(sqlite.org/walformat.html)."""
 
 _OPEN: Final = (str(0x40000002), "510")
-"""A connection to a file with a write-ahead log holds one of these bytes from its first statement until it is closed
-(sqlite.org/lockingv3.html, SHARED_FIRST and SHARED_SIZE)."""
+"""The start and length of a byte range of the SQLite file. Each connection to a file with a write-ahead log locks some
+byte of the range from its first statement until it is closed (sqlite.org/lockingv3.html, SHARED_FIRST and
+SHARED_SIZE)."""
 
 
 class MasterNote(msgspec.Struct, frozen=True):

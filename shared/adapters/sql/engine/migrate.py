@@ -31,7 +31,7 @@ CREATE TABLE alembic_version (
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 )
 """
-"""Alembic's own table, as Alembic makes it."""
+"""The statement by which Alembic creates its own table. The table has the name of the newest applied migration."""
 
 
 def migrations_folder() -> Path:
@@ -57,8 +57,9 @@ def upgrade_sqlite(engine: Engine) -> None:
 def upgrade(connection: Connection, to: str = HEAD) -> None:
     """Apply the missing migrations up to `to`, on this connection and in its transaction.
 
-    If several processes call this at once, one applies the migrations and the others wait. An earlier `to` than HEAD is
-    for a database into which a dump of that schema will be loaded. Raise Unusable if the present schema is unknown.
+    If several processes call this at once, one applies the migrations and the others wait. A caller that will load a
+    dump with an older schema passes the last migration of that schema as `to`. Raise Unusable if the present schema is
+    unknown.
     """
     current = current_schema(connection)
     if current == to:

@@ -1,6 +1,6 @@
 """The tables of items, of the earlier versions of pages, and of the log of their changes.
 
-They belong to the same metadata as `schema`.
+They share one SQLAlchemy `MetaData` with the tables in the module `schema`.
 """
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, String, Table, Text
@@ -33,7 +33,7 @@ item_pages = Table(
     Column("at_ms", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""For each page: the fetch whose items are stored, even if it gave none."""
+"""For each page: the fetch to which the rows in `items` belong. A page has a row also if that fetch gave no items."""
 
 item_drafts = Table(
     "item_drafts",
@@ -59,7 +59,7 @@ item_writer = Table(
     Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
     Column("sequence", BigInteger, nullable=False, server_default="0"),
 )
-"""One row: the term under which items are written, and the position in their stream."""
+"""One row: the term under which items are written, and how far the stream of items has been applied."""
 
 page_versions = Table(
     "page_versions",
@@ -92,5 +92,6 @@ page_changes = Table(
     Column("entries", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The log of new, changed and gone pages: a row for each crawl in each transaction of an owner that recorded any.
+"""The log of new, changed and gone pages: one row for each transaction of an owner and each crawl of which
+it recorded such pages.
 `number`: the partition's version in the transaction. shared.domain.frontier.page_history encodes `entries`."""

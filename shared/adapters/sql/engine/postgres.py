@@ -249,7 +249,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing: `filling` commits and migrates afterwards (DatabaseLoad.settle)."""
+        """Do nothing. `load.filling` commits this transaction at its end, and then migrates the tables."""
 
 
 @asynccontextmanager
@@ -407,8 +407,8 @@ def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
     """Return a gauge of the database's size: an async function that returns a FillLevel.
 
     `max_bytes`: the size at which the database counts as full (0: no limit). The FillLevel also shows if a write was
-    refused lately because the disk is full. The size is queried only with a limit or after a refused write, since the
-    server must add up the sizes of its files.
+    refused lately because the disk is full. The size is queried only if there is a limit or
+    a write was refused lately, since the server must add up the sizes of its files.
     """
 
     if not isinstance(pool, PostgresPool):

@@ -95,9 +95,10 @@ crawls = Table(
 """`version` grows with every operator's change. `resumes_as` is the state to which a paused crawl returns.
 `collected_at_ms` is when every partition had removed the rows of a deleted crawl.
 `change` is the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
-While the active time grows, it is `pool_clocks.ms` of `active_pool` less `active_zero_ms`. Otherwise it is `active_ms`.
-`changes_deleted_ms` is the time of the newest row in `page_changes` that retention has deleted. `desired` is that of
-the declaration, NULL if it has none. `refresh_ms` is when the latest run began if it is a refresh, else 0."""
+While the active time grows, it is `pool_clocks.ms` of `active_pool` minus `active_zero_ms`. Otherwise it is
+`active_ms`. `changes_deleted_ms` is the time of the newest row in `page_changes` that retention has deleted. `desired`
+is the desired state in the declaration, NULL if it has none. `refresh_ms` is when the latest run began if it is a
+refresh, else 0."""
 
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
@@ -142,7 +143,8 @@ COUNTERS = (
     "revisiting",
     "requisites",
 )
-"""Counters per (crawl, partition). The first six form the identity of URLs, `accepted` to `refused` that of links.
+"""Counters per (crawl, partition). discovered = queued + leased + done + failed + excluded, which count URLs.
+accepted = new + known + refused, which count links.
 
 `retries`, `revisits` and `requisites` are parts of `queued`, `revisiting` is a part of `leased`.
 """
@@ -209,7 +211,8 @@ hosts = Table(
     Column("operator_slots", Integer, nullable=False, server_default="0"),
     UniqueConstraint("host", name="hosts_host"),
 )
-"""The columns `operator_...` have what the host's policy sets, 0 for nothing. The owner of the host copies them."""
+"""The columns `operator_...` have the values that the host's policy sets, 0 if it sets none. The owner of the host
+copies them here from `host_policies`."""
 
 queues = Table(
     "queues",
@@ -291,7 +294,8 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""The last outcome of every URL that was tried. `page`: it is an indexed page. `history`: other outcomes.
+"""The last outcome of every URL that was tried. `page`: it is an indexed page. `history`: a list of
+its other outcomes, each with its time, status and reason, newest first.
 `left_out` (encoded by shared.domain.explain.excluded_links) is NULL without excluded links. `links_found` is NULL if
 the answer can have no links. `recrawl` (encoded by shared.domain.frontier.page_history) is NULL for a page that is
 fetched once."""
@@ -332,8 +336,8 @@ seed_links = Table(
     Column("via", LargeBinary(16), nullable=False),
     sqlite_with_rowid=False,
 )
-"""The nearest link to each URL that is a seed only because seed sets have it. Once no set has the URL any more, it gets
-the depth and linking page of this link."""
+"""For each URL that only seed sets give as a seed: the nearest link to it from a page. When the URL leaves the sets, it
+gets the depth and linking page of this link."""
 
 links_left_out = Table(
     "links_left_out",
@@ -381,8 +385,9 @@ producers = Table(
     Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
-"""What was applied of each producer: messages up to the number `n`, with `total` URLs and `gaps` in the numbers.
-`seen_at_ms`: when a leader first saw a producer whose name does not show how long it is used."""
+"""How far the messages of each producer are applied: up to the number `n`, with `total` URLs so far. `gaps` counts the
+gaps in the numbers. `seen_at_ms`: when retention first found the row of a producer that is used once, such
+as an upload."""
 
 commands = Table(
     "commands",
@@ -436,5 +441,6 @@ report_holds = Table(
     Column("beat", BigInteger, nullable=False),
     Column("begun_at_ms", BigInteger, nullable=False),
 )
-"""Processes that copy the reports. Owners purge none while a `beat` rises (shared.domain.frontier.purge_holds).
+"""Processes that copy the reports. Each keeps raising its number `beat`, and meanwhile owners purge no reports
+(shared.domain.frontier.purge_holds).
 `begun_at_ms`: when the present number of `beat` was written (Unix ms)."""

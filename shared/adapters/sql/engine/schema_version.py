@@ -6,7 +6,7 @@ from typing import Final
 from shared.domain.errors import Unusable
 
 _UNRELEASED: Final = re.compile("[0-9]{4}")
-"""The migrations of development versions, before the first release. The name of a released one says more."""
+"""The migrations of development versions, before the first release. A name of four digits alone is such a migration."""
 
 
 def refuse_unreleased(what: str, schema: str | None) -> None:

@@ -42,8 +42,8 @@ def no_database(path: Path) -> str:
 async def snapshot(database: str) -> AsyncIterator[DatabaseSnapshot]:
     """Open a snapshot of the whole database for the `with` block. Every query in the block sees the same state of it.
 
-    `database`: a path or URL. Raise Unusable if there is no database, it has no cluster, or its schema is not this
-    program's. The database is never migrated.
+    `database`: a path or URL. Raise Unusable if there is no database, no master has set it up as a cluster yet, or it
+    has another schema than this program. The database is never migrated.
     """
     opened = _on_postgresql(database) if is_postgresql(database) else _on_sqlite(sqlite_file(database))
     async with opened as taken:
