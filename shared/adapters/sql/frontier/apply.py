@@ -34,7 +34,8 @@ URL: Final = updating(
     "state = {v}state, rank = {v}rank, attempts = {v}attempts, reason = {v}reason, lease_id = NULL,"
     f" flags = ({{v}}flags & {~OF_SET}) | ({{t}}.flags & {OF_SET})",
 )
-"""Writes what became of URLs. Their flag OF_SET stays as it is: it may have changed since they were leased."""
+"""Writes what became of URLs. The flag OF_SET (only seed sets give the URL as a seed) keeps its stored value, because
+it may have changed since the URL was leased."""
 
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
@@ -101,12 +102,14 @@ MARK: Final = updating(
     ("after_command",),
     "after_command = {v}after_command",
 )
-"""Marks rows of `urls`, so that the commands in progress skip them. It runs only if a crawl has such commands."""
+"""Sets `after_command` of rows of `urls` to the newest command in progress, so that it and earlier commands skip them.
+It runs only if a crawl has such commands."""
 
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
 _GIVEN_UP_AT_ONCE = 5_000
-"""The most URLs that one transaction gives up, so that no host blocks SQLite's one writer, or a row lock, for long."""
+"""One transaction gives up at most this many URLs, so that it does not hold SQLite's one writer, or a row lock,
+long."""
 
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 # These use the indexes of queued and of waiting URLs.
@@ -271,11 +274,11 @@ def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | 
     """End at most `max_count` URLs of a queue. `end`: the queue, and the state and reason that its URLs get.
 
     Return the flags of the ended URLs by fingerprint. `mark`: the number of the newest command in progress, so that it
-    and earlier ones skip these URLs. None: there is none.
+    and earlier ones skip these URLs. None: no command is in progress.
 
     - With the state EXCLUDED, do not end stored pages that wait for their next fetch.
-    - With the page limit of the host as the reason, do not end requisites, or stored pages that are queued for their
-      links.
+    - With the page limit of the host as the reason, do not end requisites. Nor end stored pages that are queued
+      again so that their links are read.
     """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}

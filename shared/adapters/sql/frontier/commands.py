@@ -1,9 +1,9 @@
 """The transactions that accept an operator's command and apply one bounded chunk of it.
 
 An accepted command is a row of `commands_in_progress` until its last chunk, which records it in `commands`. A chunk
-reads a bounded number of rows and hosts, for a bounded time. It moves the row's `after` in its own transaction, so a
-crash repeats no chunk. No statement reads more than `chunks.STEP` rows of a host. Commands on one host are small, so
-the transaction that accepts them applies them.
+reads a bounded number of rows and hosts, for a bounded time. Its transaction also stores in the row's `after` where the
+next chunk begins, so a crash repeats no chunk. No statement reads more than `chunks.STEP` rows of a host. Commands on
+one host are small, so the transaction that accepts them applies them.
 """
 
 from collections import defaultdict
@@ -227,9 +227,10 @@ def run_chunk(
     changed: ChangedScope | None = None,
     found: Rediscovered | None = None,
 ) -> int | None:
-    """Apply one chunk of a command in progress, beginning after `command.after`. Store where the next chunk begins.
+    """Apply the chunk of a command in progress that begins after `command.after`.
 
-    Return that place, or None when the command is applied (Store.run_command).
+    Store and return the number after which the next chunk begins. Return None if this was the last chunk
+    (Store.run_command).
 
     - `sent`, `upto`: for a REPLAY, the letters whose messages were published, and the last letter of this chunk.
     - `exclusions`: for an EXCLUDE, all exclusions that are in force.

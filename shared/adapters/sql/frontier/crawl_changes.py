@@ -15,11 +15,12 @@ from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""How many numbers of changes below the last known one are read again. A transaction may take a lower number than one
-that committed before it."""
+"""Each read repeats this many numbers of changes below the greatest one it knows, because a change with a lower number
+may be committed later."""
 
 COMPARED: Final = 10
-"""How many crawls one read compares whatever their numbers are, to find a change that was missed."""
+"""How many crawls one read compares with the versions that the caller has, to find changes that earlier reads
+missed."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
 _RECENT: Final = text(f"{_VERSION} change > :change ORDER BY change, crawl_id")
@@ -47,11 +48,12 @@ def since(
 ) -> CrawlChanges:
     """Return what changed in crawls since the earlier read that returned `mark` (Store.crawl_changes).
 
+    - `mark` has the greatest number of a change, and the versions of partitions, that the earlier read saw.
     - `known` returns the version of a crawl that the caller has read, None if it has read none.
     - `compare`: crawls to compare with `known` in any case.
 
-    A slow transaction may commit a change whose number is too low for `mark` to find it. So each read also compares the
-    next few crawls that are worked on.
+    Changes have ascending numbers, but a slow transaction may commit a low number late. So each read also compares
+    the versions of the next COMPARED crawls that are worked on.
     """
     first = mark == ChangeMark()
     recent = {} if first else _versions(connection.execute(_RECENT, {"change": max(0, mark.change - OVERLAP)}))

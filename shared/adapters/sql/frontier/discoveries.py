@@ -138,13 +138,13 @@ def apply_found(
     max_requisites: Mapping[CrawlId, int] = NO_MARKS,
     signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
 ) -> DiscoveryResult:
-    """Insert a batch's new URLs, merge its known ones, and move the position. Return what changed (Store.apply_found).
+    """Insert a batch's new URLs, and merge its links into known ones. Return what changed (Store.apply_found).
 
+    - `position`: up to where the owner has applied the reports. It is stored.
     - `next_host`: the number for the next new host. `max_depth`: the depth limit of each crawl, None without a limit.
     - `marks`: by crawl, the newest command in progress that was accepted before the batch. Commands up to that one skip
       the URLs that the batch inserts or changes.
-    - `max_requisites`: the budgets of requisites of the crawls that have one.
-    - `signs`: the rules for signs of change of each crawl that fetches pages again. None: its policy has none.
+    - `max_requisites`: budgets of requisites, by crawl. `signs`: rules for signs of change, by crawl (None: no rules).
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -213,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages, except of repeats and deleted crawls. Then store each producer's last number."""
+    """Yield the links of messages that are no repeats. Skip deleted crawls. Then store each producer's last number."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -284,7 +284,7 @@ def _merge(
     """Insert new URLs and merge links into known ones. Return the known URLs that earlier commands may still change.
 
     These are failed URLs (a retry may queue them) and URLs to which a page links (a deletion of seeds may delete them).
-    URLs that change as requisites, and excluded URLs that are queued again, are not returned.
+    URLs whose state as a requisite changes, and excluded URLs that are queued again, are not returned.
 
     - `least`, `required`: the best link to each URL as a page, and as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.

@@ -47,7 +47,7 @@ def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
 
 
 class HopChanges:
-    """Collects changes of known URLs to which a link with another number of extra hops was found, and writes them.
+    """Collects and writes changes of known URLs: a link with another number of extra hops was found to each of them.
 
     Extra hops are the links on the way to a URL that lead beyond the scope.
     """

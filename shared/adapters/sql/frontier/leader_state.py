@@ -1,4 +1,8 @@
-"""Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state."""
+"""Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state.
+
+The epoch is a number that begins every term. The leader raises it if etcd or the database was replaced by an older
+copy, so that new terms are greater than all earlier ones.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

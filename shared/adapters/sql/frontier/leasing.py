@@ -70,8 +70,8 @@ TAKE_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("lease_id", "crawl_id", "host_id", "rank"),
 )
-"""The statement that leases URLs on PostgreSQL. The column `rank` of a row has the number of URLs to take, because its
-type fits. No two rows may have the same queue."""
+"""The statement that leases URLs on PostgreSQL. The value `rank` of an input row is the number of URLs to take:
+`Arrays` needs the name of a stored column of that type. No two rows may have the same queue."""
 
 _LEASE_COLUMNS = (
     "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",

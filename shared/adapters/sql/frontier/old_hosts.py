@@ -20,7 +20,7 @@ LOOKED_UP: Final = 20_000
 """The most queues that one check of a range of hosts reads. For each crawl, the check also looks up its first queue in
 the range. So the cost grows with the number of crawls, which `master.max_crawls` bounds."""
 _CRAWLS: Final = 500
-"""The most crawls whose queues one statement reads."""
+"""One statement reads the queues of at most this many crawls."""
 
 _NEXT: Final = text(
     "SELECT host_id, partition, CASE WHEN visited_at_ms < :before AND last_failure_ms < :before"

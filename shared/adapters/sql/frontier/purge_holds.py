@@ -16,7 +16,7 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 def take(connection: Connection, holder: str, now_ms: int) -> None:
     """Begin a hold for `holder`, a process that copies the reports. Delete holds without a beat for a day.
 
-    The beat of the hold, a number, begins at 1. The process must keep raising it (`beat`), or owners purge again.
+    The beat of the hold, a number, begins at 1. If the process stops raising it (`beat`), owners purge again.
     """
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))

@@ -1,4 +1,4 @@
-"""For a REDISCOVER: selects stored pages whose links a wider scope may admit, and writes what their links gave.
+"""The command REDISCOVER: selects stored pages whose links a wider scope may admit, and writes the result.
 
 `readable_pages` selects the pages, the owner reads them in the archive, and `rediscovered` writes the result. The
 command goes through the crawl's hosts in the partition, and through all fetches of each.
@@ -125,8 +125,8 @@ def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered
     """Write the result of one chunk of a REDISCOVER. Return where the next chunk begins, None at the end.
 
     Queue the pages in `done.again`. Add the numbers of read pages, published links and queued pages to the crawl's
-    counts by reason. Raise the version of the crawl's counters even if none changes, because the finished check
-    compares it.
+    counts by reason. Raise the version of the crawl's counters even if none changes, because the leader
+    compares it before it finishes the crawl.
     """
     crawl_id, partition = command.crawl_id, command.partition
     if not command.after:

@@ -69,7 +69,8 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 class Relinked(Struct, frozen=True):
     """A change of a known URL that was found as a requisite, or that is one and was found again (`relinked`).
 
-    - `state`, `reason`: the present ones of the URL. `before`, `flags`: its flags before and after the change.
+    - `state`, `reason`: the URL's state, and the reason for it, before the change.
+    - `before`, `flags`: its flags before and after the change.
     - `rank`: its new place in the queue.
     - `link`: the link from which the URL gets its depth and linking page. None: both stay.
     """
@@ -135,10 +136,13 @@ def relinked(
     - `page`: the link to the URL as a page, if there is one.
     - `requisite`: True if the URL was found as a requisite within the budget.
 
-    A page that waits to be fetched becomes a requisite with the flag ALSO_PAGE. Seeds, sitemaps and feeds stay pages. A
-    requisite that is linked as a page gets this flag, too, if it is not fetched yet. A fetched one is fetched again as
-    a page if it is HTML. A requisite that the scope, an exclusion or the budget of requisites excluded is queued, as a
-    requisite or as a page.
+    The flag ALSO_PAGE marks a requisite that is also linked as a page.
+
+    - A page that waits to be fetched becomes a requisite with this flag. Seeds, sitemaps and feeds stay pages.
+    - A requisite that is linked as a page gets this flag if it is not fetched yet. If it is fetched and is HTML, it is
+      fetched again as a page.
+    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued, as a requisite or as a
+      page.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

@@ -227,7 +227,7 @@ def via_hosts(
 
 
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
-    """Return the oldest revision such that the crawl's spec has had its present scope since then.
+    """Return the revision since which the crawl's spec has had its present scope.
 
     A revision with a lower limit of pages for a host than the present one counts as another scope. So does a revision
     that cannot be read. Raise Unusable if the present revision cannot be read (Store.scope_revision).

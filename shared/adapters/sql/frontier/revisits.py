@@ -109,7 +109,7 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
 def forget_rates(
     connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
 ) -> dict[tuple[CrawlId, str, str], int]:
-    """Remove the change rates of pages and sitemaps of a host that are no longer fetched.
+    """Remove the change rates of those pages and sitemaps of a host that the crawl no longer fetches.
 
     Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of the URLs by fingerprint. A
     page without a rate is in no bucket of rates. If it is fetched again later, that fetch counts it like a new page.
@@ -133,8 +133,8 @@ def forget_rates(
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
     """Return False if no URL of the crawl waits for a retry or its next fetch and is due by `before_ms` (Unix ms).
 
-    True is not certain: the due time that a queue stores may be earlier than that of its first URL. The cost grows with
-    the crawl's number of hosts (Store.due_before).
+    True means that a URL may be due: a queue may store a due time that is earlier than that of its first URL. The cost
+    grows with the crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
 
@@ -142,7 +142,7 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
     """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
 
-    The queue's row counts the leased pages as queued until the lease is recorded.
+    In the queue's row the leased pages count as queued, until the caller records the lease.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name
@@ -155,7 +155,7 @@ def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequ
 
 
 def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> None:
-    """Set `last` of each leased URL whose page is stored to the stored fetch of that page."""
+    """Read the stored fetch of each leased URL whose page is stored, and set `last` of the URL to it."""
     for lease in leases:
         stored = {key: url for key, url in lease.urls.items() if url.flags & (COUNTED_AS_PAGE | REVISIT)}
         if not stored:

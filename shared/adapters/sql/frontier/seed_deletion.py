@@ -168,10 +168,10 @@ TAKE_FROM_QUEUE: Final = text(
 
 
 def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
-    """Apply one chunk of a command that deletes or withdraws seeds. Return where the next chunk begins, or None.
+    """Apply one chunk of a command that deletes or withdraws seeds. Return where the next chunk begins.
 
-    For a command that goes through hosts, the place is made by `command_progress.behind`. Otherwise it is the number of
-    the named seeds that are done.
+    The result is a progress number of `command_progress` if the command goes through all hosts. Otherwise it is the
+    number of named seeds that are done. None: this was the last chunk.
     """
     places: Any = command.args["places"]
     if command.kind == CommandKind.SEED_SET:
