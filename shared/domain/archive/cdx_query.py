@@ -54,7 +54,7 @@ class CdxQuery:
     - `location`: the URL. `match`: which captures match it.
     - `key`: what the sort key of a capture must equal if `match` is EXACT, else what it must begin with.
     - `since`, `until` (both inclusive) and `closest`: the first digits of a time as yyyymmddhhmmss; empty means none.
-    - `max_count`: the most captures to return.
+    - `max_count`: at most so many captures are returned.
     """
 
     location: Location

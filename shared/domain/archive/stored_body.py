@@ -19,7 +19,7 @@ _BLANK: Final = b"\r\n\r\n"
 _PIECE: Final = 256 * 1024
 _DIGITS: Final = 18
 _HEAD_BYTES: Final = 1 << 20
-"""The longest WARC or HTTP head. We write no longer ones."""
+"""The greatest size of a WARC or HTTP head in bytes. A record with a longer head counts as damaged."""
 
 
 class NotARecord(ValueError):
@@ -44,7 +44,8 @@ class StoredBody:
     def __init__(self, member: Member, *, record_limit: int = RECORD_LIMIT, decoded_limit: int = DECODED_LIMIT) -> None:
         """Read the WARC and HTTP headers of the record in `member`. Raise NotARecord if they are invalid.
 
-        `record_limit` is the most bytes of the inflated record, `decoded_limit` the most bytes of the decoded body.
+        At most `record_limit` bytes of the decompressed record are read, and at most `decoded_limit` bytes of the body
+        are yielded after its content coding is removed.
         """
         self._member = member
         self._record_limit = record_limit

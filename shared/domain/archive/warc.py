@@ -1,9 +1,9 @@
-"""Build WARC/1.1 records (ISO 28500:2017) as bytes from the values of a fetch. Pure: identities and times are
-arguments.
+"""Build WARC/1.1 records (ISO 28500:2017) as bytes from a fetched page.
 
-A page becomes three records: `response` (or `revisit`), `request` and `metadata`. The latter two name the first as
-WARC-Concurrent-To. A body is stored without its transfer coding and with its content coding. So `Transfer-Encoding` and
-a wrong `Content-Length` are renamed to X-Crawler-..., and a correct length is added.
+The module does no I/O: record ids and times are arguments. A page becomes three records: `response` (or `revisit`),
+`request` and `metadata`. In the last two, the header WARC-Concurrent-To has the id of the first. A body is stored
+without its transfer coding and with its content coding. So `Transfer-Encoding` and a wrong `Content-Length` are renamed
+to X-Crawler-..., and a correct length is added.
 """
 
 import hashlib
@@ -128,8 +128,8 @@ def _response(exchange: Exchange, record_id: str, subject: str, digest: bytes) -
 def _payload_digest_of(exchange: Exchange) -> bytes:
     """Return the SHA-1 of the response's payload.
 
-    A response 304 has no payload. For a revisit NOT_MODIFIED return the digest of the earlier payload, or that of the
-    304's own body if the earlier one is unknown.
+    An answer 304 has no payload. For it, return the digest of the payload that was stored earlier. If that digest is
+    unknown, return the digest of the answer's own body.
     """
     revisit = exchange.revisit
     if revisit is not None and revisit.profile is RevisitProfile.NOT_MODIFIED and revisit.digest is not None:
