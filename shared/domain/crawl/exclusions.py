@@ -5,7 +5,7 @@ An exclusion has one target, in one of three forms:
 - a host, such as `example.org`: all URLs of the host and its subdomains, on every port. With a port, such as
   `example.org:8080`, only URLs of that port of that host.
 - a URL prefix, such as `https://example.org/private/`: all URLs of that host and port that begin with it, by http and
-  by https. It compares paths as canonical URLs have them, so it is case-sensitive.
+  by https. Paths are compared in canonical form and are case-sensitive.
 - an address range, such as `192.0.2.0/24`, or a single address: URLs with such an address as their host, and every
   connection to such an address.
 
@@ -35,7 +35,7 @@ MAX_TARGET_CHARS: Final = 2_048
 
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 _CACHE: Final = 16_384
-"""Entries of the cache by host (about 200 bytes each)."""
+"""The results for at most this many hosts are cached (about 200 bytes each)."""
 
 
 class TargetKind(StrEnum):

@@ -21,7 +21,7 @@ _FIELDS: Final = {
     ExclusionReason.INCLUDE: "include",
     ExclusionReason.EXCLUDE: "exclude",
 }
-"""The field of an override that may decide each rule."""
+"""For each rule of the scope, the field of an override that changes it."""
 
 
 class HostSpecs:
@@ -174,13 +174,13 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return how many extra hops beyond the scope `url` is, or the rule that excludes it. 0: the URL is in scope.
+        """Return by how many extra hops `url` is beyond the scope, or the rule that excludes it. 0: it is in scope.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: how many extra hops beyond the scope that page or redirect is.
+        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -235,7 +235,7 @@ class OverriddenScope(CompiledScope):
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: how many extra hops beyond the scope that page or redirect is.
+        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect

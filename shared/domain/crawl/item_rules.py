@@ -84,9 +84,9 @@ class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that extracts one kind of item from pages.
 
     `when` is a regular expression (RE2 syntax) that is searched in the page's canonical URL. None: the rule applies to
-    every page. Each element that `each` selects is an item, or each JSON-LD object whose `@type` is `json_ld`. With
-    neither, the page is one item. `key` names the field whose value identifies an item on its page. None: the item's
-    index on the page identifies it.
+    every page. If `each` is set, each element that it selects is an item. If `json_ld` is set, each JSON-LD object with
+    this `@type` is an item. If neither is set, the page is one item. `key` names the field whose value identifies an
+    item on its page. None: the item's index on the page identifies it.
     """
 
     name: Annotated[RuleName, described("The name of the rule.", "product")]

@@ -22,7 +22,8 @@ from typing import Any, Final
 import re2
 
 MAX_PROGRAM: Final = 10_000
-"""Instructions that a pattern, or all patterns of one list together, may compile to. A letter is one, `.` is eight."""
+"""A pattern may compile to at most this many instructions of RE2, and so may all patterns of one list together. A
+letter compiles to one instruction, `.` to eight."""
 
 _MEMORY: Final = 8 << 20
 _CHECKED_CACHE: Final = 4096

@@ -33,7 +33,10 @@ class CompiledRecrawl:
         self._other = _interval(spec.policy, spec.min_s, spec.max_s, None)
 
     def of(self, url: str) -> PageInterval:
-        """Return the interval of the page with this canonical URL: by the first matching rule, else by the section."""
+        """Return the interval of the page with this canonical URL.
+
+        It is that of the first matching rule. If no rule matches, it is the interval that the section itself sets.
+        """
         if not self._intervals:
             return self._other
         matching = self._patterns.matching(url)

@@ -1,6 +1,6 @@
 """The section `recrawl` of a crawl spec: when stored pages are fetched again, and what counts as a change.
 
-Times are seconds. Without the section, or with the policy `never`, a page is fetched once.
+Times are in seconds. Without the section, or with the policy `never`, a page is fetched once.
 """
 
 from enum import StrEnum
@@ -20,8 +20,8 @@ Interval = Annotated[float, Meta(ge=1.0, le=YEAR_S)]
 class RecrawlPolicy(StrEnum):
     """The policy for the wait between two fetches of a page.
 
-    NEVER: a page is fetched once. FIXED: each page waits for the shortest interval. ADAPTIVE: pages that change often
-    wait less.
+    NEVER: a page is fetched once. FIXED: each page is fetched again after `min_s` seconds. ADAPTIVE: a page waits
+    between `min_s` and `max_s` seconds, and pages that change often wait less.
     """
 
     NEVER = "never"

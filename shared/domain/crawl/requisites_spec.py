@@ -6,7 +6,7 @@ from typing import Final
 MAX_REQUISITES: Final = "max_requisites"
 REQUISITE_HOST: Final = "requisite_host"
 REQUISITES_PER_PAGE: Final = "max_requisites_per_page"
-"""Reasons why a requisite is left out, besides those of the scope."""
+"""This reason and the two above exclude requisites only. The reasons of the scope can exclude them, too."""
 
 MAX_REQUISITE_HOPS: Final = 5
 """The maximum of stylesheets and redirects in a row between a page and its requisite."""

@@ -28,7 +28,7 @@ from shared.domain.crawl.traps import trap
 from shared.domain.web.url import host_of, registrable_domain, scheme_of
 
 MAX_HOPS: Final = 10
-"""Redirects followed one after another before the chain is given up."""
+"""A URL is excluded if more redirects in a row than this led to it. Sitemaps that list sitemaps count, too."""
 
 SIZE_OF_A_WEIGHT: Final = 200
 """The compiled size of patterns, in instructions, for which `CompiledScope.weight` grows by 1."""
@@ -43,7 +43,7 @@ _BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "inc
 """The rules that do not exclude a URL which is at most `extra_hops` hops beyond the scope."""
 
 _CACHE: Final = 8192
-"""Entries of each scope's two caches (about 200 bytes each)."""
+"""Each of the two caches of a scope has at most this many entries (about 200 bytes each)."""
 
 
 class ExclusionReason(StrEnum):
@@ -161,7 +161,7 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return how many extra hops beyond the scope `url` is, or the rule that excludes it. 0: the URL is in scope.
+        """Return by how many extra hops `url` is beyond the scope, or the rule that excludes it. 0: it is in scope.
 
         A redirect is an extra hop only if it leads from the scope out of it.
 
@@ -169,7 +169,7 @@ class CompiledScope:
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: how many extra hops beyond the scope that page or redirect is.
+        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
         """
         rule: ScopeRule | None
         if not extra:
@@ -264,7 +264,7 @@ class CompiledScope:
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: how many extra hops beyond the scope that page or redirect is.
+        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
         """
         verdicts = []
         beyond = 0

@@ -17,7 +17,7 @@ from shared.domain.frontier.states import ALSO_PAGE, UrlKind, extra_hops_of, kin
 from shared.domain.ids import CrawlId, Revision
 
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
-"""The reasons of URLs that the scope excluded. Another scope may admit them."""
+"""The reasons for which the scope excludes URLs. Another scope may admit such URLs."""
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
@@ -90,9 +90,9 @@ def judge_found(
 def found_beyond(
     scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | int:
-    """Return how many extra hops beyond `scope` a URL found earlier is, or the rule that excludes it.
+    """Return by how many extra hops a URL found earlier is beyond `scope`, or the rule that excludes it.
 
-    The result is 0 for a URL in scope. Only a page to which a link or redirect led can be beyond the scope.
+    The result is 0 if the URL is in scope. Only a page to which a link or redirect led can be beyond the scope.
 
     - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
     - `via_host`: the host of the page that led to the URL, None for a seed.
@@ -121,9 +121,9 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return how many extra hops beyond the scope the page or redirect is from which a URL was found.
+    """Return by how many extra hops the page or redirect that led to a URL is beyond the scope.
 
-    - `extra`: how many extra hops beyond the scope the URL itself is.
+    - `extra`: by how many extra hops the URL itself is beyond the scope.
     - `hops`: the number of redirects in a row that led to the URL. If it is not 0, the result is `extra`, because a
       redirect adds no extra hop. If it is 0, the result is `extra` - 1, but not below 0.
     """

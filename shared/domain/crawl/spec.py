@@ -2,8 +2,8 @@
 
 A spec is immutable and can be encoded as JSON or MessagePack. `parse_spec` (shared/domain/crawl/spec_parse.py) makes a
 spec from user input and refuses unknown fields. Decoding a stored or published spec ignores unknown fields, so that an
-older process can read the specs of a newer one. Times are seconds, and sizes are bytes. A limit of `None` means
-unlimited.
+older process can read the specs of a newer one. Times are in seconds, and sizes in bytes. `None` for a
+limit means that there is no limit.
 """
 
 from enum import StrEnum
@@ -31,7 +31,7 @@ from shared.domain.web.fetch import FetchLimits
 SLOTS_WITHOUT_DELAY: Final = 8
 """The default number of URL shards of one host that may be leased at once, if its delay is 0.
 
-Several hide the round trip between URL shards.
+With several shards, requests go on while the results of one are reported and the next one is sent.
 """
 
 Timeout = Annotated[float, Meta(ge=0.1, le=3600.0)]
@@ -40,7 +40,7 @@ BufferedSize = Annotated[int, Meta(ge=1024, le=2**31)]
 LABEL: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 LABEL_WORDS: Final = "lower-case letters, digits and inner hyphens, at most 63"
 Label = Annotated[str, Meta(pattern=LABEL)]
-"""A name that is valid in a subject, a path and a metric. `LABEL_WORDS` describes it for users."""
+"""A name that may be part of a NATS subject, a URL path and a metric. `LABEL_WORDS` describes its form for users."""
 
 
 class Scheme(StrEnum):
@@ -415,7 +415,7 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder: Final = msgspec.json.Decoder(CrawlSpec)
-"""Made once: a process that is forked from one that has imported this module need not examine the types again."""
+"""The decoder of specs, made at import. msgspec examines all types for it, which a forked process need not repeat."""
 
 
 def encode_spec(spec: CrawlSpec) -> bytes:

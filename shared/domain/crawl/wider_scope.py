@@ -21,10 +21,10 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, Revision
 from shared.domain.web.url import Location, locate
 
 PAGES_A_CHUNK: Final = 100
-"""The most pages that one chunk of a REDISCOVER command reads from the archive."""
+"""One chunk of a REDISCOVER command reads at most this many pages from the archive."""
 
 LINKS_A_CHUNK: Final = 5_000
-"""A chunk ends after the page with which it has found at least this many links."""
+"""A chunk of a REDISCOVER command reads no further page once it has found at least this many links."""
 
 _NARROWER: Final = frozenset(
     {
@@ -143,7 +143,7 @@ class FoundAgain(Struct, frozen=True):
 
     - `depth`: the number of links from a seed to the URL.
     - `hops`: the number of redirects in a row that led to the URL.
-    - `extra`: how many extra hops beyond the scope the URL is.
+    - `extra`: by how many extra hops the URL is beyond the scope. 0: it is in scope.
     - `kind`: what the URL was found as.
     """
 
@@ -155,7 +155,7 @@ class FoundAgain(Struct, frozen=True):
 
 
 def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
-    """Return how many extra hops beyond `scope` a stored page is, 0 if it is in scope, None if a rule excludes it."""
+    """Return 0 if a stored page is in scope, else by how many extra hops it is beyond it. None: a rule excludes it."""
     found = found_beyond(
         scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
     )
@@ -183,10 +183,11 @@ def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tup
 
 
 def _admitted(scope: CompiledScope, page: ReadablePage, extra: int, to: Location, hop: str) -> FoundAgain | None:
-    """Return the stored link of `page` to the URL `to`, or None if the scope excludes it or `hop` is another letter.
+    """Return the stored link of `page` to the URL `to`, or None if the scope excludes it.
 
-    - `extra`: how many extra hops beyond the scope the page is.
-    - `hop`: how the link was found: `L` as a link, `R` as a redirect, `E` as a requisite.
+    - `extra`: by how many extra hops the page is beyond the scope. 0: it is in scope.
+    - `hop`: how the link was found: `L` as a link, `R` as a redirect, `E` as a requisite. Return None for any other
+      letter.
     """
     kind, depth, hops = kind_of(page.flags), page.depth, page.hops + 1
     beyond = 0
