@@ -14,34 +14,35 @@ NOFOLLOW: Final = "nofollow"
 LINKS_PER_PAGE: Final = "max_links_per_page"
 INVALID: Final = "invalid"
 SITEMAP_LOCATION: Final = "sitemap_location"
-"""Reasons besides those of the scope (shared.domain.crawl.scope.ExclusionReason)."""
+"""This reason and those above are no rules of the scope, which shared.domain.crawl.scope.ExclusionReason lists."""
 
 UNLISTED: Final = "unlisted"
-"""Not a reason: how many links that the scope judged are missing in the archive's record of the page's outlinks. It is
-reported and stored like the count of a reason."""
+"""The key of one more number among a page's counts by reason: how many links are missing in the archive's record of the
+page's outlinks. Only links that the scope judged are counted."""
 
 SCOPE: Final = "scope"
-"""Not a reason: a revision of the spec. The scope of this revision, or of a later one, judged the links of the page. It
-is stored if it is not 1."""
+"""The key of one more number among a page's counts by reason: a revision of the spec. The scope of this revision
+or of a later one judged the links of the page. The number is stored if it is not 1."""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""The tally of pages with links that the scope left out (`left_out`), and of those that have UNLISTED links, too
-(`unlisted`)."""
+"""The kind of two counts by reason. `left_out`: the pages with links that the scope excluded. `unlisted`: those of them
+that also have UNLISTED links."""
 
 REDISCOVERED: Final = "rediscovered"
-"""The tally of what was found after the last wider scope: `pages` read from the archive, `links`, and pages
-`queued_again`."""
+"""The kind of the counts of what was found after the last wider scope. `pages`: pages read from the archive. `links`:
+links published from them. `queued_again`: pages queued to be fetched again."""
 
 NOT_INDEXED: Final = "not_indexed"
-"""The tally of pages that robots directives, `media.stored` or `media.fetched` keep out of lists, exports and items."""
+"""The kind of the counts of pages that robots directives, `media.stored` or `media.fetched` keep out of lists, exports
+and items."""
 
 MAX_EXAMPLES: Final = 20
-"""The most examples of one reason that a crawl keeps per partition, that a page reports, and that are shown."""
+"""At most this many examples per reason are reported for a page, stored for a crawl and partition, and shown."""
 
 MAX_URL: Final = 300
-"""Characters of an example that are kept. CUT marks a longer one."""
+"""An example is cut after this many characters, and CUT is then appended."""
 
 _NOT_INDEXED: Final = frozenset(NotIndexed)
 _SHOWN: Final = 100
@@ -109,8 +110,8 @@ def losses(
 
     - ("left_out", reason, n): for each reason, the number of the page's excluded links.
     - (OUTLINKS, "left_out", 1): the scope excluded links of the page.
-    - (OUTLINKS, UNLISTED, 1): besides, the archive's record of the page's outlinks does not have all of them.
-    - (NOT_INDEXED, `reason`, 1): `reason` is the value of a NotIndexed.
+    - (OUTLINKS, UNLISTED, 1): also, the archive's record of the page's outlinks does not have all of them.
+    - (NOT_INDEXED, `reason`, 1): `reason` keeps the page out of lists, exports and items (NotIndexed).
     - ("truncated", `truncated`, 1): the fetch stored a page with an incomplete body, and `reason` is no NotIndexed.
 
     The parameters:
@@ -146,7 +147,9 @@ def may_be_admitted(row: str | None) -> bool:
 
 
 def judged_by(row: str | None) -> int:
-    """Return a revision of the spec, 1 if none is stored. Its scope, or that of a later one, judged the page's links.
+    """Return a revision of the spec: the scope of this revision or of a later one judged the page's links.
+
+    The result is 1 if no revision is stored.
 
     `row`: the stored text of the page's excluded links, as `encoded` returned it.
     """

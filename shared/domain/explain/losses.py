@@ -20,7 +20,7 @@ _FOUND_AGAIN: Final = "the same command with a wider scope finds such links in t
 _NOT_READ_AGAIN: Final = "pages already fetched are not read again for {which}: add --fresh, or another --out"
 
 _NEVER_FOUND_AGAIN: Final = frozenset({REQUISITES_PER_PAGE, NOT_PARSED, NOFOLLOW, LINKS_PER_PAGE})
-"""Reasons outside of the scope: a wider one does not find these links in the archive (`wider_scope`)."""
+"""Reasons that are no rules of the scope. Links that they excluded are not found again after a change of the scope."""
 
 _LINKS: Final[Mapping[str, tuple[str, str]]] = {
     Rule.HOST: ("to other hosts", "--scope domain"),
@@ -49,7 +49,7 @@ _LINKS: Final[Mapping[str, tuple[str, str]]] = {
         "a greater extract.max_links_per_page in the spec",
     ),
 }
-"""For each reason: the description of its links, and the setting that follows them."""
+"""For each exclusion reason: a phrase on its links, and the setting that makes a crawl follow them (empty: none)."""
 
 _OVERRIDDEN: Final[Mapping[str, tuple[str, str, str]]] = {
     Rule.DEPTH: ("max_depth", "deeper than the limit of depth of their host", "a greater max_depth in the spec"),
@@ -65,7 +65,7 @@ _PAGES: Final = {
     "disconnect": "by the network at each of {spec.retry.attempts} attempts: a crawl at another time",
     "undecodable": "where the content coding is damaged or unknown: only the site",
 }
-"""For each reason of incomplete bodies: where they end, and what gives the rest."""
+"""For each reason why a body is incomplete: where it was cut, and what would get the rest."""
 
 
 class Losses(Struct, frozen=True):
