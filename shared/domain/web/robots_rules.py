@@ -1,4 +1,4 @@
-"""Parse a robots.txt and match URLs against it by RFC 9309, in time that a hostile file cannot increase.
+"""Parse a robots.txt and match URLs against it by RFC 9309, within a time that a hostile file cannot prolong.
 
 A file is read line by line for one product token (the crawler's name). Only the groups that name the token are kept, or
 those of `*` if no group names it. A group ends at the first `User-agent` line after a rule. Unknown records and
@@ -21,13 +21,14 @@ from typing import Final, NamedTuple
 from msgspec import Struct, field
 
 MAX_ALIKE: Final = 2_000
-"""The number of patterns with `*` that may share their rarest piece.
+"""How many patterns with `*` may have the same key (a short piece of the pattern, by which it is looked up).
 
-Beyond it a decision could have to try them all, so the file counts as unreadable (`AgentRules.too_costly`).
+A URL that contains the key is tried against all of them. If there are more, the file counts as unreadable
+(`AgentRules.too_costly`).
 """
 
 MAX_CRAWL_DELAY_S: Final = 30 * 86_400.0
-"""The greatest crawl-delay; a longer one counts as this. No crawl lasts longer."""
+"""The greatest crawl-delay in seconds (30 days). A longer one is reduced to it."""
 
 _AGENT, _ALLOW, _DISALLOW, _DELAY = range(4)
 _FIELDS: Final = {
@@ -53,7 +54,7 @@ _SAME_IN_PATH: Final = _UNRESERVED | frozenset(b"!&'()+,;=:@[]")
 _SAME_IN_QUERY: Final = _SAME_IN_PATH | frozenset(b"/?")
 _STARS: Final = re.compile(rb"\*+")
 _GRAMS: Final = (8, 4, 2, 1)
-"""Lengths of the pieces by which patterns with `*` are found, in octets."""
+"""The possible lengths in octets of the key by which a pattern with `*` is looked up. The longest that fits is used."""
 _INDEX_PAGE: Final = b"/index.html"
 
 

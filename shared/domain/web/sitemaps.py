@@ -29,7 +29,10 @@ _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep",
 _ZONES: Final = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
 _UTC: Final = frozenset(("Z", "+00:00"))
 _USUAL: Final = re.compile(r"....-..-..(?:T(?!24)..:..:..(?:Z|[+-]..:..))?").fullmatch
-"""Matches the forms of W3C that most sitemaps have. `datetime.fromisoformat` alone would also read other forms."""
+"""Matches text in the shape of a W3C date (`2029-01-31`), or of one with a time and a zone, as most sitemaps have it.
+
+`datetime.fromisoformat` reads such text faster, but would also accept other formats.
+"""
 
 _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
@@ -86,7 +89,11 @@ def date_s(text: str) -> int:
 
 
 def general_date_s(text: str) -> int:
-    """Return the same as `date_s`, but slower for the usual formats. `text` must have no space at its ends."""
+    """Return the Unix time in seconds of a date in a sitemap or feed, in any format of `date_s`.
+
+    Return 0 if `text` is no such date, or before 1970. `date_s` calls this only for unusual formats, because it is
+    slow. `text` must have no space at its ends.
+    """
     if len(text) > MAX_DATE_CHARS:
         return 0
     if (match := _W3C.fullmatch(text)) is not None:

@@ -8,10 +8,10 @@ from typing import Final
 from shared.domain.web.page_text import MAX_BYTES, decoded, visible_text
 
 MAX_DIFF_LINES: Final = 1_000
-"""The most lines of each version that are compared, after the lines that both begin and end with are left out."""
+"""The most lines of each version that are compared. Most lines that both begin or end with are left out before."""
 
 MAX_LINE_CHARS: Final = 10_000
-"""Characters of a line that are compared and shown."""
+"""How many characters of a line are compared and shown. The rest of a longer line is cut off."""
 
 _CONTEXT: Final = 3
 _CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9._:-]{1,40})", re.IGNORECASE)
@@ -34,7 +34,7 @@ class TextDiff:
 
 
 def has_text(mime: str | None) -> bool:
-    """Return True if a body of this media type has a text that can be compared."""
+    """Return True if `mime` is a type of text, JSON, XML or JavaScript, so that bodies can be compared by lines."""
     kind = (mime or "").lower()
     return kind.startswith("text/") or kind.endswith(("+xml", "+json", "/json", "/xml", "/javascript"))
 

@@ -42,7 +42,7 @@ MAX_URL_CHARS: Final = 16_384
 """Longer input is refused unparsed. A crawl's own `max_url_length` is lower, and checked by its scope."""
 
 LOCATED_CACHE: Final = 16_384
-"""The most entries in each of the two generations of the per-process cache of resolved links. An entry has about 350
+"""The most entries in each of the two halves of the per-process cache of resolved links. An entry has about 350
 bytes, so a full cache has about 11 MiB."""
 
 HOST_CACHE: Final = 32_768
@@ -211,10 +211,10 @@ _CACHED_CHARS: Final = 512
 class _LocatedCache:
     """A cache of resolved links, by the directory of their base URL and then by the reference as written.
 
-    It has two generations of about `LOCATED_CACHE` entries each; a directory counts as an entry. When the present
-    generation is full, it replaces the earlier one. A directory of the earlier generation that is used again moves to
-    the present one. Threads may use the cache concurrently; at worst a few entries are lost. The garbage collector does
-    not track the entries.
+    It has two halves (generations) of about `LOCATED_CACHE` entries each: the present one, to which entries are added,
+    and the earlier one. A directory counts as an entry. When the present one is full, it replaces the earlier one. A
+    directory of the earlier one that is used again moves to the present one. Threads may use the cache concurrently; at
+    worst a few entries are lost. The garbage collector does not track the entries.
     """
 
     __slots__ = ("_before", "_entries", "_now")
@@ -257,8 +257,7 @@ _located: Final = _LocatedCache()
 class Resolver:
     """Resolves the links of one page against `base`: the page's canonical URL, or its `<base href>` made canonical.
 
-    `resolve(reference)` returns the same as `locate(reference, base)`, but faster: all pages of a directory share their
-    results in a process-wide cache (`_LocatedCache`).
+    `resolve` is faster than `locate`, because all pages of a directory share their results in a process-wide cache.
     """
 
     __slots__ = ("_base", "_cached", "_directory", "_links", "_own")

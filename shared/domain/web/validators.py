@@ -15,7 +15,7 @@ ETAG_BYTES: Final = 1024
 """A longer entity tag is not used."""
 
 SKEW_S: Final = 86_400
-"""How far ahead of ours a server's clock may be. A Last-Modified beyond it is not used."""
+"""How many seconds a server's clock may be ahead of ours. A Last-Modified further in the future is not used."""
 
 _ETAG: Final = re.compile(r'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _DAY: Final = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -93,9 +93,10 @@ def same_etag(one: str, other: str, *, strong: bool = False) -> bool:
 
 
 def http_date(text: str, now_s: float) -> int | None:
-    """Return the Unix time of an HTTP date in any of the three formats, or None if it is not one.
+    """Return the Unix time of an HTTP date (IMF-fixdate or an obsolete format). Return None for any other text.
 
-    A year of two digits is the one that is at most 50 years after `now_s` (RFC 9110 §5.6.7). Day names are not checked.
+    A year of two digits means the latest such year with which the date is at most 50 years after `now_s` (RFC 9110
+    §5.6.7). Day names are not checked.
     """
     for form in _DATES:
         if (parts := form.fullmatch(text)) is None:
