@@ -58,7 +58,7 @@ class Segment(Protocol):
         """
 
     def abandon(self) -> None:
-        """Close the file without finishing the segment. When the process starts again, its repair finishes it."""
+        """Close the file without finishing the segment. The repair at the next start of the process finishes it."""
 
 
 class SegmentReader(Protocol):
@@ -95,7 +95,8 @@ class PageArchive(Protocol):
     def outlinks(self, location: RecordLocation) -> Sequence[tuple[str, str]]:
         """Return the links that were found in the page at `location`: pairs of a URL and how the link was found.
 
-        Raise RecordUnreadable or ArchiveUnavailable.
+        The second value has the form of Heritrix, such as "L a/@href" for the `href` of an `a` element. Raise
+        RecordUnreadable or ArchiveUnavailable.
         """
 
     def size(self, segment: str) -> int:

@@ -32,7 +32,10 @@ class Backlog(Protocol):
 
 
 ReportKind = Literal["outcome", "discovery"]
-"""The two kinds of reports to a partition's owner. The owner reads outcomes first, and commands as outcomes."""
+"""The two kinds of reports to a partition's owner. The owner reads outcomes before discoveries.
+
+Operators' commands are in one sequence with the outcomes, and count as outcomes.
+"""
 
 KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
@@ -188,9 +191,10 @@ class Broker(Protocol):
     ) -> ReportReader:
         """Return a reader of a partition's reports of one kind after sequence `after`.
 
-        Commands are read together with the outcomes. `at_ns` is the time when the report at sequence `after` was stored
-        (Unix ns). With it, raise StreamReplaced if the present stream did not store that report (see `continues`). None
-        skips this comparison.
+        Commands are read together with the outcomes.
+
+        `at_ns`: the time when the report at sequence `after` was stored (Unix ns). With it, raise StreamReplaced if the
+        stream was replaced since then: it was created again, or restored to an earlier state. None: do not check.
         """
 
     async def reports_state(self) -> StreamState: ...

@@ -1,7 +1,7 @@
 """The port to the catalog: crawls as operators declare them, API keys, the audit log, and reads of the frontier.
 
-Every method is one transaction of bounded size. It raises the errors below, and Transient, Permanent and Unusable with
-the meaning of the store's errors. Any master may call it. It never writes the frontier's rows.
+Every method is one transaction of bounded size. Any master may call it. No method writes the frontier's rows. A method
+raises the errors below, and Transient, Permanent and Unusable with the meaning of the store's errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -72,7 +72,7 @@ class ReusedKey(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UrlPlace:
-    """A place in a list of URLs that is ordered by host id and fingerprint. The next page begins after this URL."""
+    """A URL's place in a list that is ordered by host id and fingerprint. The next part of the list begins after it."""
 
     host_id: HostId
     fingerprint: Fingerprint
@@ -97,8 +97,8 @@ class Catalog(Protocol):
     ) -> DeclaredCrawl:
         """Create a crawl and return it. With `start`, also start it.
 
-        - `repeatable`: if the same request was made before, return the crawl as it was created then. Raise ReusedKey if
-          the Idempotency-Key was used for another request.
+        - `repeatable`: the request's Idempotency-Key. If the same request was made with it before, return the crawl as
+          it was created then. Raise ReusedKey if the key was used for another request.
         - `max_count`: raise Full if at least this many crawls exist that are not deleted. Concurrent requests may
           create a few more. None: no limit.
 
@@ -116,14 +116,14 @@ class Catalog(Protocol):
         max_count: int | None = None,
         enforce: bool = True,
     ) -> tuple[DeclaredCrawl, bool]:
-        """Create the crawl, or update it as declared. Return it, and True if it was created.
+        """Create the crawl `wanted`, or update the crawl of that name. Return the crawl, and True if it was created.
 
         If nothing differs, change nothing.
 
         - `expected`: raise Missing if there is no such crawl, or Stale if its ETag is not one of these. None: do not
           check.
         - `start`, `max_count`: as for `create`. They apply only to a new crawl.
-        - `enforce`: also start, resume or pause the crawl if its state is not as declared (`status_as_desired`).
+        - `enforce`: also start, resume or pause the crawl if its state is not the declared one.
         """
 
     async def turn(
@@ -139,7 +139,9 @@ class Catalog(Protocol):
         """Return the crawl of that name. Raise Missing if it does not exist or is deleted."""
 
     async def stamp(self, name: str) -> Stamp:
-        """Return the crawl's stamp, a value that changes whenever anything that `crawl` returns changes. Raise Missing.
+        """Return the crawl's stamp, a value that changes whenever the result of `crawl` would change.
+
+        Raise Missing if the crawl does not exist or is deleted.
 
         It costs less than `crawl`, so a caller can check for changes.
         """
@@ -272,16 +274,16 @@ class Catalog(Protocol):
         """
 
     async def host(self, name: str, crawl_id: CrawlId | None) -> HostView | None:
-        """Return what is stored of the host `name`, and the numbers of its queue in one crawl.
+        """Return what is stored of the host `name`, with its numbers of URLs and pages in one crawl.
 
-        If `crawl_id` is None, the numbers are 0. Return None if the host is unknown.
+        If `crawl_id` is None, these numbers are 0. Return None if the host is unknown.
         """
 
     async def hosts(self, crawl_id: CrawlId | None, *, after: int, max_count: int) -> Sequence[HostView]:
         """Return up to `max_count` hosts with ids greater than `after`, ordered by id.
 
-        `crawl_id`: return the hosts of this crawl, with the numbers of its queues. None: return all hosts, with numbers
-        0.
+        `crawl_id`: return the hosts of this crawl, with their numbers of URLs and pages in it. None: return all hosts.
+        These numbers are then 0.
         """
 
     async def host_queues(self, host_id: HostId, max_count: int) -> Sequence[HostQueue]:

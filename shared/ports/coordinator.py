@@ -6,7 +6,8 @@ vanish when their session ends. All other keys are written only by the leader (`
 
 Errors: Transient if the coordinator is away or did not answer in time. Unusable if it refuses this client.
 OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are retried internally for a few
-seconds. A leader's write is not retried. If its answer is lost, it may have been applied: read again, then decide.
+seconds. A leader's write is not retried. If its answer is lost, the write may have been applied, so the leader must
+read the keys again.
 
 *History.* A coordinator may be replaced by an empty or an older one (wiped, or restored from a backup). Its revisions
 then start again. `Snapshot.history` counts how often this process detected that. So a snapshot with a greater history
@@ -23,16 +24,19 @@ LEADER_MARGIN_S: Final = 4.0
 """A leader stops acting by itself this many seconds before another master could win the leadership."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The largest share of a lease's time used as margin. For a lease shorter than 15 s the margin is below 4 s."""
+"""The largest share of a session's time to live by which a leader stops acting early.
+
+So for a session of less than 15 s this margin is shorter than LEADER_MARGIN_S.
+"""
 
 MAX_WRITES: Final = 100
-"""Keys that one `Leadership.write` may touch, expectations included (etcd's own default limit is 128 operations)."""
+"""How many keys one `Leadership.write` may put, delete or name in `expect` (etcd allows 128 operations by default)."""
 
 
 class Conflict(Exception):
     """A leader's write was refused, because each of `keys` had another revision than expected.
 
-    Read again, then decide.
+    Read these keys again before another write.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -135,8 +139,9 @@ class Leadership(Protocol):
     def acting(self, now: float) -> bool:
         """Return True if the leader may act at the time `now` (`Clock.elapsed`).
 
-        Return False if the leadership is over. Return False also if less than a margin (at most LEADER_MARGIN_S) is
-        left until the session's `ok_until`. After the next answered renewal of the session the result is True again.
+        Return False if the leadership is over. Return False also shortly before another master could become leader: in
+        the last seconds (at most LEADER_MARGIN_S) before the session's `ok_until`. The next renewal of the session
+        moves `ok_until` on, so the result is True again.
         """
 
     async def lost(self) -> None:

@@ -94,11 +94,12 @@ class Desired(Protocol):
         now_ms: int,
         repeatable: Repeatable | None = None,
     ) -> StoredExclusion:
-        """Store an exclusion of `target`, which is in canonical form, and its command to all `partitions` partitions.
+        """Store an exclusion of `target`, which is in canonical form. Return the stored exclusion.
 
-        Return the stored exclusion. If the request is repeated (`repeatable`), return the exclusion as it was first
-        created. Raise Exists if another exclusion has the target. Raise Full if the number of exclusions, or the bytes
-        of all targets, would exceed the limit.
+        Also store the command (`exclude`) that must be sent to the owners, and applied by `partitions` partitions.
+        If the request is repeated (`repeatable`), return the exclusion as it was first created. Raise Exists if another
+        exclusion has the target. Raise Full if the number of exclusions, or the bytes of all targets, would exceed the
+        limit.
         """
 
     async def put_exclusion(
@@ -111,9 +112,10 @@ class Desired(Protocol):
         actor: Actor,
         now_ms: int,
     ) -> StoredExclusion:
-        """Replace the terms of an exclusion and record its command for `partitions` partitions. Return the exclusion.
+        """Replace the terms of an exclusion. Return the exclusion. If the terms are the same, change nothing.
 
-        If the terms are the same, change nothing. Raise Missing, or Stale if its present ETag is not in `expected`.
+        Also store the command (`exclude`) that must be sent to the owners, and applied by `partitions` partitions.
+        Raise Missing, or Stale if its present ETag is not in `expected`.
         """
 
     async def delete_exclusion(
@@ -128,10 +130,13 @@ class Desired(Protocol):
         """Return the revision of the list of exclusions, which each change raises. 0 means it was never changed."""
 
     async def exclusions_in_force(self, now_ms: int) -> ExclusionList:
-        """Return the exclusions that have not ended at `now_ms`, and the exclusions whose command was not sent yet."""
+        """Return the exclusions that have not ended at `now_ms` (Unix ms).
+
+        Also return those whose command (`exclude`) was not sent to the owners yet.
+        """
 
     async def exclusion_commanded(self, exclusion_id: int, revision: int) -> None:
-        """Record that the command for revision `revision` of an exclusion was sent to all partitions."""
+        """Record that the owners were sent the command (`exclude`) for revision `revision` of an exclusion."""
 
     async def host_policies(self, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
         """Return up to `max_count` policies of hosts whose names sort after `after`, ordered by the host's name."""
@@ -157,8 +162,7 @@ class Desired(Protocol):
         none.
 
         - `partition`: the partition of the host.
-        - `limits`: the delay, block and slots that `spec` sets, as `limits_of` computes them. The command contains
-          them.
+        - `limits`: the delay, block and slots that `spec` sets, as numbers. The command contains them.
         - `expected`: raise Missing if the host has no policy, or Stale if the policy's ETag is not one of these. None:
           do not check.
         - `new`: raise Stale if the host has a policy, even if it is the same.

@@ -1,8 +1,8 @@
 """The port to the stream of events. The broker keeps events for a limited time. Readers may start at any position.
 
 No two events have the same sequence. Sequences only grow, even when a new stream replaces the old one. The oldest
-events are deleted first. If a subject has too many events, the oldest ones of this subject are deleted. Errors are
-those of the broker.
+events are deleted first. Each event has a subject, an address by which readers select events. If a subject has too
+many events, its oldest ones are deleted. Errors are those of the broker.
 """
 
 from collections.abc import Sequence
@@ -65,5 +65,5 @@ class Events(Protocol):
     async def read(self, subjects: Sequence[str], after: int) -> EventReader:
         """Return a reader of the events on `subjects` after sequence `after`.
 
-        `subjects` may be patterns that do not overlap.
+        Each of `subjects` may be a pattern. No event may match two of them.
         """

@@ -11,7 +11,8 @@ class Fetcher(Protocol):
     Guarantees:
 
     - A call of `fetch` sends at most one request and follows no redirect.
-    - The call checks the address of its connection by the egress rules, and keeps the limits in the request.
+    - The call connects to a private, loopback or link-local address only if the egress rules of the crawl and worker
+      allow it. It keeps the limits in the request.
     - If the caller's task is cancelled, the connection is closed before CancelledError is raised.
     - Any behavior of the server leads to a returned value. An exception is a defect of the crawler.
     """

@@ -1,7 +1,7 @@
 """The port to the table of items in the database. One process at a time fills it from the stream of items, in order.
 
 Errors: OwnershipLost if another process has claimed the table. Transient if the transaction may or may not have been
-committed. Permanent if these rows can never be written.
+committed. Permanent if the database will never accept the written rows.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,8 +17,8 @@ class ItemTable(Protocol):
     async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
         """Make this process the table's only writer under `term`. Raise OwnershipLost if a later term is the writer.
 
-        Return the fence to pass to the next transaction, and the position: up to which message of the stream of items
-        the table is filled. Transactions with the fence of an earlier claim can no longer commit.
+        Return the fence to pass to the next transaction, and the position: the last message of the stream of items that
+        was applied. Transactions with the fence of an earlier claim can no longer commit.
         """
 
     async def apply(
@@ -30,8 +30,8 @@ class ItemTable(Protocol):
 
         - Items of a fetch whose outcome an owner accepted are stored.
         - Items of a fetch whose outcome may still come are kept apart for `settle`.
-        - All others are dropped: items of earlier fetches than the stored one, of fetches without an accepted outcome,
-          and of crawls that are deleted or do not exist.
+        - All others are dropped: items of a fetch that is older than the one whose items are stored, of fetches without
+          an accepted outcome, and of crawls that are deleted or do not exist.
         """
 
     async def settle(

@@ -67,8 +67,8 @@ class Schedules(Protocol):
     ) -> tuple[StoredSchedule, bool]:
         """Create the schedule, or replace its spec and `paused`. Return it, and True if it was created.
 
-        If nothing differs, change nothing. If its times change, or if it was paused, its next due time comes after
-        `now_ms`. A schedule that cannot be read is replaced. Raise Full if there are too many schedules. With
+        If nothing differs, change nothing. If the schedule gets other times or was paused, its next due time comes
+        after `now_ms`. A schedule that cannot be read is replaced. Raise Full if there are too many schedules. With
         `expected`, raise Missing if it does not exist, or Stale if its ETag is not one of these.
         """
 
@@ -110,23 +110,23 @@ class Schedules(Protocol):
         """Return the time (Unix ms) at which the next schedule fires, or None if none will fire."""
 
     async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
-        """Apply a step to a schedule. Return the lines that this adds to its history.
+        """Move a schedule on by one step. Return the lines that this adds to its history.
 
         The schedule moves to its next due time. If a due time fires, its verb is applied to the schedule's crawls.
         Return None, and write nothing, if the schedule has changed since `due` was read.
 
         - `due`: the schedule as it was read.
-        - `step`: which of its due times are missed, which one fires, and the next one, by `step_of`.
+        - `step`: the due times that were missed, the one that fires now, and the next one.
         - `partitions`: the cluster's number of partitions. Each of them must apply a command.
         """
 
     async def fire_all(
         self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
     ) -> Sequence[Fired | None]:
-        """Do what `fire` does for each of `steps`, in one transaction. No schedule may have two steps.
+        """Move several schedules on, each by one step as in `fire`, in one transaction. No schedule may have two steps.
 
-        Return one result for each step, in order. Raise Permanent, and write nothing, if the transaction can never be
-        committed. One step may be the cause.
+        Return for each step, in order, the lines that it adds to the history, or None if the schedule has changed.
+        Raise Permanent, and write nothing, if the transaction can never be committed. One step may be the cause.
         """
 
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
@@ -139,8 +139,8 @@ class Schedules(Protocol):
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
         """Apply the verb of a queued effect to its crawl. Return the changed line of the history of firings.
 
-        The result has no line if the outcome of that firing stays the same. Return None, and write nothing, if the
-        effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
+        The result has no line if this does not change the outcome of the whole firing. Return None, and write nothing,
+        if the effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
         """
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:

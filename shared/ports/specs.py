@@ -32,8 +32,8 @@ class SpecSource(Protocol):
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
         """Return the crawl's published spec at `revision` or later. Wait for it for a limited time.
 
-        The record of a deleted crawl has `gone` set. Raise Transient if the revision does not arrive in time. A missing
-        spec alone does not prove that the crawl is deleted.
+        For a deleted crawl, the result has `gone` set. Raise Transient if the revision does not arrive in time. The
+        crawl may exist even so.
         """
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:

@@ -7,7 +7,7 @@ Errors:
 - OwnershipLost: another owner or transaction has written after the fence was read. Nothing was written.
 - Transient: the database was away, or busy beyond its limits. Nothing was written, or the answer was lost. An owner
   must claim and load its partition again.
-- Permanent: these rows can never be written.
+- Permanent: the database will never accept the written rows.
 - ResourceFull: the disk is full. Nothing was written.
 - Unusable: the tables are not those of this software.
 """
@@ -63,7 +63,8 @@ class Store(Protocol):
     async def put_crawl(self, name: str, spec: str, now_ms: int) -> tuple[CrawlRow, bool]:
         """Create the crawl `name` with this spec, or add a revision if `spec` differs from its active spec.
 
-        Return the crawl, and True if anything changed. Its state is SEEDING then. `spec` is the JSON text of the spec.
+        Return the crawl, and True if anything changed. A new or changed crawl has the state SEEDING. `spec` is the JSON
+        text of the spec.
         """
 
     async def crawl(self, crawl_id: CrawlId) -> CrawlRow | None: ...
@@ -82,8 +83,8 @@ class Store(Protocol):
         The cost depends on the changes only.
 
         - `known` returns the version of a crawl that the caller has read, None if it has read none.
-        - `compare`: crawls to compare with `known` in any case, because `mark` may miss a change of a slow transaction.
-          Each call also compares a few other crawls that are worked on.
+        - `compare`: crawls whose versions are always compared with `known`, because `mark` may miss a change of a slow
+          transaction. Each call also compares a few others that are seeding, running or paused.
         """
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
@@ -104,7 +105,7 @@ class Store(Protocol):
     async def add_active_time(self, crawl_id: CrawlId, ms: int) -> None: ...
 
     async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
-        """Let each crawl's active time grow with the clock of its pool from now on. `pools` maps crawls to their pools.
+        """Begin to count each crawl's active time (for `max_seconds`) by the clock of its pool in `pools`.
 
         A pool's clock is a stored number of milliseconds, which `add_pool_time` raises. Crawls that are paused or have
         ended are skipped.
@@ -134,15 +135,14 @@ class Store(Protocol):
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
         """Return the counts of the crawl's stored pages and sitemaps in the partition, by how often they change.
 
-        The result maps a kind of count (`recrawl_pages.COUNTED`) to a mapping from bucket to number. A bucket is a
-        range of change rates.
+        The result maps the name of a count to a mapping from bucket (a range of rates of change) to number.
         """
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
-        """Return the revision since which every revision of the crawl's spec has had its present scope.
+        """Return the first of the crawl's latest revisions that all have the present scope.
 
-        A revision with a lower limit of pages for a host than the present one counts as another scope.
+        A revision counts as another scope also if its limit of pages for a host was lower than the present limit.
         """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
@@ -160,8 +160,8 @@ class Store(Protocol):
     ) -> Sequence[Mapping[Fingerprint, str | None]]:
         """Return for each place a mapping from the fingerprint of a URL to the host on whose page the URL was found.
 
-        A place is a crawl, a host, and fingerprints of URLs on the host. The mapping has names of hosts, and None for a
-        seed. If the host is no longer stored, it has the URL's own host. URLs that are not stored are left out.
+        A place is a crawl, a host, and fingerprints of URLs on the host. The host is None for a seed. If the host of
+        the page is no longer stored, the mapping has the URL's own host. URLs that are not stored are left out.
         """
 
     async def crawls_with_contexts(self, partition: Partition, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -196,12 +196,12 @@ class Store(Protocol):
         """Set the epoch to `at_least` if it is lower. Return the epoch afterwards."""
 
     async def positions(self) -> Mapping[Partition, Position]:
-        """Return the position of each partition: up to which reports its owner has applied them."""
+        """Return each partition's position: the last report of each kind that its owner has applied."""
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the holds that keep owners from purging reports, as a mapping from holder to its beat.
+        """Return the holds by which holders, such as a backup, keep owners from purging reports, by holder.
 
-        A beat is a number that a live holder keeps raising (shared.domain.frontier.purge_holds). The result includes
+        The value is the beat, a number that a live holder raises every few seconds. The result includes
         everything committed before the call.
         """
 
@@ -235,11 +235,11 @@ class Store(Protocol):
         """
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
-        """Remove one seed set of a deleted crawl, and return False: more may be left.
+        """Do one step to finish the removal of a deleted crawl. Return True if this was the last step.
 
-        If no seed set is left, record that all rows of the crawl are removed, and return True. `uncollected` then no
-        longer returns the crawl. Call this only when all partitions have removed their rows of the crawl, and repeat it
-        until it returns True.
+        A step removes one seed set. The last one, when no seed set is left, records that all rows of the crawl are
+        removed. `uncollected` then no longer returns the crawl. Call this only when all partitions have removed their
+        rows of the crawl, and repeat it until it returns True.
         """
 
     async def reopen(
@@ -268,7 +268,7 @@ class Store(Protocol):
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """Read again the state of a partition that the caller claimed under `term`. Return the same as `claim`.
+        """Read again and return the state of a partition that the caller claimed under `term`, as `claim` does.
 
         Raise OwnershipLost if the partition is not claimed under `term`. Afterwards an earlier transaction of the
         caller whose result is unknown can no longer commit.
@@ -287,14 +287,14 @@ class Store(Protocol):
         max_requisites: Mapping[CrawlId, int] = NO_MARKS,
         signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
     ) -> DiscoveryResult:
-        """Apply a batch of discoveries, and set `position`. Return what changed.
+        """Apply a batch of discoveries, and store `position`: up to which report they are applied. Return what changed.
 
-        New URLs are inserted, known ones merged (`merge_link`), and the batch's dead letters stored.
+        New URLs are inserted, rows of known ones updated, and the batch's dead letters stored.
 
         - `next_host`: the next free host number of the partition.
         - `max_depth`: the depth limit of each crawl, None for no limit.
-        - `marks`: by crawl, the number of its newest command in progress. The rows that the batch writes get this mark,
-          so that this command and earlier ones skip them.
+        - `marks`: the number of each crawl's newest command in progress. It is stored in the rows that the batch
+          writes, so that this command and earlier ones skip them.
         - `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
         - `signs`: for each crawl that fetches pages again, the rules by which dates in sitemaps and feeds change when a
           page is due. None: the crawl does not use dates.
@@ -408,9 +408,9 @@ class Store(Protocol):
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...
 
     async def promote(self, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-        """Change URLs of a host from WAITING to QUEUED if they are due at `now_ms`, the longest due first.
+        """Change URLs of a host from WAITING to QUEUED if they are due at `now_ms` (Unix ms), the longest due first.
 
-        Return how many. A call changes a bounded number. If more are due, repeat the call.
+        Return the number of changed URLs. A call changes a bounded number. If more are due, repeat the call.
         """
 
     async def close(self) -> None: ...
