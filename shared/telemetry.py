@@ -151,7 +151,7 @@ LIMIT: Final = Metric(
 SHORT: Final = Metric(
     "resource_pressure", "gauge", "1 while the resource is so full that the member takes on no new work.", ("resource",)
 )
-"""These five are metrics of masters and of workers."""
+"""LEASE, LOST, USED, LIMIT and SHORT are metrics of masters and of workers."""
 
 Values = Mapping[Any, float | Histogram]
 """The values of a metric: a mapping from label values (a tuple of text, () without labels) to a number or histogram."""

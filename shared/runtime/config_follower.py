@@ -18,7 +18,7 @@ _RESYNC_S: Final = 5.0
 
 
 class ConfigFollower(Generic[T]):
-    """Applies the hot configuration and drain requests that are published in `view` to one member.
+    """Applies hot configuration and drain requests to one member, as published in `view` (watched coordinator keys).
 
     - `started`: the values with which the member was started.
     - `tuned`: returns the values to use, from a hot configuration and `started`.

@@ -71,11 +71,11 @@ class ConnectionLimit:
         self.within: set[AcceptedConnection] = set()
         self.beyond: set[AcceptedConnection] = set()
         self.silent: OrderedDict[AcceptedConnection, None] = OrderedDict()
-        """The connections in `beyond` that have sent no request yet, in order of arrival."""
+        """The connections in spare places that have sent no request yet, in order of arrival."""
         self.refused = 0
         """How many connections were refused, closed in favor of another, or accepted for one request only.
 
-        With a limit of 0, each connection is accepted for one request only, and is not counted here for that.
+        With `max_count` 0 no connection may stay open. Accepting one for a single request then does not count here.
         """
 
     def __len__(self) -> int:
@@ -121,8 +121,8 @@ class ConnectionLimit:
 def within_files(max_count: int, aside: int) -> int:
     """Return how many connections the process may open: `max_count`, or fewer if its limit of open files is too low.
 
-    First raise the soft limit as far as needed, and as the hard limit allows. `aside`: how many files the process needs
-    besides the connections. If no connection fits, return 1.
+    First raise that limit (the soft one) as far as needed and allowed by the hard limit. `aside`: how many files the
+    process needs besides the connections. If no connection fits, return 1.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)

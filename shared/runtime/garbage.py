@@ -16,10 +16,14 @@ IDLE: Final = 0.25
 """The loop is idle if its thread used less than this share of a core since the last check."""
 
 YOUNG: Final = 250
-"""New container objects at which Python collects the youngest generation. Python's default of 700 pauses longer."""
+"""After so many new container objects Python collects the youngest generation. With its default of 700, each such
+collection would take longer.
+"""
 
 AGED: Final = 280
-"""The least number of collections of the youngest generation between full ones: 70,000 new objects, as in Python."""
+"""The least number of collections of the youngest generation between two full ones. So a full one runs at most once for
+70,000 new objects, as in Python's default.
+"""
 
 RESTED_S: Final = 15.0
 """The least time between full collections."""

@@ -25,13 +25,13 @@ log = structlog.get_logger(__name__)
 
 STALLED_S: Final = 5.0
 DEAD_S: Final = 60.0
-"""A member whose event loop stalls for STALLED_S logs where. After DEAD_S more it ends as if by kill -9: its leases are
-lost by then, and it would neither work again nor react to a stop.
+"""If a member's event loop is blocked for STALLED_S seconds, the member logs where. After DEAD_S seconds more it kills
+itself (SIGKILL). By then its leases are lost, and it would neither work again nor react to a request to stop.
 """
 
 _LAST: Final = 16
-"""The seconds between the watchdog's two timers, and the signal number of the first: SIGSTKFLT, which is otherwise
-unused. They must be equal: a signal handler gets the signal number, and the handler here is alarm(seconds)."""
+"""The signal number of the watchdog's first timer (SIGSTKFLT, which is otherwise unused). It is also the number of
+seconds until the second timer expires: the signal handler is alarm(seconds), and gets the signal number as argument."""
 
 _EVERY_S: Final = 1.0
 _FRAMES: Final = 8
