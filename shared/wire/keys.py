@@ -18,7 +18,7 @@ from shared.wire.messages import Malformed
 SETTINGS: Final = "settings"
 DRAINS: Final = "drains"
 EXCLUSIONS: Final = "exclusions"
-"""SETTINGS, DRAINS and EXCLUSIONS are the names below `Keys.configuration`."""
+"""SETTINGS, DRAINS and EXCLUSIONS are the last parts of the keys that begin with the prefix `Keys.configuration`."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
@@ -52,7 +52,7 @@ class Keys:
 
     @property
     def public_suffixes(self) -> str:
-        """The key of the public suffix list, by which hosts are assigned to partitions (see `encode_suffixes`)."""
+        """The key of the public suffix list, by which hosts are assigned to partitions. The value is compressed."""
         return f"{self.root}public_suffixes"
 
     @property

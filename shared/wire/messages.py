@@ -133,7 +133,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The links of a page that were excluded for one reason: their number `n`, and some of their URLs, truncated.
+    """The links of a page that were excluded for one reason: their number `n`, and a few examples (truncated URLs).
 
     `reason` is a shared.domain.crawl.scope.ExclusionReason value, or one of shared.domain.explain.excluded_links.
     """
@@ -188,7 +188,7 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
     `failure` is empty, or says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. `detail` is
-    the same in words. The visit then requested no URL of that origin, so it does not count as an attempt of a URL.
+    the same in words. The visit then requested no URL of the origin of that robots.txt, so none had an attempt.
     """
 
     crawl_delay_ms: int = -1
@@ -367,7 +367,7 @@ class HostProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
-    """A host that gets no request for the next `wait_ms`. Fields as in shared.domain.explain.waits.HostWait, in ms."""
+    """A host that gets no request for the next `wait_ms`: a shared.domain.explain.waits.HostWait with times in ms."""
 
     host: str
     reason: str
@@ -442,7 +442,7 @@ decode_shard: Final[Callable[[bytes], UrlShard]] = decoder(UrlShard)
 decode_question: Final[Callable[[bytes], Question]] = decoder(Question)
 decode_answer: Final[Callable[[bytes], Answer]] = decoder(Answer)
 decode_report: Final[Callable[[bytes], Report]] = decoder(Report)
-"""Decode a message of an outcome subject."""
+"""Decode an Outcome, Command or ShardUnreadable. Raise Malformed if the bytes are none of them."""
 
 decode_discoveries: Final[Callable[[bytes], Discoveries]] = decoder(Discoveries)
 decode_status: Final[Callable[[bytes], WorkerStatus]] = decoder(WorkerStatus)

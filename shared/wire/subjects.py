@@ -17,7 +17,9 @@ ROBOTS_BUCKET = "robots"
 WORKER_STATUS = "status.worker"
 MASTER_STATUS = "status.master"
 STATUS_WANTED = "status.wanted"
-"""A master that begins to listen publishes here. Each worker then sends its status and retries a failed pull."""
+"""A master publishes here when it begins to receive statuses. Each worker then sends its status, and tries again to
+take visits if that failed before.
+"""
 
 PROGRESS = "status.progress"
 EVERY_OWNER: Final = "owner.*"
