@@ -2,7 +2,7 @@
 
 A URL arrives in a **URL shard**: URLs of one host of one crawl, about ten seconds of polite work. Before it sends a
 request, the visit sends the owner a `begin`. The grant in the reply lists the URLs still to fetch, and limits when the
-visit may send. Only a grant permits a request, never the message alone. The worker measures the grant on its own
+visit may send. Only a grant permits a request. The shard alone does not. The worker measures the grant on its own
 monotonic clock, from before it sent the `begin`.
 
 A visit fetches its URLs one after another, in these steps:

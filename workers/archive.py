@@ -3,8 +3,8 @@
 `append` copies a page's records to memory and returns their location in the file. Only `sync` makes them durable, and
 an outcome may be reported only after that. Callers of `sync` that arrive while one is running share the next one.
 
-If the store is full, `sync` raises ArchiveFull to every waiter. Nothing is lost: appended pages keep their locations
-and are written by the next attempt. Once the buffer is full too, `append` raises.
+If the archive's disk is full, `sync` raises ArchiveFull in every caller that waits. Nothing is lost: appended pages
+keep their locations and are written by the next attempt. Once the buffer is full too, `append` raises.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class _OpenSegment:
 class _Commit:
     """One attempt to make durable all records that were added before the attempt began.
 
-    - `goal`: the number of pages that were added before, since the start of the writer.
+    - `goal`: how many pages the writer had received in all when the attempt began.
     - `parts`: for each open segment its gzip members to write, and True if the segment is then complete.
     """
 

@@ -16,7 +16,7 @@ from workers.visit_crawls import VisitCrawl
 
 MAX_LINKS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024
-"""The limits of a message. MAX_BYTES is half of the smallest limit that a broker is likely to have."""
+"""MAX_LINKS and MAX_BYTES limit the links and the size of a message. Most brokers accept at least twice MAX_BYTES."""
 
 _LINK_BYTES: Final = 16
 _ORIGIN_BYTES: Final = 40
@@ -104,7 +104,8 @@ def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[
     """Return the links of `pages` by stream (crawl and partition), in batches of at most `MAX_LINKS` and `MAX_BYTES`.
 
     The order of links is kept. A link that repeats an earlier one is dropped, unless it has a lower depth, or the same
-    depth and fewer hops. No link is lost by that: the outcome of a page waits for the messages of all its streams.
+    depth and fewer hops. That loses no link, because a page's outcome is sent only after the messages of all
+    its streams.
     """
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
@@ -217,8 +218,9 @@ class Numbering:
     """Numbers the discovery messages of one process, separately for each stream (crawl and partition).
 
     Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1, under a new
-    producer name in the messages. The week never goes back, even if the clock is set back. A stream is forgotten at the
-    beginning of a week, or if its last message is not acknowledged then, as soon as it is.
+    producer name in the messages. The week never goes back, even if the clock is set back. At the beginning of
+    a week every stream is forgotten, except those whose last message is not acknowledged yet. Such a stream is
+    forgotten once the message is acknowledged.
     """
 
     def __init__(self, producer: str) -> None:

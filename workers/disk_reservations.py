@@ -21,18 +21,22 @@ from shared.settings import ClusterWorkerSettings, WorkerSettings
 from workers.archive import WarcArchive
 
 RECORD_BYTES: Final = 256 << 10
-"""The size of a page's records without the body: heads, metadata, and the gzip frames of an incompressible body."""
+"""The space assumed for a page's records without the body: heads, metadata, gzip frames of an incompressible body."""
 
 _LOOK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
-"""The longest wait of a visit if this process has no reservation to release. By then the watermarks stop the pulls."""
+"""The longest wait of a visit for space while this process has nothing reserved that it could release, in seconds.
+
+By then the pressure monitor has seen the full disk, so the worker takes no further visits.
+"""
 
 
 class DiskReservations:
-    """The disk space that one worker process has reserved for answers.
+    """The disk space that one worker process has reserved for responses that are not in the archive yet.
 
     - `gauge` measures the disk. None: every fetch fits, because another process watches the disk.
-    - `marks` returns the watermarks now in force. The attribute may be set to another function.
+    - `marks` returns the present watermarks: the fill levels at which the disk counts as full and as free again. The
+      attribute may be set to another function.
     """
 
     def __init__(self, gauge: Gauge | None, marks: Callable[[], Watermarks], archive: WarcArchive) -> None:

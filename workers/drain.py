@@ -18,11 +18,12 @@ from workers.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 LAST_REPORTS_S: Final = 10.0
-"""How long after the grace the last reports may take. After that the shards are handed back instead."""
+"""How many seconds a visit may still report results after it was stopped. After that it is cancelled."""
 
 SILENT_S: Final = 5.0
 """The broker is silent if it has not answered for this many seconds, and has not answered the last `_UNANSWERED`
-requests. A reply with an error counts as no answer. Visits are then cancelled, and their shards come again."""
+requests. A reply with an error counts as no answer. Visits are then cancelled, and their shards are sent
+to a worker again."""
 
 _UNANSWERED: Final = 2
 """The fewest unanswered requests of a silent broker. One is not enough: a loaded server may take SILENT_S for it."""

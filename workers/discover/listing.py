@@ -18,10 +18,10 @@ from workers.parse.charset import codec_of
 from workers.parse.mime import parse_content_type
 
 MAX_ENTRIES: Final = 50_000
-"""The entries of a sitemap or feed that are read. It is the limit of sitemaps.org for one file."""
+"""The most entries that are read of one sitemap or feed. sitemaps.org sets this limit for a file."""
 
 MAX_LISTING_BYTES: Final = 50 << 20
-"""The bytes of a sitemap or feed that are read, after decompression. It is the limit of sitemaps.org for one file."""
+"""The most bytes that are read of one sitemap or feed, after decompression. sitemaps.org sets this limit for a file."""
 
 BATCH: Final = 1_000
 _PIECE: Final = 64 * 1024
@@ -175,7 +175,8 @@ def _lines(first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
 
 _AMPERSAND: Final = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)")
 _MARKER: Final = 16
-"""No character reference, and no begin or end of a CDATA section, has more characters than this."""
+"""The most characters of what must not be split between two pieces of text: a character reference such as `&#xE9;`, and
+the begin or end of a CDATA section."""
 
 
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:

@@ -1,8 +1,7 @@
 """Reads an answer as a page, or as a sitemap or feed. Judges the entries by the scope and the rules of sitemaps.org.
 
-A file is read as a sitemap or feed if its URL was discovered as one, for example in a robots.txt. A URL may also be
-discovered as the link of a page. So a crawl that reads sitemaps or feeds also recognizes them by the root element of an
-XML file.
+A file is read as a sitemap or feed if its URL was discovered as one, for example in a robots.txt. Ordinary links may
+lead to such files, too. So a crawl that reads sitemaps or feeds also recognizes an XML file by its root element.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ LASTMOD_BACK_S: Final = 604_800
 may publish dates late."""
 
 ALL_NOW: Final = 10
-"""The least number of entries for `_Signs.all_now`. In a shorter file, recent dates of all entries may be true."""
+"""The least number of entries of a file whose dates are ignored if all are recent. A shorter file's may be true."""
 
 _MADE_S: Final = 3_600
 _GZIP: Final = b"\x1f\x8b"
@@ -211,10 +210,11 @@ class _ListingReading:
 
 
 class _Signs:
-    """The `lastmod` dates of the entries of one file, for a crawl with the policy `adaptive`.
+    """Checks the dates (`lastmod`) that one sitemap or feed gives for its pages, and decides if they are used.
 
-    `since_s`: entries with a later date (Unix seconds) are reported again, even if they were reported before. None: the
-    crawl does not use dates.
+    Only a crawl whose spec has `recrawl.policy: adaptive` uses them, to fetch changed pages again sooner. `since_s`:
+    entries with a later date (Unix seconds) are reported again, even if they were reported before. None: the crawl does
+    not use dates.
     """
 
     def __init__(self, crawl: VisitCrawl, entry: ShardUrl, at_ms: int) -> None:
@@ -225,15 +225,15 @@ class _Signs:
 
     @property
     def all_now(self) -> bool:
-        """True if the file has at least ALL_NOW entries, and all of them have a date near the time of the fetch.
+        """True if the dates must be ignored, because each entry seems to have the time at which the site made the file.
 
-        Such dates are ignored, because the site gives every page the time at which it made the file. Valid after all
-        entries of `checked` are read.
+        That is so if the file has at least ALL_NOW entries, and no date is missing or over an hour (_MADE_S) before the
+        fetch of the file. The value is final only after all entries were read from `checked`.
         """
         return self._now == self._entries >= ALL_NOW
 
     def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-        """Yield all entries. If the crawl uses dates, set a `lastmod` in the future (LASTMOD_AHEAD_S) to 0."""
+        """Yield all entries. If the crawl uses dates, set one that is over LASTMOD_AHEAD_S after the fetch to 0."""
         latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
         for batch in batches:
             if self.since_s is None:

@@ -3,8 +3,9 @@
 The text is not trusted. So a file that declares entities is refused, no DTD or other file is ever loaded, and the depth
 of nesting and the size of a token are limited. XInclude elements are ignored.
 
-Elements are recognized by their place and local name, with the prefix that the root element has. Namespaces are not
-checked, because real files have wrong or missing ones.
+An element is recognized by its name and its depth in the file. If the name of the root element has a prefix, as in
+`s:urlset`, the other elements must have the same one, as in `s:url`. Only in RSS 1.0 they must have none. The namespace
+that a prefix stands for is not checked, because many real files declare a wrong one or none.
 """
 
 from enum import StrEnum
@@ -15,10 +16,12 @@ from shared.domain.web.sitemaps import date_s
 from shared.domain.web.url import MAX_URL_CHARS, canonicalize
 
 MAX_XML_DEPTH: Final = 64
-"""The nesting of elements that is read. Sitemaps and feeds use fewer than ten levels."""
+"""The deepest nesting of elements that is read. Deeper nesting ends the parsing. Real files have under ten levels."""
 
 MAX_TOKEN_BYTES: Final = 1 << 20
-"""The size of one tag, comment or declaration. The parser scans an unfinished one again with every piece."""
+"""The greatest size of one tag, comment or declaration in bytes. A larger one ends the parsing, because the parser
+scans an unfinished one again with each piece of text.
+"""
 
 _NO_XML_CHARACTER: Final = bytes(32 if byte < 32 and byte not in b"\t\n\r" else byte for byte in range(256))
 
@@ -159,7 +162,7 @@ class XmlListing:
         self._plain = frozenset[str]() if self._atom else self._dates | {self._prefix + link}
 
     def _field(self, name: str, attributes: dict[str, str]) -> None:
-        """Read the start tag of an item's child element whose name is not in `_plain`.
+        """Read the start tag of an item's child element, except the simple URL and date elements that `_plain` names.
 
         Only the fields of an Atom entry and the guid of an RSS item are used. Other elements are ignored.
         """
