@@ -61,8 +61,8 @@ class ExplainContext:
     - `regained_s`: seconds after which the URLs of a dead worker are dispatched again.
     - `others`: the names of other crawls that have leased URLs of this host now.
     - `visits`, `busy`: how many visits the pool's workers can have at once, and how many they have now.
-    - `ahead`: how many shards are dispatched for each free visit, None if this is not configured.
-    - `excluded`: which exclusion covers the URL, and why, None if none does.
+    - `ahead`: how many shards owners dispatch for each further visit that the workers can have. None: not configured.
+    - `excluded`: a text with the exclusion that covers the URL and its reason. None if no exclusion covers it.
     - `revision`: the revision of the crawl's spec.
     - `rediscovering`: how many partitions still read the links of stored pages for a wider scope.
     """
@@ -87,10 +87,10 @@ class ExplainContext:
 def rule_checks(
     asked: str, location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext, now_ms: int
 ) -> list[RuleCheck]:
-    """Return the result of each rule for the URL at `location`, in the order in which the rules are applied.
+    """Return the result of each rule for a URL, in the order in which the rules are applied.
 
-    `asked`: the URL as the user wrote it. `view`: the stored facts of the URL, None if the crawl does not know it.
-    `around`: the state of the crawl and the cluster.
+    `asked`: the URL as the user wrote it. `location`: its canonical form. `view`: the stored facts of the URL, None if
+    the crawl does not know it. `around`: the state of the crawl and the cluster.
     """
     checks = [_canonical(asked, location), _exclusion(around.excluded), *_scope(location, view, spec, around)]
     if (override := override_of(spec, location.host)) is not None:
@@ -159,7 +159,7 @@ _IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
 
 
 def _found_scope(location: Location, view: UrlView, spec: CrawlSpec, revision: int) -> list[RuleCheck]:
-    """Return the results of the present scope for a URL that was found earlier.
+    """Return the results of the rules of the present scope for a URL that was found earlier.
 
     The detail of a rule that excludes the URL names the revision of the spec.
     """

@@ -163,7 +163,7 @@ HELD: Final = {
 """For each state in which a crawl dispatches nothing: a phrase on what would change that."""
 
 REOPENS: Final = "it runs again by itself as soon as a URL is queued"
-"""The phrase on what makes a crawl dispatch again that finished as `complete`."""
+"""A phrase for a crawl that finished as `complete`: what makes it dispatch URLs again."""
 
 
 KINDS: Final = {
@@ -173,7 +173,7 @@ KINDS: Final = {
     UrlKind.FEED: "a feed",
     UrlKind.REQUISITE: "a requisite of a page",
 }
-"""What a URL was found as, unless it is a link or seed."""
+"""For each kind of URL a phrase that describes it. Links and seeds have none."""
 
 
 def found_on(view: UrlView) -> str:
@@ -287,8 +287,9 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
     """Return how the scope would judge a link to a URL that the crawl does not know.
 
-    The result is the host of the page that is assumed to have the link, and the verdict of each rule. The page is
-    assumed on the URL's own host if `host_known` (the crawl has URLs of it), else on the host of the first seed.
+    The result depends on the host of the page that has the link. This function assumes the URL's own host if
+    `host_known` (the crawl has URLs of it), and otherwise the host of the first seed. Return the assumed host, and the
+    verdict of each rule of the scope.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)
@@ -296,10 +297,10 @@ def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, li
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
-    """Return a sentence on why a finished crawl has no page: the most frequent reason of its URLs, with advice.
+    """Return a sentence on why a finished crawl has no page. It gives the most frequent reason, with advice.
 
     - `tallies`: the crawl's counts by kind, such as `failed` or `excluded`, and reason.
-    - `last_failures`: for each failure, how many hosts had it last.
+    - `last_failures`: for each kind of failure, how many hosts have it as their last failure.
     - `redirected`: the sentence to return if redirects are the reason, empty if there is none.
     """
     ends: dict[str, int] = {}
@@ -422,10 +423,10 @@ def _sitemap_interval(view: UrlView, spec: CrawlSpec) -> str:
 
 
 def priority_of(url: str, view: UrlView | None, spec: CrawlSpec) -> str | None:
-    """Return a phrase on the priority of a URL and the rule of the spec that decides it.
+    """Return a phrase on the priority of a URL, and on the rule in the spec's field `priority` that gives it.
 
-    Return None if the spec has no rules and the URL no priority. `view`: the stored facts of the URL, None if it is
-    unknown.
+    Return None if the spec has no such rules and the URL has no priority. `view`: the stored facts of the URL, None if
+    it is unknown.
     """
     if not spec.priority and (view is None or not view.priority):
         return None

@@ -32,11 +32,11 @@ class WaitReason(StrEnum):
     SLOWED = "slowed"
     """The host answered 429 lately, so its delay is longer."""
     DELAY = "delay"
-    """The host's delay is long, by the spec, an operator or the host's slow responses."""
+    """The host's delay is long, because of the spec, an operator or the host's slow responses."""
     RETRY = "retry"
     """All remaining URLs of the host failed and are tried again later."""
     RECRAWL = "recrawl"
-    """All remaining URLs of the host are stored pages, or retries, and none is due."""
+    """All remaining URLs of the host are stored pages, or failed and are tried again. None of them is due."""
     POLICY = "policy"
     """The host's policy blocks it."""
 
@@ -51,7 +51,7 @@ class HostState(Struct, frozen=True):
     - `retry_s`: seconds until the next failed URL is tried again, 0 if there is none.
     - `gave_pages`: the crawl has pages of the host. `busy`: requests to the host are in progress.
     - `policy_until_ms`: when the block that the host policy sets ends (Unix ms), 0 without a block.
-    - `policy_slots`: how many shards of the host may be leased at once by the host policy, 0 if it sets no limit.
+    - `policy_slots`: the host policy's limit of shards that are leased at once, 0 if it sets none.
     """
 
     host: str
@@ -121,9 +121,10 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 
 
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
-    """Return `state` with `rest_s` set to the seconds until the host's delay has passed. Negative: it passed before.
+    """Return a copy of `state` with `rest_s` set to the seconds until the host's delay has passed.
 
-    In the given state, `rest_s` is the seconds since the last visit to the host, as a number of at most 0.
+    The new `rest_s` is negative if the delay has passed already. `state`: its `rest_s` must be minus the seconds since
+    the last visit to the host.
     """
     return replace(state, rest_s=state.rest_s + delay_of(state, spec))
 
