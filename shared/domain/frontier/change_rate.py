@@ -1,12 +1,15 @@
 """Estimate how often a page changes, from comparisons of its fetches. An estimate is stored in three bytes.
 
 The changes of a page are modelled as a Poisson process of an unknown rate. The estimate of that rate is a gamma
-distribution. A comparison that finds no change multiplies it by the likelihood e^(-rate x time), which gives another
-gamma distribution. A comparison that finds a change multiplies it by 1 - e^(-rate x time), which gives the difference
-of two. The gamma distribution with the same mean and variance then replaces this difference (assumed density filtering:
-Minka, A family of algorithms for approximate Bayesian inference, 2001). The time between fetches may vary.
+distribution. Each comparison multiplies this distribution by the likelihood of what was found. The time between fetches
+may vary.
 
-Times are seconds, rates changes a second.
+- No change was found: the likelihood is e^(-rate x time). The product is a gamma distribution again.
+- A change was found: the likelihood is 1 - e^(-rate x time). The product is the difference of two gamma distributions.
+  It is replaced by the one gamma distribution that has the same mean and variance. This is assumed density filtering
+  (Minka, A family of algorithms for approximate Bayesian inference, 2001).
+
+Times are in seconds. Rates are in changes per second.
 """
 
 from math import expm1, log1p, log2
@@ -21,18 +24,19 @@ SLOWEST: Final = 2.0**-OCTAVES
 FASTEST: Final = 1.0
 
 REMEMBERED: Final = 24
-"""The greatest weight of an estimate: this many changes, and this many times the newest interval. So a page that begins
-to change, or ceases to, is noticed after a few fetches."""
+"""The greatest weight of an estimate. It counts as at most this many changes. It also counts as at most this many times
+the seconds between the last two fetches. So a few fetches show that a page begins or ceases to change."""
 
 PRIOR_SHAPE: Final = 0.5
-"""The `shape`, in changes, of the estimate for a page of which no two fetches were compared yet."""
+"""The `shape` of the first estimate for a page, before two of its fetches were compared: the weight of half a
+change."""
 
 _LONGEST_S: Final = 2.0**OCTAVES
 _STEPS: Final = 2048
 _SHAPE_STEPS: Final = 8
 _SHAPE_MIN: Final = 1 / _SHAPE_STEPS
 CODES: Final = 2**24
-"""Values that `ChangeRate.code` may have."""
+"""The number of values that `ChangeRate.code` can have."""
 
 
 class ChangeRate(Struct, frozen=True):
@@ -68,8 +72,8 @@ class ChangeRate(Struct, frozen=True):
     def signalled(self, still_s: float) -> "ChangeRate":
         """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
 
-        For a change that only a fetch showed, use `observed`. `still_s`: for how many seconds, before and after this
-        change together, the page did not change. Only seconds that the estimate does not contain yet are counted.
+        For a change that only a fetch showed, use `observed`. `still_s`: the seconds before this change, plus those
+        after it, in which the page did not change. The caller leaves out seconds that an earlier update counted.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

@@ -1,8 +1,8 @@
 """Represent the progress of a command as one number, and return which hosts or URLs its next chunk covers.
 
 A command is applied host by host, in chunks. The number is stored after each chunk, so that the next chunk does not
-process finished hosts again. For most commands it combines a host id and a fingerprint (`behind`). For a command that
-lists its seeds it is the number of seeds processed.
+process finished hosts again. For most commands it is made of a host id and the last fingerprint processed there. For a
+command that lists its seeds it is the number of seeds processed.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def deletes_by_host(run: CommandRun) -> bool:
 def places_of_chunk(run: CommandRun) -> list[tuple[str, bytes]]:
     """Return the URLs that the next chunk of a command covers, as (host, fingerprint): at most PLACES_A_CHUNK.
 
-    `run` must be a command that lists its URLs: a SEED_SET, or a DELETE_SEEDS without `all`.
+    `run` must be a command that lists its URLs: a SEED_SET, or a DELETE_SEEDS whose argument `all` is not set.
     """
     places = run.args["places"]
     assert isinstance(places, list)

@@ -9,7 +9,8 @@ SEED_DELETED: Final = "seed_deleted"
 """The exclusion reason of a URL that an operator removed from a crawl's seeds before it was fetched."""
 
 SEED_WITHDRAWN: Final = "seed_withdrawn"
-"""The exclusion reason of a URL that has left the seed sets of its crawl before it was fetched. A link queues it again.
+"""The exclusion reason of a URL that left the seed sets of its crawl before it was fetched. A link to it queues it
+again.
 """
 
 GREATEST: Final = b"\xff" * 16

@@ -7,7 +7,8 @@ class Counters(Struct, frozen=True):
     """A crawl's counters, summed over partitions. `version` grows with every change of any of them.
 
     `retries`, `revisits` and `requisites` are parts of `queued`. `revisiting` is the part of `leased` that uses no page
-    of the budget. `stale` counts outcomes that changed no URL: all but the first for each URL of a live lease.
+    of the budget. `stale` counts outcomes that changed no URL: the URL had an outcome already, or its lease
+    no longer exists.
     """
 
     discovered: int = 0

@@ -14,8 +14,9 @@ class CrawlRow(Struct, frozen=True):
 
     - `active_ms`: for how long the crawl was active, at the time of the read. A crawl is active while it is SEEDING or
       RUNNING.
-    - `active_pool`: the pool whose clock (`CrawlChanges.clocks`) counts `active_ms` while the crawl is active, or None.
-    - `active_zero_ms`: `active_ms` is that clock minus this value. 0 if `active_pool` is None.
+    - `active_pool`: the pool whose stored clock measures the time of this crawl while the crawl is active. None if no
+      clock measures it.
+    - `active_zero_ms`: the value of that clock at which `active_ms` was 0. It is 0 if `active_pool` is None.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
@@ -75,8 +76,8 @@ class ChangeMark(Struct, frozen=True):
 
     - `change`: the greatest number of a change that was read.
     - `versions`: the version of each partition. While a partition's version is the same, so are its counters.
-    - `compared`: the id of the crawl that was compared last. Besides the changed crawls, each read compares the
-      versions of the next few active crawls after this id. 0: it begins with the first crawl.
+    - `compared`: a crawl id. Each read also checks a few unfinished crawls that seem unchanged, in the order of their
+      ids. The next read checks those after this id. With 0 it begins with the least id.
     """
 
     change: int = 0
@@ -89,7 +90,7 @@ class CrawlChanges(Struct, frozen=True):
 
     - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
     - `recent`: the versions of the crawls that changed last, including some that an earlier read returned.
-    - `compared`: the crawls whose version was compared with the known one, whatever the numbers of their changes are.
+    - `compared`: the crawls that were checked although their change numbers did not show a change.
     - `counted`: the crawls whose counters changed.
     - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
     - `positions`: the position up to which each partition has applied its reports.

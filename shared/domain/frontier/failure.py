@@ -6,8 +6,8 @@ A row (`Policy`) has the category of the outcome, what happens to the URL, and t
 * `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1). It fails after `retry.attempts` attempts.
 * `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. The host's block
   delays its URLs. After `retry.host_attempts` such failures in a row they all fail, with the reason `HOST_UNREACHABLE`
-  (shared/domain/frontier/politeness.py). Without this rule a dead host would keep a crawl from ever finishing. A host
-  that gave pages of the crawl before is treated as an outage: it is given up only after `retry.outage_s`.
+  (shared/domain/frontier/politeness.py). Without this rule a dead host would keep a crawl from ever finishing. If the
+  host gave pages of the crawl before, an outage is assumed: it is given up only after `retry.outage_s` seconds.
 
 A 429 and a 503 use up an attempt of the URL, so a URL that always gets them fails in the end. They use up none if the
 whole host refuses (`HostHealth.refusing`) and gave pages before, such as a site in maintenance. The limit of attempts
@@ -51,13 +51,13 @@ class HostEffect(Enum):
     THROTTLED = 1
     """The host asks for a slower pace: it is blocked for a while, and its delay doubles."""
     BUSY = 2
-    """The cause may be this URL alone: the host is blocked for a short while."""
+    """The host answered 503. The cause may be this URL alone, so the host is blocked only for a short while."""
     UNREACHABLE = 3
     """The host could not be reached: it is probed with growing pauses."""
 
 
 THROTTLED_TIMES: Final = 3
-"""A URL fails by 429 only after this many times `retry.attempts` attempts."""
+"""A URL that always gets a 429 fails after `retry.attempts` times this number of attempts."""
 
 
 class Disposition(Enum):
@@ -124,8 +124,9 @@ BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
         505: Policy(Category.SERVER_ERROR, Disposition.FINAL),
     }
 )
-"""Statuses with a row of their own. The row of 304 is for an unconditional request: the server had to send a page. See
-`page_visits.is_unchanged` for a conditional one."""
+"""Statuses with a row of their own. The row of 304 makes the URL fail: it applies only to an unconditional request,
+which the server may not answer with 304. A 304 to a conditional request means that the page is unchanged, and needs no
+row."""
 BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
 OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
 """The row of 1xx as a final answer, and of numbers outside 100..599."""

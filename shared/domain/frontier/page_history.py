@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from shared.domain.ids import Fingerprint, HostId
 
 REMEMBERED: Final = 16
-"""Comparisons that a history remembers."""
+"""How many comparisons a history remembers."""
 
 MARK_BYTES: Final = 6
 """Bytes of a content mark: a hash of a page's text or items. It is only compared with the mark before."""
@@ -51,7 +51,7 @@ class PageHistory(Struct, frozen=True):
     - `checked_ms`: when the newest comparison was made, or else the first fetch (Unix ms, whole seconds).
     - `rate`: the page's estimated rate of change, as `ChangeRate.code`. 0 if there is no estimate.
     - `misses`: how many fetches in a row found no page.
-    - `mark`: the hash of the text or items of the newest version. Empty if payloads are compared.
+    - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: a sign of change came after the last fetch.
     - `followed`: the fraction of the page's changes that are expected to have a sign, times 255.
     - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0: no sign did since the last comparison.
@@ -94,7 +94,7 @@ class PageHistory(Struct, frozen=True):
         )
 
     def missed(self) -> "PageHistory":
-        """Return the history after a fetch that found no page: with one more of `misses`."""
+        """Return the history after a fetch that found no page: `misses` is greater by 1."""
         return replace(self, misses=self.misses + 1)
 
     def encoded(self) -> bytes:

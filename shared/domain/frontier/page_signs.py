@@ -1,8 +1,8 @@
 """What a sign of change does to a stored page that waits for its next fetch. These functions do no I/O.
 
 A sign of change is the `lastmod` of a sitemap or feed, if it is later than the page's last fetch. It makes the page due
-sooner. How much sooner depends on how often the signs of its host were right. The page is never due sooner than `min_s`
-after its last fetch.
+sooner. How much sooner depends on how often the signs of its host were right. The page is never due sooner than the
+spec's `min_s` seconds after its last fetch.
 """
 
 from msgspec import Struct
@@ -31,7 +31,7 @@ class Signed(Struct, frozen=True):
 class PageSigns(Struct, frozen=True):
     """The rules by which a date in a sitemap or feed makes a page due sooner, for one crawl in one partition.
 
-    The crawl has the policy `adaptive`.
+    `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
     """
 
     recrawl: CompiledRecrawl

@@ -45,7 +45,7 @@ class Visited(Struct, frozen=True):
 
     - `status`: the HTTP status, 0 if there was no answer.
     - `digest`: the digest of the payload.
-    - `mark`: the hash of the text or items, empty if payloads are compared.
+    - `mark`: the hash of the text or items. Empty if pages are compared by their payloads.
     - `page`: the fetch stored a page.
     - `reason`: why it stored none.
     """
@@ -123,7 +123,8 @@ def judge_page(
 
     - `max_depth`: the crawl's limit of depth, None without one.
     - `decision`: what the table of outcomes decides for the fetch.
-    - `adaptive`: the schedule of the policy `adaptive`, None if the crawl does not have it.
+    - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
+      None for a crawl with another policy.
     - `signals`: how often the signs of change of the URL's host were right, with this comparison included.
     """
     unchanged = is_unchanged(url, visited)
@@ -162,7 +163,7 @@ def rate_before(history: PageHistory, interval: PageInterval, adaptive: Adaptive
     """Return the code (`ChangeRate.code`) of a page's rate of change, as estimated before the present comparison.
 
     Return the code in `history` if a comparison or a sign of change has updated it. Otherwise return the code of the
-    rate that is assumed for a new page. `adaptive`: None if the crawl does not have the policy `adaptive`.
+    rate that is assumed for a new page. `adaptive`: as in `judge_page`.
     """
     if history.rate and (history.compared or history.known_ms):
         return history.rate

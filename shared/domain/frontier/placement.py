@@ -1,8 +1,8 @@
-"""Decide which master owns which partition, in passes. Each pass compares the present owners with the goal.
+"""Decide which master owns which partition. The leader does this again and again. Each time is called a pass.
 
-Each move is a short pause for the hosts of a partition, so a plan moves as few partitions as it can. Partitions without
-a live owner are placed at once. Moves that only improve the balance are made a few in each pass, and none goes to a
-master that has just joined.
+A pass compares the present owners with the goal. Each move is a short pause for the hosts of a partition, so a plan
+moves as few partitions as it can. Partitions without a live owner are placed at once. Moves that only improve the
+balance are made a few in each pass, and none goes to a master that has just joined.
 """
 
 from collections import Counter

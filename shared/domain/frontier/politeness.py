@@ -1,7 +1,7 @@
 """Politeness: a host's delay between requests, and its back-off after it refused or failed.
 
-The functions do no I/O: the time `now_ms` and the random number for jitter are arguments. Delays are seconds, instants
-Unix ms.
+The functions do no I/O: the time `now_ms` and the random number for jitter are arguments. Delays are in seconds.
+Points in time are in Unix ms.
 """
 
 from typing import Final
@@ -13,10 +13,11 @@ from shared.domain.crawl.spec import DAY_S, Politeness, Retry
 from shared.domain.frontier.failure import HostEffect
 
 ADAPTIVE_FACTOR: Final = 5.0
-"""An adaptive delay is this many times the duration of the last fetch (Heritrix' delay factor)."""
+"""With `politeness.adaptive`, a host's delay is at least this many times the duration of its last fetch, up to the
+spec's `max_delay_s`. Heritrix calls this number the delay factor."""
 
 QUIET_MS: Final = 30 * 60 * 1000
-"""A host's failures are forgotten after this long without trouble."""
+"""A host's failures are forgotten after this many ms without a failure, a refusal or a block."""
 
 RETRY_AFTER_CAP_S: Final = 7 * DAY_S
 """The longest Retry-After that is obeyed. A host that asks for more is asked again after this."""
@@ -39,7 +40,8 @@ REFUSING_ROW: Final = 3
 
 SLOWED_LEAST_MS: Final = 100
 SPEEDS_UP_BY: Final = 32
-"""A 429 doubles the delay, to at least 0.1 s. Each success reduces the added delay by 1/32."""
+"""A 429 doubles the host's delay, to at least SLOWED_LEAST_MS. Each usable response reduces `HostHealth.slowed_ms`, the
+delay that 429s have set, by 1/SPEEDS_UP_BY of it."""
 
 FOREVER_MS: Final = 253_402_300_799_000
 """The end of a block that never ends by itself, in Unix ms: the last second of the year 9999."""
@@ -48,7 +50,8 @@ SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16
 PART_WORK_S: Final = 0.5
-"""Slots that share a host's queue get at least PART_MIN URLs a shard, if fetching them takes at most PART_WORK_S."""
+"""Several slots may share a host's queue. Each shard then has at least PART_MIN URLs, or as many as a worker fetches in
+PART_WORK_S seconds if these are fewer."""
 _DOUBLINGS_MAX: Final = 64
 
 
@@ -65,7 +68,8 @@ def host_delay(
     - `politeness.delay_s`, the spec's delay.
     - `operator_delay_s`, set by an operator in the policy of the host.
     - `crawl_delay_s`, from robots.txt, if the crawl obeys it.
-    - five times `last_fetch_s`, the duration of the last fetch, in an adaptive crawl. At most `politeness.max_delay_s`.
+    - five times `last_fetch_s`, the duration of the last fetch, if `politeness.adaptive` is set. At most
+      `politeness.max_delay_s`.
     - `slowed_s`, the delay after 429 answers. At most `politeness.max_delay_s`.
     """
     delay = max(politeness.delay_s, min(slowed_s, politeness.max_delay_s))
@@ -91,7 +95,7 @@ def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
     """Return how many URLs of a queue with `queued` URLs to put into one shard.
 
     The number is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. It is at least
-    `PART_MIN`. If `PART_MIN` URLs take longer than `PART_WORK_S` seconds, it is at least the number that takes so long.
+    `PART_MIN`, or as many URLs as can be fetched in `PART_WORK_S` seconds if these are fewer. It is never below 1.
 
     `slots`: how many shards of the queue may be out at once.
     """
@@ -246,7 +250,7 @@ class HostHealth(Struct, frozen=True):
     def failed(
         self, now_ms: int, *, retry: Retry, base_s: float, rng01: float, retry_after_s: float | None = None
     ) -> "HostHealth":
-        """Return the health after the host could not be reached: not resolved, not connected to, or without robots.txt.
+        """Return the health after the host could not be reached, or its robots.txt could not be read.
 
         The host is blocked for a back-off that begins with `base_s` and doubles, or for `retry_after_s` if that is
         longer. A new block never ends earlier than the present one. `rng01`: a random number in 0..1, which spreads the

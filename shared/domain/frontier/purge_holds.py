@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Final
 
 HOLD_S: Final = 60.0
-"""Seconds after its last beat for which a hold counts. A holder that died delays purging for no longer than this."""
+"""A hold is active for this many seconds after its last beat. So a holder that died soon stops delaying the purge."""
 
 BEAT_S: Final = 5.0
-"""Seconds between two beats, by which a holder shows that it lives."""
+"""Seconds between two beats. With each beat a holder shows that it is alive."""
 
 HOLDER_MARGIN_S: Final = 10.0
 """A holder treats its own hold as lost this many seconds before `HOLD_S` have passed."""

@@ -1,17 +1,17 @@
 """Decide when a stored page is fetched again: when the value of a fetch reaches the price of a fetch.
 
-The value of a fetch is the time for which it makes the stored page fresh. For a page with the rate of change D, fetched
-t seconds ago, it is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its importance. The page is due when V reaches
-the price. One price for all pages gives the greatest freshness for a number of requests a day. Sources: Cho and
-Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies for
-crawling, 2018. V never exceeds 1/D. So a page that changes too often to be kept fresh is fetched only every `max_s`,
-and uses no requests that other pages need.
+The value of a fetch is the time for which it makes the stored page fresh: equal to the page on the server. For a page
+with the rate of change D, fetched t seconds ago, it is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its
+importance. The page is due when V reaches the price. One price for all pages gives the greatest freshness for a number
+of requests a day. Sources: Cho and Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et al.,
+Tractable near-optimal policies for crawling, 2018. V never exceeds 1/D. So a page that changes too often to be kept
+fresh is fetched only every `max_s`, and uses no requests that other pages need.
 
 Each owner sets the price for its own pages. It counts the pages in each bucket, a range of rates of change
-(`bucket_of`). Then it solves for the price at which they need its share of the requests a day. No owner needs to read
-the pages of another.
+(`bucket_of`). Then it computes the price at which these pages need exactly the owner's share of the requests a day. No
+owner needs to read the pages of another.
 
-Times, values and prices are seconds, rates are changes a second.
+Times, values and prices are in seconds. Rates are in changes per second.
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,24 @@ from msgspec import Struct
 from shared.domain.frontier.change_rate import OCTAVES, SLOWEST
 
 BUCKETS: Final = 128
-"""The number of buckets: ranges of the rate of change in which pages are counted. Each is a quarter of an octave."""
+"""The number of buckets: ranges of the rate of change in which pages are counted. Rates that differ by a factor of 2
+are four buckets apart."""
 
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
-"""If the expected numbers of a `SignalTrust` add up to more than this, a comparison halves all its numbers."""
+"""If `still` + `due` of a `SignalTrust` exceeds this, its method `compared` halves all four fields. So old comparisons
+count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""Pages with a sign of change count as due if price x rate is below this: then a precise sign makes a page due."""
+"""`solved` assumes that a sign of change causes a request if price x rate of change is below this. Below it, a reliable
+sign makes the page due."""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
 _PRICES: Final = (-40.0, 34.0)
-"""Exponents of two between which a price is sought. At the first all pages are due, at the second none is."""
+"""The search for a price begins with the range between 2 to the power of the first number and of the second. At the
+lowest price all pages are due, at the highest none is."""
 
 _PRICE_STEP: Final = 1e-5
 
@@ -128,10 +132,10 @@ def solved(
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
     - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
       `max_s`. If that is over the budget, pages are fetched late.
-    - `signalled`: for each bucket a sum. Each page adds the fraction (0 to 1) of its changes that are expected to have
-      a sign. Each change with a sign needs a request, unless the price is too high for it.
-    - `followed`: for each bucket the number of pages in that sum. With it, a request because of a sign replaces the
-      page's next regular request. Without it both requests are counted.
+    - `signalled`: for each bucket the sum, over its pages, of the fraction (0 to 1) of a page's changes that are
+      expected to have a sign. Each such change needs a request, unless the price is too high for it.
+    - `followed`: for each bucket the number of pages in that sum. If it is given, a request because of a sign replaces
+      the page's next regular request. Otherwise both requests are counted.
     """
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [

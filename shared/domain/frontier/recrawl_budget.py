@@ -6,7 +6,7 @@ without messages, and the total is exact even for a budget of few requests. A sl
 of a day is lost. So any 24 hours have at most 1.01 times the requests a day, and one more. Nothing is stored: a new
 owner begins with the slots after its start.
 
-Instants are Unix ms.
+Points in time are in Unix ms.
 """
 
 from typing import Final

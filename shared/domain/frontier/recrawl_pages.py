@@ -1,8 +1,9 @@
 """Count the pages of one crawl in one partition by their rate of change, and decide from that how long each waits.
 
-An owner has a `RecrawlPages` for each crawl with the policy `adaptive`. It solves for the price at which the pages need
-the partition's share of the requests a day. The counts are in SQL, so a new owner reads them there. The module does no
-I/O.
+An owner has a `RecrawlPages` for each crawl whose pages are fetched by their rates of change (recrawl policy
+`adaptive`). A page is due when the value of a fetch reaches a price (see the module `recrawl`). A `RecrawlPages`
+computes the price at which its pages need the partition's share of the crawl's requests a day. The counts are in SQL,
+so a new owner reads them there. The module does no I/O.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,20 +39,23 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The kind of tally that counts pages by the bucket of their changes without a sign (`signals.waiting_bucket`)."""
+"""The kind of tally that counts pages by a bucket. The bucket is that of the rate of those changes of a page that are
+expected to have no sign of change."""
 
 SIGNALLED: Final = "signalled"
-"""The kind of tally that sums `PageHistory.followed` over pages, by the bucket of the rate of all their changes."""
+"""The kind of tally that has, for each bucket, the sum of `PageHistory.followed` over its pages. The bucket is that of
+the rate of all changes of a page."""
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of tally that counts the pages in the sums of SIGNALLED, by the same buckets."""
+"""The kind of tally that has, for each bucket, how many pages the sum in the tally SIGNALLED contains."""
 
 SITEMAPS: Final = "sitemap_rates"
 """The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
 
 COUNTED: Final = (RATES, SIGNALLED, FOLLOWED_PAGES, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
-"""The counts of a crawl's pages in a partition: number by bucket, for each kind of COUNTED that has some."""
+"""The counts of a crawl's pages in a partition, as kind -> bucket -> number. Each kind is one of COUNTED. A kind
+without pages may be missing."""
 
 _SOLVE_EVERY_MS: Final = 10_000
 _MOVED_PART: Final = 50
@@ -61,7 +65,8 @@ class RecrawlPages:
     """The pages of one crawl in one partition: their numbers by rate of change, their schedule and their budget.
 
     The schedule is how long pages wait between two fetches. The budget is the number of requests that may start now.
-    `outdated`: the counts in SQL have changed otherwise, so they must be read again (`recount`).
+    `outdated`: a command, or a host that was given up, changed the counts in SQL, so they must be read again
+    (`recount`).
     """
 
     def __init__(self, requests_per_day: int, interval: PageInterval, counts: PageCounts, now_ms: int) -> None:
@@ -142,11 +147,11 @@ class RecrawlPages:
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
     def begin(self) -> None:
-        """Begin a pass of dispatch: forget the reservations of the pass before."""
+        """Begin a round of dispatch: forget the reservations of the previous round."""
         self._reserved = 0
 
     def reserve(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Reserve requests of the budget for up to `wanted` more pages in this pass of dispatch.
+        """Reserve requests of the budget for up to `wanted` more pages in this round of dispatch.
 
         Return how many were reserved now. `share`: the partition's share of the crawl's requests.
         """
@@ -171,7 +176,7 @@ class RecrawlPages:
 
 
 class AdaptiveSchedule(Struct, frozen=True):
-    """How long the pages of a crawl wait under the policy `adaptive`, at the moment `now_ms`.
+    """The waits of a crawl's pages at `now_ms` (Unix ms), by their rates of change (recrawl policy `adaptive`).
 
     `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
     """
@@ -289,7 +294,8 @@ def expected(pages: Mapping[int, int], interval: PageInterval, requests_per_day:
     """Return the requests a day that the pages get, and the average part of the pages, from 0 to 1, that is fresh.
 
     - `pages`: the number of pages by bucket, a range of rates of change (`recrawl.bucket_of`). At least one page.
-    - `requests_per_day`: the budget of the policy `adaptive`. With None, each page is fetched at the shortest interval.
+    - `requests_per_day`: the budget of a crawl with the recrawl policy `adaptive`. With None, each page is fetched at
+      the shortest interval.
     """
     counts = [pages.get(bucket, 0) for bucket in range(BUCKETS)]
     least, most = interval.min_ms / 1000, interval.max_ms / 1000

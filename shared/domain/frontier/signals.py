@@ -22,7 +22,8 @@ FOLLOWED: Final = 255
 """The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
-"""An adaptive crawl fetches a sitemap at most once in the time in which that many of its host's pages are fetched."""
+"""A sitemap is fetched at most once in the time in which the crawl fetches this many stored pages of the host again.
+The time assumes that all pages are fetched equally often. It applies to the recrawl policy `adaptive`."""
 
 _STORED: Final = struct.Struct(">ffffI")
 

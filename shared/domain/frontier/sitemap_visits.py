@@ -48,7 +48,8 @@ def judge_sitemap(
     - `found`: since the last fetch of this file, sitemaps of the host have listed something new: a new URL, or a later
       date of a page. Only then does a changed file count as a fetch that found something new.
     - `pages`: the number of stored pages of its host.
-    - `adaptive`: the schedule of the policy `adaptive`, None if the crawl does not have it.
+    - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
+      None for a crawl with another policy.
     """
     equal = visited.status == 200 and url.last is not None and visited.digest == url.last.digest != b""
     unchanged = equal or is_unchanged(url, visited)

@@ -104,11 +104,12 @@ COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""
 
 FOUND_NEARER: Final = 2
-"""Flag of a leased URL that was found at a lesser depth than it was sent with. From it a new owner restores
-`LeasedUrl.least`, which `links_again` needs. An applied outcome removes the flag."""
+"""Flag of a leased URL to which a shorter path was found after it was sent. It is stored so that a new owner knows
+this, too: more of the page's links may then be in scope. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
-"""Flag of a URL whose fetch counts in the tallies `left_out` or `truncated`: another fetch replaces what it counted."""
+"""Flag of a URL whose last fetch counts in the tallies `left_out` (excluded links) or `truncated`. The next fetch must
+subtract these counts before it adds its own."""
 
 REVISIT: Final = 8
 """Flag of a sitemap, or of a URL whose page is stored, that is fetched again when it is due. It is WAITING until then,
@@ -118,7 +119,7 @@ RETRY: Final = 16
 """Flag of a queued URL that failed and gets a retry, due or not. It counts in the counter `retries`."""
 
 IS_REQUISITE: Final = UrlKind.REQUISITE << _KIND_SHIFT
-"""Flag of a requisite. Queued it counts in the counter `requisites`, and its rank is negative (`requisite_rank`)."""
+"""Flag of a requisite. A queued URL with it counts in the counter `requisites`, and its rank is negative."""
 
 ALSO_PAGE: Final = 512
 """Flag of a requisite that is linked as a page, too. It is queued again as a page if it is HTML (`as_page`)."""
@@ -149,7 +150,7 @@ ANSWER_S: Final = 3.0
 """Seconds that a worker waits for an owner's answer before it postpones the shard."""
 
 LEVEL_MS: Final = 3_600_000
-"""Ageing: an hour of waiting weighs as much as one level of depth or of priority."""
+"""So many ms of waiting advance a URL in its queue as much as one level of depth or priority: an hour."""
 
 
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
@@ -162,7 +163,7 @@ def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
 
 
 REQUISITE_LEAD_MS: Final = 1 << 50
-"""How much earlier than its time a requisite is ranked. So requisites come before all other URLs of their host."""
+"""A requisite is ranked as if it was queued this many ms earlier, so that requisites come before all other URLs."""
 
 
 def requisite_rank(queued_at_ms: int) -> int:

@@ -22,8 +22,8 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a takeover `depth` may
-      be lower than the one sent, but not lower than `least`.
+    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. A new owner may have
+      a lower `depth` than the one sent, but never a lower one than `least`.
     - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
