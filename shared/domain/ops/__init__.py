@@ -1,6 +1,10 @@
 """Values that operators configure and watch: configuration, access, limits and integrity.
 
-`config` is the hot configuration. How long data is kept is in `retention`, and when a resource is full in `watermarks`.
-Roles and keys are in `access`, the audit log in `audit`, the networks that crawls may reach in `egress`. Events are
-counted for metrics in `counts`. The findings of a database check are named in `integrity`.
+- `config`: the hot configuration.
+- `retention`: how long data is kept.
+- `watermarks`: when a resource, such as a disk, counts as full.
+- `access`: roles and API keys. `audit`: the audit log.
+- `egress`: the networks that crawls may reach.
+- `counts`: the counters of a process for its metrics.
+- `integrity`: the names of the findings of a database check.
 """

@@ -1,4 +1,4 @@
-"""Hot configuration: what operators may change at run time, and the resulting values of a member (pure).
+"""Hot configuration: what operators may change at run time, and the resulting values of a member. No I/O.
 
 A hot configuration is complete: for each field that it omits, every member uses its start-up value. So it overrides
 flags, environment and files, and removing a field restores the start-up value. The API refuses unknown fields. A member
@@ -25,19 +25,19 @@ Strikes = Annotated[int, Meta(ge=1, le=100)]
 ReportSeconds = Annotated[float, Meta(ge=0.01, le=60.0)]
 
 MAX_AHEAD: Final = 2.0
-"""The most shards dispatched per free visit. More would wait at workers instead of in the database."""
+"""The greatest `dispatch_ahead_ratio`. With a greater one, shards would wait at workers instead of in the database."""
 
 MAX_POOLS: Final = 256
 MAX_HEADROOM: Final = 1 << 50
 MAX_DRAINS: Final = 5_000
-"""The most members that may be drained at a time. Their ids are stored in one record."""
+"""How many members at most may be drained at a time. Their ids are stored in one record."""
 
 
 class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of workers.
 
-    `max_visits`: the most URL shards that a worker visits at the same time. If the limit is lowered, a worker finishes
-    the shards that it has. `report_s`: the longest time that a finished page waits to be reported.
+    `max_visits`: how many URL shards a worker visits at the same time, at most. If the limit is lowered, a worker
+    finishes the shards that it has. `report_s`: the longest time that a finished page waits to be reported.
     """
 
     max_visits: Visits | None = None
@@ -49,16 +49,16 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     * `grant_s`: how long new grants and extensions last. A value above the start-up value has the effect of the
       start-up value.
-    * `dispatch_ahead_ratio`: shards dispatched per free visit; 0 dispatches nothing.
+    * `dispatch_ahead_ratio`: shards sent out for each further visit that workers can have; 0 dispatches nothing.
     * `dispatch_batch_size`: leases written in one transaction.
     * `max_hosts`: hosts that a partition keeps in memory; further queues wait in SQL.
     * `report_batch_size`: reports applied in one transaction.
     * `sweep_interval_s`: time between two repairs of the state of a partition: leases, host queues, streams.
     * `seed_upload_refusal_ratio`: how full the discoveries of any partition in NATS may be before uploads of seeds
       are refused.
-    * `max_crawls`: the most crawls that are not deleted; further ones cannot be created.
-    * `split_after_expiries`: grants that may expire before a shard of several URLs is split.
-    * `dead_letter_after_expiries`: grants of a single URL that may expire before it becomes a dead letter.
+    * `max_crawls`: how many crawls may exist at a time. Deleted ones do not count. Further ones cannot be created.
+    * `split_after_expiries`: after this many expired grants, a shard of several URLs is split.
+    * `dead_letter_after_expiries`: after this many expired grants, the only URL of a shard becomes a dead letter.
     """
 
     grant_s: Annotated[float, Meta(ge=1.0, le=3600.0)] | None = None
@@ -238,9 +238,10 @@ def master_tuning(config: HotConfig, started: MasterTuning) -> MasterTuning:
 
 
 def watermarks(part: StoragePart) -> Watermarks:
-    """Return the watermarks that these settings give, with defaults for settings that are None.
+    """Return the watermarks of these settings: when a resource counts as full, and when as free again.
 
-    A low watermark above the high one is lowered to it.
+    A setting that is None has its default. If the low watermark is above the high one, the result has the high one for
+    both.
     """
     default = OF_STORAGE
     high = _first(part.high_watermark_ratio, None, default.high)

@@ -59,7 +59,7 @@ class Histogram:
 
 
 Key = tuple[str, str]
-"""What a number of a crawl counts: a kind, and a key within the kind, such as ("status", "2xx")."""
+"""The name of one of a crawl's counts: its kind, and a key within the kind, such as ("status", "2xx")."""
 
 
 class _Counted(Struct):

@@ -1,4 +1,4 @@
-"""Where crawls may connect to, as operators set it: networks that workers open, and servers that stay closed. Pure."""
+"""Where crawls may connect to: networks that operators open for workers, and servers that stay closed. No I/O."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

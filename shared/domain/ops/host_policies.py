@@ -1,4 +1,4 @@
-"""Host policies as operators declare them and the database stores them: the delay, block and slots of a host. Pure.
+"""Host policies as operators declare them and the database stores them: the delay, block and slots of a host. No I/O.
 
 A policy applies to every crawl. It can only make the crawler gentler. If the spec, robots.txt or a back-off sets a
 value too, the longer delay, the later end of a block and the fewer slots apply.

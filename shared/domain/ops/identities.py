@@ -14,7 +14,7 @@ from typing import Final
 from shared.domain.ops.access import ApiKey
 
 MAX_NETWORKS: Final = 32
-"""The most networks that one identity may have."""
+"""The maximum number of networks that one identity may have."""
 
 CERTIFICATE: Final = r"^(sha256:[0-9a-f]{64}|dns:[^\s:]{1,253}|uri:[!-~]{1,1000}|email:[^\s:@]{1,64}@[^\s:@]{1,253})$"
 """The pattern of a certificate's name."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 SHOWN: Final = 20
-"""The most findings of each kind of damage that `Findings` stores. Further ones are only counted."""
+"""The maximum number of findings of each kind of damage that `Findings` stores. Further ones are only counted."""
 
 
 class Damage(StrEnum):
@@ -15,15 +15,15 @@ class Damage(StrEnum):
     COUNTER = "counter"
     """A counter of a (crawl, partition) is not the number of rows that it counts."""
     URL_IDENTITY = "url-identity"
-    """discovered is not queued + leased + done + failed + excluded."""
+    """The counter `discovered` is not queued + leased + done + failed + excluded."""
     LINK_IDENTITY = "link-identity"
-    """accepted is not new + known + refused."""
+    """The counter `accepted` is not new + known + refused."""
     QUEUE = "queue"
     """A queue's numbers are not those of its URLs."""
     QUEUE_SLEEPS = "queue-sleeps"
     """A queue would be examined only after its first waiting URL is due."""
     LEASE = "lease"
-    """A URL is out without a lease, or its lease does not name it; or a lease names a URL that is not out."""
+    """A LEASED URL has no lease, or its lease does not contain it. Or a URL in another state refers to a lease."""
     PLACE = "place"
     """A host, queue or lease is in the wrong partition."""
     NUMBER = "number"
@@ -33,7 +33,7 @@ class Damage(StrEnum):
     UNFETCHED = "unfetched"
     """A URL is done, but has no record of a fetch."""
     LEFTOVER = "leftover"
-    """A crawl's rows were removed, but some are left."""
+    """A deleted crawl is marked as removed from all tables, but some of its rows are still there."""
 
 
 MEANINGS: Final = {

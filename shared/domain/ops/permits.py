@@ -9,7 +9,8 @@ BURST_S: Final = 10
 """A full bucket has the permits of this many seconds, all of which may be taken at once."""
 
 MAX_BUCKETS: Final = 10_000
-"""The most buckets in memory. A further bucket replaces the least recently used one, whose name then has a full one."""
+"""The maximum number of buckets in memory. A further bucket replaces the least recently used one. A name whose bucket
+was replaced has a full bucket again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Permit:
 
 
 class Buckets:
-    """A token bucket for each name. It has at most `quota` permits and gains `per_s` a second.
+    """A token bucket for each name. It has at most `quota` permits and gains `per_s` permits a second.
 
     If `per_s` is 0, requests are not limited. At most `max_count` buckets are in memory. When a further name needs a
     bucket, the least recently used bucket is forgotten, so its name has a full bucket again.

@@ -1,4 +1,4 @@
-"""Retention: how long growing data is kept, by kind (pure).
+"""Retention: how long growing data is kept, by kind. No I/O.
 
 Data that may still need an action is never deleted. A command is kept until all its partitions have applied it, and a
 deleted crawl until its rows are removed. The active revision of a spec or configuration is kept, as are the last API

@@ -1,4 +1,4 @@
-"""Named sets of seeds as operators declare them and the database stores them. Pure.
+"""Named sets of seeds as operators declare them and the database stores them. No I/O.
 
 A set is replaced as a whole. Only the difference from the earlier set is sent to the owners of the URLs: the seeds that
 were added or changed, and the URLs that were removed.
@@ -17,10 +17,10 @@ from shared.domain.ids import CrawlId, Fingerprint, Revision
 from shared.domain.web.url import Location, locate
 
 MAX_SEED_SETS: Final = 100
-"""The most seed sets of a crawl."""
+"""The maximum number of seed sets of a crawl."""
 
 MAX_SET_SEEDS: Final = 10_000
-"""The most seeds of a set."""
+"""The maximum number of seeds in a set."""
 
 
 class SetSeed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -99,7 +99,7 @@ class SeedSetChange:
     removed: tuple[str, ...]
 
     def locations(self) -> list[Location]:
-        """Return the locations of all URLs of the change, first the added ones, then the removed ones."""
+        """Return all URLs of the change as Locations (URL, host and fingerprint), the added ones first."""
         return located((*(seed.url for seed in self.added), *self.removed))
 
 
@@ -142,7 +142,7 @@ def change_between(before: Sequence[SetSeed], after: Sequence[SetSeed]) -> SeedS
 
 
 def located(urls: Iterable[str]) -> list[Location]:
-    """Return the locations of canonical URLs."""
+    """Return canonical URLs as Locations (URL, host and fingerprint)."""
     return [at for at in map(locate, urls) if at is not None]
 
 

@@ -1,4 +1,4 @@
-"""High and low watermarks: when a resource counts as full, and when work may resume. Pure.
+"""High and low watermarks: when a resource counts as full, and when work may resume. No I/O.
 
 Between the two marks the state does not change. A full resource stays full until clearly more is free, so that work
 does not stop and resume in quick succession.
