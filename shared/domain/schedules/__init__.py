@@ -1,4 +1,4 @@
-"""Schedules: when a verb is applied to crawls, and the outcome of each due time. Pure.
+"""Schedules: when a verb is applied to crawls, and the outcome of each due time. No I/O.
 
 - `spec` has the declaration of a schedule and its problems, each with the field and a remedy.
 - `times` computes due times. Daylight saving has two rules. A time that does not exist is due at the next time that

@@ -1,4 +1,4 @@
-"""Decide which due times of a schedule fire and which are missed, and what a firing does to each crawl. Pure.
+"""Decide which due times of a schedule fire and which are missed, and what a firing does to each crawl. No I/O.
 
 A schedule has one next due time, which the database stores. `step_of` decides if it fires, and computes the one after
 it. Both results are stored in one transaction, on condition that the stored due time is still the same. So each due

@@ -13,7 +13,7 @@ from shared.domain.schedules.zones import UTC_NAME, zone_names
 from shared.domain.suggestions import nearest
 
 MIN_EVERY_S: Final = 60
-"""The least interval between two due times, in seconds. Those of a cron expression are whole minutes apart."""
+"""The least interval between two due times, in seconds. The due times of a cron expression are whole minutes apart."""
 
 MAX_EVERY_S: Final = 366 * 86_400
 MAX_JITTER_S: Final = 86_400
@@ -47,7 +47,7 @@ SCHEDULED: Final = (Verb.START, Verb.REFRESH, Verb.RESET, Verb.RETRY_FAILED, Ver
 """The verbs that a schedule may apply."""
 
 BEGINS_RUN: Final = frozenset({Verb.START, Verb.REFRESH, Verb.RESET})
-"""Those that begin a run of a crawl, so `overlap` applies to them."""
+"""The verbs that begin a run of a crawl. `ScheduleSpec.overlap` says what they do if an earlier run has not ended."""
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,10 +10,10 @@ from shared.domain.schedules.spec import ScheduleSpec
 
 MAX_SCHEDULES: Final = 20_000
 MAX_SELECTED: Final = 100
-"""The crawls to which one firing may apply its verb, since it is one transaction."""
+"""The maximum number of crawls to which one firing may apply its verb. All of them change in one transaction."""
 
 HISTORY: Final = 200
-"""The lines of history that are kept for each schedule."""
+"""How many lines of its history are kept for each schedule."""
 
 _spec: Final = msgspec.json.Decoder(ScheduleSpec)
 

@@ -1,4 +1,4 @@
-"""Due times of a schedule, as Unix ms. Pure: the time from which to search is an argument.
+"""Due times of a schedule, as Unix ms. No clock is read: the time from which to search is an argument.
 
 The library cronsim finds the local times that match a cron expression. The module `zones` converts them to Unix time,
 by the same rules of daylight saving for every expression.
@@ -18,8 +18,8 @@ from shared.domain.schedules.spec import ScheduleProblem, ScheduleSpec, Window
 from shared.domain.schedules.zones import time_of, wall_of, zone_of
 
 MAX_LOOKS: Final = 1_500
-"""The most times outside the window, at most one a day, that a search examines. If it finds no time inside the window,
-the schedule counts as never due."""
+"""A search for the next due time gives up after this many times that lie outside the window. It examines at most one
+such time for each day. After that the schedule counts as never due."""
 
 _COMPARED: Final = 100
 """How many due times `jitter_problem` compares to find the shortest interval."""
