@@ -1,4 +1,4 @@
-"""Remove content codings (gzip, deflate, br, zstd) with bounded output (pure).
+"""Remove content codings (gzip, deflate, br, zstd) with bounded output. No I/O.
 
 A body may have several codings, one inside the other. Each is removed by a generator of short pieces, which together
 have at most `cap` bytes. So a decompression bomb gives at most `cap` bytes for each coding.
@@ -20,9 +20,10 @@ _ZSTD_WINDOW: Final = 8 * 1024 * 1024
 """The largest window that a zstd content coding may use (RFC 9659)."""
 
 _ZSTD_STEP: Final = 128
-"""Bytes of zstd input per call. A block is at least 4 bytes and gives at most 128 KiB, so a call at most 4 MiB."""
+"""How many bytes of zstd data one call decodes. A block has at least 4 bytes and decodes to at most 128 KiB. So a call
+returns at most 4 MiB."""
 _ZSTD_FRAME_STARTS: Final = (b"\x28", *(bytes((low,)) for low in range(0x50, 0x60)))
-"""First bytes of a frame's or a skippable frame's magic number."""
+"""The bytes with which a zstd frame can begin: the first byte of an ordinary frame, and those of a skippable frame."""
 _STEP: Final = 64 * 1024
 
 _InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub has an instance

@@ -1,4 +1,4 @@
-"""The visible text of an HTML page as lines, for comparing two versions of it. Pure, in time linear in the page.
+"""The visible text of an HTML page as lines, for comparing two versions of it. The time is linear in the page size.
 
 This is no parser: it removes comments, scripts, styles and tags, and breaks lines where block elements begin or end.
 Malformed markup is no error. Two pages with the same text in the same blocks give the same lines.
@@ -9,7 +9,7 @@ from html import unescape
 from typing import Final
 
 MAX_BYTES: Final = 4 << 20
-"""Bytes of a page that are read. The rest of a longer page is not compared."""
+"""The number of bytes of a page that are read. The rest of a longer page is not compared."""
 
 _HIDDEN: Final = ("script", "style", "template", "noscript", "svg", "head")
 _TAG: Final = re.compile(r"<(?:!--|(/?)([a-zA-Z][a-zA-Z0-9-]*)|[!?])")

@@ -14,7 +14,7 @@ MAX_ROBOTS_BYTES: Final = 512 * 1024
 """How much of a robots.txt is used (RFC 9309 §2.5: at least 500 KiB). The rest is cut off at a line end."""
 
 MAX_ROBOTS_HOPS: Final = 5
-"""Redirects of a robots.txt that are followed (RFC 9309 §2.3.1.2)."""
+"""The number of redirects of a robots.txt that are followed (RFC 9309 §2.3.1.2)."""
 
 MAX_LIFETIME_S: Final = 86_400.0
 MIN_LIFETIME_S: Final = 300.0
@@ -25,13 +25,14 @@ MAX_STALE_S: Final = 86_400.0
 """Seconds beyond its lifetime for which an old copy is used while the site's robots.txt is unreachable."""
 
 AHEAD_S: Final = 300.0
-"""The most seconds by which the fetch time of a record may lie in the future, since the clocks of machines differ."""
+"""The fetch time of a record may lie this many seconds in the future, because the clocks of machines differ."""
 
 MAX_AGENTS: Final = 16
-"""Product tokens for which one file is kept parsed. One more discards them all; they are parsed again on demand."""
+"""A file is kept parsed for at most this many product tokens. With a further token, the results for all earlier ones
+are discarded. They are parsed again when they are needed."""
 
 TOO_COSTLY: Final = f"over {MAX_ALIKE} of its patterns with * are alike"
-"""Why a robots.txt is treated as unreachable if its rules are `AgentRules.too_costly`."""
+"""The reason why a robots.txt counts as unreachable if matching its rules could take too long."""
 
 _COMPATIBLE: Final = re.compile(r"\(compatible;\s*([A-Za-z0-9_-]+)")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -52,16 +53,17 @@ class NotIndexed(StrEnum):
 
 
 BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
-"""The reasons for which a page stored by an earlier fetch is taken out of lists, too."""
+"""With these reasons of a fetch, an earlier stored version of the page is taken out of lists, too."""
 
 BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
-"""The reasons of answers that are not archived, because of their media type."""
+"""The reasons that depend on the media type. A response with such a reason is not archived."""
 
 
 class RobotsLine(msgspec.Struct, frozen=True):
     """The line of a robots.txt that decides if a URL may be fetched.
 
-    `number` counts from 1. `group` is the name of the group that contains the line. `allows`: the URL may be fetched.
+    `number` counts from 1. `group` is the product token (or `*`) of the User-agent group that contains the line.
+    `allows`: the URL may be fetched.
     """
 
     number: int
@@ -169,7 +171,10 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Unreachable(msgspec.Struct, frozen=True):
-    """The robots policy of a host whose robots.txt cannot be read: no URL may be fetched now. The host is deferred."""
+    """The robots policy of a host whose robots.txt cannot be read: no URL may be fetched now.
+
+    The URLs of the host are tried again later.
+    """
 
     reason: str
 
@@ -178,7 +183,7 @@ RobotsPolicy = AllowAll | Rules | Unreachable
 
 
 def product_token(user_agent: str) -> str:
-    """Return the crawler's name in a User-Agent, which is compared with the groups of a robots.txt.
+    """Return the crawler's name in a User-Agent. It selects the group of a robots.txt that applies to the crawler.
 
     It is the first token, or the token after `(compatible;`. If there is no token, it is `*`.
     """
