@@ -21,14 +21,15 @@ Fingerprint = NewType("Fingerprint", bytes)
 """The identity of a URL: blake3 of the canonical URL, cut to 16 bytes."""
 
 Term = NewType("Term", int)
-"""A term of an owner or leader: epoch * 2**44 + coordinator revision. As integers, terms sort first by epoch."""
+"""A term of an owner or leader: epoch * 2**44 + revision, where the revision comes from etcd or the database. Terms of
+a higher epoch are greater."""
 
 MAX_PARTITIONS: Final = 4096
 _TERM_REVISION_BITS: Final = 44
 
 
 def term_of(epoch: int, revision: int) -> Term:
-    """Return the term for an epoch and a coordinator revision: one integer that sorts like the pair.
+    """Return the term for an epoch and a revision of etcd or the database: one integer that sorts like the pair.
 
     Raise ValueError if `revision` is not below 2**44.
     """

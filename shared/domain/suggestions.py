@@ -8,12 +8,12 @@ from typing import Final
 _CLOSE: Final = 0.6
 """The similarity, from 0 to 1 (difflib's ratio), from which a name counts as a misspelling of another."""
 _LONGER: Final = (2 - _CLOSE) / _CLOSE
-"""A name that is longer than another by more than this factor never reaches that similarity, whatever it contains."""
+"""If one name is more than this many times as long as another, their similarity is always below `_CLOSE`."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z]{3,7})(?::/{1,3}|/{2,3})(?=[^/])").match
 
 SUGGESTED: Final = 20
-"""Unknown names per answer for which a suggestion is searched, which costs time. Further ones get none."""
+"""One answer has suggestions for at most this many unknown names, because each search costs time."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
