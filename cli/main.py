@@ -100,7 +100,7 @@ COMMANDS: Final = {
     "bench": ("cli.dev.develop", "run a benchmark by name; without one, list them (in a clone)"),
     "lock": ("cli.dev.develop", "renew the lock files from pyproject.toml (in a clone)"),
 }
-"""Every command in the help: its module, imported only when needed, and its line there."""
+"""Every command in the help: its module, which is imported only when needed, and its line in the help."""
 
 WITH_JSON: Final = frozenset({"crawl", "show", "config", "db", "up"})
 """Commands with a flag `--json`."""

@@ -18,14 +18,14 @@ from shared.wire.messages import Progress
 
 _LABEL: Final = 10
 _TITLE: Final = 10
-"""The least number of columns for a title."""
+"""The estimate of the remaining time is shown only if at least this many columns are left for the title."""
 
 _SEPARATOR: Final = "  "
 _WIDEST: Final = 110
 
 
 class LiveDisplay:
-    """Shows the progress of a run on stderr in a few lines, redrawn in place. It implements `Watch`.
+    """Shows the progress of a run on stderr in a few lines, redrawn in place (the protocol `Watch` of progress.py).
 
     It stops drawing when the terminal is gone.
     """
@@ -36,8 +36,8 @@ class LiveDisplay:
         """Start the display.
 
         - `title`: the text at the left of the first line, such as the name of the crawl's folder.
-        - `pace`: the rates of the run, which each progress update changes.
-        - `unblock`: the command that ends the waits of hosts, for the text.
+        - `pace`: the rates of the run. This object updates them at each progress update.
+        - `unblock`: the command that ends the waits of hosts. The display shows it to the user.
         - `now` returns monotonic seconds.
         """
         self._title = title
@@ -102,7 +102,7 @@ def picture(
     - `progress`: the latest progress, None before the first.
     - `now`: monotonic seconds.
     - `phase`: what the run does, shown instead of the crawl's state. None: show the state.
-    - `unblock`: the command that ends the waits of hosts, for the text.
+    - `unblock`: the command that ends the waits of hosts. The display shows it to the user.
     """
     elapsed = clock(now - pace.started)
     if progress is None:

@@ -16,7 +16,7 @@ MEMORY_S: Final = 10.0
 """Time constant of a rate: events this old have 1/e of the weight of new ones."""
 
 LEAST_EVENTS: Final = 1.0
-"""A rate gives no estimate if the weights of its events add up to less."""
+"""The least sum of the weights of counted events. Below it, a rate gives no estimate."""
 
 _SETTLED: Final = ("done", "failed", "excluded")
 
@@ -36,7 +36,7 @@ class DisplayRate(Struct):
 
     @property
     def steady(self) -> float | None:
-        """The same as `per_s`, but None if the rate is based on too few events for an estimate."""
+        """The recent number of events per second. None if it is based on too few events for an estimate."""
         return self.per_s if self._events >= LEAST_EVENTS else None
 
     def seen(self, count: int, now: float) -> None:

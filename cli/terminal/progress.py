@@ -64,8 +64,8 @@ class PlainLines:
     ) -> None:
         """Start the output.
 
-        - `pace`: the rates of the run, which each progress update changes.
-        - `unblock`: the command that ends the waits of hosts, for the text.
+        - `pace`: the rates of the run. This object updates them at each progress update.
+        - `unblock`: the command that ends the waits of hosts. The lines show it to the user.
         - `now` returns monotonic seconds.
         """
         self._pace = pace

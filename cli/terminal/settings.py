@@ -25,7 +25,7 @@ from shared.settings import (
 Process = TypeVar("Process", bound=msgspec.Struct)
 
 CONFIG: Final = f"{PREFIX}CONFIG"
-"""The variable that names the file, if no flag does."""
+"""The environment variable with the path of the settings file. The flag `--config` overrides it."""
 
 KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {"master": ClusterMasterSettings, "worker": ClusterWorkerSettings}
 

@@ -17,7 +17,8 @@ def waits_of(progress: Progress) -> Waits:
 def sentences(waits: Waits, unblock: str) -> list[str]:
     """Return why the crawl waits and how to change that, as two sentences.
 
-    Return an empty list if any host gets requests. `unblock` is the command that ends the waits of hosts, for the text.
+    Return an empty list if any host gets requests. `unblock` is the command that ends the waits of hosts. The text
+    shows it.
     """
     if not waits.standing:
         return []
@@ -31,7 +32,7 @@ def sentences(waits: Waits, unblock: str) -> list[str]:
 def blocking(progress: Progress, unblock: str) -> list[str]:
     """Return sentences on what stops the crawl and how to change that. Return an empty list if nothing stops it.
 
-    `unblock` is the command that ends the waits of hosts, for the text.
+    `unblock` is the command that ends the waits of hosts. The text shows it.
     """
     if alarms := [alarm for alarm in progress.alarms if alarm.startswith("nothing is sent out")]:
         return alarms[:1]
@@ -44,7 +45,7 @@ def blocking(progress: Progress, unblock: str) -> list[str]:
 def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
     """Return the waiting hosts in `waits.hosts` as JSON objects, each with the reason and the seconds of the wait.
 
-    `unblock` is the command that ends the waits of hosts, for the text.
+    `unblock` is the command that ends the waits of hosts. The text shows it.
     """
     return [
         {
@@ -61,7 +62,7 @@ def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
 def partly(waits: Waits) -> Sequence[str]:
     """Return the number of waiting hosts in words, as a list with one text such as `3 hosts wait`.
 
-    Return an empty list if no host waits, or if all hosts with URLs wait. `sentences` describes the second case.
+    Return an empty list if no host waits, or if all hosts with URLs wait.
     """
     if waits.standing or not waits.number:
         return []

@@ -78,7 +78,7 @@ def _finite(text: str) -> float:
 
 
 MAX_EXPANDED: Final = 10_000_000
-"""Characters and values by which the aliases (`*name`) of a document may lengthen it."""
+"""Once its aliases (`*name`) are written out, a document may have twice its length plus this number of characters."""
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
