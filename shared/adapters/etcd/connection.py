@@ -182,11 +182,10 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer. Begin a new history if the answer shows that etcd was wiped or restored.
+        """Record the revision of an answer. Increase `history` if the answer shows that etcd was wiped or restored.
 
         An answer shows this if `revision` is lower than the one in `floor`, since reads and writes go through a quorum.
-        `floor`: the history and revision that were known before the call. If another history has begun since, do
-        nothing.
+        `floor`: the `history` and revision before the call. If `history` has changed since, do nothing.
         """
         history, known = floor
         if history != self.history:
@@ -197,11 +196,11 @@ class EtcdConnection:
             self.revision = max(self.revision, revision)
 
     def seen(self, revision: int) -> None:
-        """Record a revision that a watch received. If a later answer has a lower one, `call` begins a new history."""
+        """Record a revision that a watch received. If a later answer has a lower one, `history` increases."""
         self.revision = max(self.revision, revision)
 
     def rewound(self, known: int, revision: int) -> None:
-        """Begin a new history and log it: etcd is at `revision`, lower than `known`, so it was wiped or restored."""
+        """Increase `history` and log an error: etcd was wiped or restored, as its `revision` is lower than `known`."""
         self.history += 1
         self.revision = revision
         log.error("etcd.replaced", known_revision=known, found_revision=revision, history=self.history)

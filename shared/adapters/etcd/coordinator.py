@@ -1,4 +1,4 @@
-"""The coordinator on an etcd cluster (`shared.ports.coordinator`)."""
+"""etcd as the coordinator: the service in which members of a cluster register, elect a leader and watch keys."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -12,7 +12,9 @@ from shared.ports.coordinator import Entry, Snapshot
 
 
 class EtcdCoordinator:
-    """Reads and watches keys of an etcd cluster, and opens sessions (`shared.ports.coordinator.Coordinator`).
+    """Reads and watches keys of an etcd cluster, and opens sessions. It implements the port `Coordinator`.
+
+    A session is an etcd lease, which is renewed until the session ends, with the keys attached to it.
 
     It connects at the first call, and again whenever needed. Create it on the event loop that uses it, in a process
     that does not fork afterwards.

@@ -43,9 +43,9 @@ def stale_login(error: grpc.aio.AioRpcError) -> bool:
 
 
 def failure_of(error: grpc.aio.AioRpcError, asked: str) -> Exception:
-    """Return the exception to raise in place of gRPC's `error`. `asked` names the call in its message.
+    """Return the exception to raise in place of gRPC's `error`. Its message names the call by the text `asked`.
 
-    It is Transient, Unusable, Permanent, Compacted or EtcdLeaseExpired.
+    The exception is Transient, Unusable, Permanent, Compacted or EtcdLeaseExpired.
     """
     code, details = error.code(), error.details() or ""
     text = f"etcd {asked}: {details or code.name}"

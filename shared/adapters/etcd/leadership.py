@@ -1,5 +1,6 @@
 """The leadership that a session wins in an election in etcd: its guarded writes, and how it ends.
 
+A session is an etcd lease that this process renews. It wins an election by creating the leader's key under the lease.
 A guarded write is a transaction that etcd refuses once another leader has won.
 """
 
@@ -18,7 +19,7 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The session of a leadership, with only those members of `Session` that the leadership uses."""
+    """The part of a session (an etcd lease that this process renews) that a leadership uses."""
 
     @property
     def id(self) -> int: ...
@@ -56,7 +57,7 @@ class EtcdLeadership:
     async def guard(self) -> None:
         """Run until the leadership is over: the session ends, or the leader's key is no longer this master's.
 
-        Then `lost` returns, and `acting` returns False.
+        Afterwards every wait in `lost` ends, and `acting` returns False.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())
@@ -80,7 +81,10 @@ class EtcdLeadership:
         """Put and delete all these keys, or none, while this leadership lasts. Return the revision of the write.
 
         The request is sent only once. If an attempt had succeeded without an answer, a second attempt would report a
-        conflict. The errors are those of Leadership.write.
+        conflict. `expect` maps keys to the revision of their last write, 0 for a key that must not exist.
+
+        Raise Conflict if a key has another revision than expected, and OwnershipLost if the leadership is over or may
+        not act. Raise Transient if the result is unknown, and ValueError for more than MAX_WRITES keys.
         """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})

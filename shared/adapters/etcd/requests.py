@@ -82,9 +82,9 @@ def txn(compare: Sequence[Any], then: Sequence[Any], otherwise_read: Iterable[st
 
 
 def entries_read(answer: Any) -> list[Entry | None]:
-    """Return the entries that a transaction read, in the order of `otherwise_read`.
+    """Return the entries that a transaction read because its conditions were false, in the order of its reads.
 
-    None for a key that does not exist.
+    An entry is None if the key does not exist.
     """
     ranges = [response.response_range.kvs for response in answer.responses]
     return [entry_of(pairs[0]) if pairs else None for pairs in ranges]

@@ -114,7 +114,7 @@ class EmbeddedEtcd(BundledServer):
     async def restart(self) -> str:
         """Stop the server if it runs, and start it on the same socket. Return its endpoint.
 
-        Raise the errors of `start`.
+        Raise Unusable if the server does not answer in time, and Transient if a signal killed it during the start.
         """
         await self.stop()
         return await self.start()

@@ -2,8 +2,8 @@
 
 This process computes the end of the session by its own clock. It adds the time to live to the time when the last
 answered renewal was *sent*. etcd counts from the arrival of the renewal, so the session ends here first. (An etcd
-leader that was deposed, but has not noticed it yet, may answer renewals for about an election timeout. The margin of
-`Leadership.acting` and the conditions of every write cover that.)
+leader that was deposed, but has not noticed it yet, may answer renewals for about an election timeout. So a leader of
+the crawler stops acting a margin before its session ends, and every write checks that the leader's key is unchanged.)
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class EtcdSession:
     async def register(self, key: str, value: bytes) -> None:
         """Set `key` to `value` until the session ends.
 
-        A later call with the same key changes its value (Session.register). Raise OwnershipLost if the session is over.
+        A later call with the same key changes its value. Raise OwnershipLost if the session is over.
         Each attempt requires the revision that was last seen of the key. So a delayed attempt cannot overwrite the
         value of a later call.
         """
@@ -167,7 +167,7 @@ class EtcdSession:
         """Wait, without a time limit, until `key` does not exist, and create it. Return the leadership won by that.
 
         The key may be from an earlier attempt of this campaign whose answer was lost. Then it also counts as won. Raise
-        OwnershipLost if the session ends first (Session.campaign).
+        OwnershipLost if the session ends first.
         """
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None

@@ -15,7 +15,7 @@ class EtcdSettings:
     - `tls`: files for TLS. If they have a client certificate, its common name is the user. No password is needed then.
     - `attempt_s`: how many seconds one member may take to answer.
     - `answer_s`: how many seconds all attempts of a repeatable call may take.
-    - `resync_s`: the interval in seconds at which a view is compared with a fresh list.
+    - `resync_s`: the interval in seconds at which a copy of watched keys in memory is compared with a fresh list.
     - `page`: the number of keys in one answer of a list.
     """
 

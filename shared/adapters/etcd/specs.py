@@ -22,10 +22,11 @@ _RESYNC_S: Final = 5.0
 
 
 class EtcdSpecs:
-    """Reads the cluster's published specs from a view of etcd's keys (`shared.ports.specs.SpecSource`).
+    """Reads the cluster's published specs from a view, a copy of etcd's keys in memory that follows their changes.
 
-    A missing record may not have reached the view yet, or may have been removed long after the crawl was deleted. So a
-    missing record does not mean that the crawl is deleted. The record of a deleted crawl has `gone` set.
+    It implements the port `SpecSource`. A missing record may not have reached the view yet, or may have been removed
+    long after the crawl was deleted. So a missing record does not mean that the crawl is deleted. The record of a
+    deleted crawl has `gone` set.
     """
 
     def __init__(self, view: View, keys: Keys, *, wait_s: float = 2.0) -> None:

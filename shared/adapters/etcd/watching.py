@@ -137,8 +137,8 @@ class EtcdView:
     def _replace(self, listed: Snapshot) -> None:
         """Make a fresh list the snapshot, unless the watch has already produced a newer one.
 
-        If the list is not older than the snapshot, but has a lower revision of some key, begin a new history: etcd was
-        replaced.
+        If the list is not older than the snapshot, but has a lower revision of some key, etcd was wiped or restored.
+        Then increase the connection's `history`, which counts this.
         """
         known = self.snapshot
         if listed.history == known.history:
@@ -206,8 +206,8 @@ class EtcdView:
     def _refused(self, reason: str) -> Exception:
         """Return the exception to raise after etcd refused a watch, and discard the login token.
 
-        It is Unusable after _REFUSALS refusals in a row, else Transient. A single refusal does not show whether the
-        user or only the token is invalid.
+        The exception is Unusable after _REFUSALS refusals in a row, else Transient. A single refusal does not show
+        whether the user or only the token is invalid.
         """
         self._refusals += 1
         if self._refusals >= _REFUSALS:
