@@ -8,7 +8,8 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class SystemClock:
     """The clock of this machine (`shared.ports.clock.Clock`).
 
-    `elapsed` includes the time while the machine was suspended, if the system measures it. So grants expire then, too.
+    `elapsed` includes the time while the machine was suspended, if the system measures it. So grants
+    expire during a suspension, too.
     """
 
     def elapsed(self) -> float:

@@ -22,7 +22,7 @@ database share the machine."""
 
 KEPT_BYTES: Final = 32 << 20
 """The bytes of a disk, at most an eighth of it, that never count as free. They are left to logs, NATS, etcd, the
-database and reports that are not sent yet. `orb up` ends when half of them is left."""
+database and reports that are not sent yet. `orb up` ends when less than 16 MiB is free."""
 
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60
@@ -31,8 +31,8 @@ _V1_UNLIMITED: Final = 1 << 60
 def disk_of(path: Path) -> Gauge:
     """Return a gauge of the disk on which `path` is, or will be created.
 
-    KEPT_BYTES of the disk, at most an eighth of it, are reserved for other programs (`FillLevel.claimed`). They do not
-    count as free. The gauge raises Transient if the disk cannot be read.
+    KEPT_BYTES of the disk, at most an eighth of it, are reserved for other programs. They do not count as
+    free. The gauge raises Transient if the disk cannot be read.
     """
 
     def read() -> FillLevel:
@@ -79,8 +79,8 @@ def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
 def default_ceiling(root: Path = Path("/")) -> int:
     """Return the number of bytes of memory that a process may use if no ceiling is configured.
 
-    It is the share OF_A_CGROUP of the cgroup's limit, if this is below the machine's memory, else the share
-    OF_A_MACHINE of the machine's memory. `root` replaces `/` in paths, for tests.
+    If the limit of the process's cgroup is below the machine's memory, return the share OF_A_CGROUP of that limit. Else
+    return the share OF_A_MACHINE of the machine's memory. `root` replaces `/` in paths, for tests.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limit(root)

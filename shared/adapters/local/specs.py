@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _POLL_S: Final = 0.05
 _TURN_S: Final = 0.25
 LOOK_S: Final = 0.02
-"""The `look_s` of a worker, in seconds (LocalSpecs). Visits ask for a spec so often that most of them need no stat."""
+"""The seconds for which a worker uses a spec without checking its file again (`look_s` of LocalSpecs)."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _Signature = tuple[int, int, int]
@@ -45,8 +45,8 @@ class LocalSpecs:
     """Published specs as files in a folder: one process writes them, and any number read them.
 
     It implements `SpecPublisher` and `SpecSource`. A file is replaced as a whole, so a reader sees one revision or the
-    next. At most every `look_s` seconds a reader checks with one stat if the file was replaced. It decodes only a file
-    that was. A missing file does not mean that the crawl is deleted. The file of a deleted crawl has `gone` set.
+    next. At most every `look_s` seconds a reader checks with one stat if the file was replaced. It decodes the
+    file only then. A missing file does not mean that the crawl is deleted. The file of a deleted crawl has `gone` set.
     """
 
     def __init__(self, folder: Path, *, wait_s: float = 2.0, look_s: float = 0.0) -> None:
@@ -86,7 +86,7 @@ class LocalSpecs:
             raise ResourceFull(f"no room for the spec of crawl {spec.crawl_id} in {path}: {error.strerror}") from error
 
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
-        """Return the crawl's spec at `revision` or later. Wait for it up to `wait_s` seconds (SpecSource.spec).
+        """Return the crawl's spec at `revision` or later. Wait for it up to `wait_s` seconds.
 
         Raise Transient if it does not arrive in time, or if the file cannot be read.
         """

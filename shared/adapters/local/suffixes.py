@@ -1,7 +1,7 @@
 """The public suffix list of a local crawl's folder or of a cluster, by which hosts are assigned to partitions.
 
 It is fixed when the folder or cluster is created, because partitions depend on it. A local crawl stores it in a file
-beside its database. A cluster stores it in SQL for masters, and in the coordinator for workers.
+beside its database. A cluster stores it in SQL for masters, and in etcd for workers.
 """
 
 import os
