@@ -1,7 +1,7 @@
 """The permissions of masters and workers in NATS: accounts and users for the configuration of a server.
 
 The streams are in the masters' account. The workers of each pool have their own account. They reach the masters'
-account only through the subjects of `_exclusive` and `_shared`.
+account only through the subjects that it exports to them.
 
 Permissions of users in one account would not be enough. JetStream sends its answer to any subject that a request names
 for the reply. So a worker could name a subject of the API, and the answer would act as a request, for example to delete
@@ -82,7 +82,7 @@ def worker_permissions(user: NatsUser) -> dict[str, Any]:
 
 
 def _exclusive(pool: str) -> list[dict[str, Any]]:
-    """Return the exports that only the workers of `pool` import: to pull and to acknowledge the pool's URL shards."""
+    """Return the subjects that masters export only to workers of `pool`: to pull and acknowledge its URL shards."""
     place = f"{subjects.visits_stream(pool)}.{VISITS_CONSUMER}"
     return [
         {"service": f"{API}CONSUMER.MSG.NEXT.{place}", "response_type": "stream"},
@@ -91,7 +91,7 @@ def _exclusive(pool: str) -> list[dict[str, Any]]:
 
 
 def _shared() -> list[dict[str, Any]]:
-    """Return the exports that the workers of every pool import, such as the subjects of reports."""
+    """Return the subjects that the masters export to the workers of every pool, such as those of reports."""
     return [
         {"service": subjects.EVERY_OWNER},
         *({"service": subject} for subject in subjects.REPORT_SUBJECTS),

@@ -50,9 +50,10 @@ class NatsBroker:
 
     @classmethod
     async def of_master(cls, settings: ClusterMasterSettings, name: str) -> "NatsBroker":
-        """Connect to the NATS of a cluster with a master's settings. Raise the errors of `connect`.
+        """Connect to the NATS of a cluster with a master's settings.
 
-        `name` is the name under which this process receives answers.
+        `name` is the name under which this process receives answers. Raise Transient if no server answers, and Unusable
+        if one refuses the login or a file of the settings is invalid.
         """
         return await cls.connect(
             listed(settings.nats_url),
@@ -89,10 +90,10 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return the fill level of the fullest storage bound in NATS. This is a `Gauge` of the pressure monitor.
+        """Return how full NATS is: the fill level of the size limit, of the account or a stream, with the least left.
 
-        The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no storage
-        bound, return None until `refused` was True once. From then on, return a level with capacity 0.
+        The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no size
+        limit, return None until `refused` was True once, then a level with capacity 0, so that it can show `refused`.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)
@@ -191,7 +192,10 @@ class NatsBroker:
         return int(info["state"]["messages"])
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return the number of stored reports after `positions`, and the age of the oldest (Backlog.unapplied).
+        """Return about how many stored reports are not applied yet, and the age of the oldest by the broker's clock.
+
+        `positions` maps a partition to the position up to which its reports are applied. In a subject with unapplied
+        reports, applied ones that are not purged yet count too.
 
         Send one request, and then one for each subject that has stored reports.
         """
@@ -237,7 +241,7 @@ class NatsBroker:
         return message
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int | ApiError:
-        """Store a message with `jetstream.store`, and record in the storage health if the stream works.
+        """Store a message in its stream. Record in `_storage_health` if the stream works or cannot write.
 
         Return the message's sequence or the server's error. Raise Transient if the server does not answer.
         """

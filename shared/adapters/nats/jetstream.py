@@ -16,12 +16,12 @@ STREAM_DIFFERS: Final = 10058
 NO_MESSAGE: Final = 10037
 _STORE_FAILED: Final = 10077
 _NEVER: Final = frozenset({10052, 10074})
-"""Values of `err_code`: invalid configuration, replicas on a single server. Permanent, although `code` is 5xx."""
+"""Values of `err_code` for which a retry cannot help: invalid configuration, and replicas on a single server."""
 _TOO_LARGE: Final = 10054
 NO_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _NOT_YET: Final = frozenset({10005, 10014, STREAM_NOT_FOUND})
-"""Values of `err_code`: no peers for placement, no such consumer or stream. Transient, although `code` is 4xx."""
+"""Values of `err_code` for which a retry may help: no peers for placement, no such consumer, no such stream."""
 _OCCUPIED: Final = "maximum messages per subject exceeded"
 _FULL: Final = ("maximum messages exceeded", "maximum bytes exceeded", _OCCUPIED)
 

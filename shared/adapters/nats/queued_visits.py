@@ -15,7 +15,7 @@ _QUEUES: Final = subjects.visits_stream("")
 
 
 async def listed_visits(connection: NatsConnection, partition: Partition, wait_s: float) -> Sequence[QueuedVisit]:
-    """Return the places of a partition's queued URL shards, in the queues of all pools (Broker.queued_visits).
+    """Return where a partition's URL shards are queued: the pool, host and slot of each, in the queues of all pools.
 
     A queue that is deleted during the call is left out.
     """
@@ -36,7 +36,7 @@ async def listed_visits(connection: NatsConnection, partition: Partition, wait_s
 async def stored_visit(
     connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float
 ) -> StoredVisit | None:
-    """Return the URL shard that is queued at `place` now, or None if there is none (Broker.visit_at).
+    """Return the URL shard that is queued at `place` (pool, host and slot) now, or None if there is none.
 
     The stream's leader answers, because a replica may not have the newest messages yet.
     """
@@ -52,7 +52,7 @@ async def stored_visit(
 
 
 async def waits(connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float) -> bool:
-    """Return True if a URL shard is queued at `place` and was never delivered to a worker (Broker.visit_waits).
+    """Return True if a URL shard is queued at `place` (pool, host and slot) and was never delivered to a worker.
 
     The consumer delivers shards for the first time in the order of the stream. So a shard with a sequence above the
     consumer's last one was never delivered.

@@ -44,7 +44,7 @@ _SILENCE_S: Final = 1.5 * _HEARTBEAT_S
 _FIRST_S: Final = 0.05
 """The least wait for the first message of a new pull, so that a read with `wait_s` 0 returns stored messages."""
 _REST_S: Final = 0.1
-"""How long the broker may pause within its announced messages before the reader returns what has arrived."""
+"""The seconds that a read waits for another message that the broker still has, before it returns what has arrived."""
 _CURSORS: Final = 3
 """How many cursors one read may create."""
 _OVERHEAD: Final = 4096
@@ -85,7 +85,7 @@ async def continues(connection: NatsConnection, stream: str, sequence: int, at_n
 
 
 class StreamReader:
-    """Reads the messages of one stream in order (`ReportReader`, `EventReader`).
+    """Reads the messages of one stream in order, for reports and for events.
 
     Only one pull is open at any time. So the reader keeps at most one batch, or `read_bytes` bytes, in memory.
     """
@@ -105,8 +105,8 @@ class StreamReader:
 
         - `subjects`: subjects or patterns of the stream that do not overlap.
         - `deliver_policy`: "last_per_subject" reads only the newest message of each subject, and ignores `after`.
-        - `at_ns`: when the message at `after` was stored (Unix ns). If it is given, each new cursor is checked: the
-          stream must be the one that stored the message that was read last, at its time (`continues`).
+        - `at_ns`: when the message at `after` was stored (Unix ns). None: unknown. If it is given, each new cursor is
+          checked: the stream must still have the same history up to the last message that was read.
         """
         self._connection = connection
         self._stream = stream
@@ -154,7 +154,7 @@ class StreamReader:
         return [kept.popleft() for _ in range(min(max_count, len(kept)))]
 
     async def purge(self, through: int) -> bool:
-        """Delete the messages of the reader's subjects up to and including sequence `through` (ReportReader.purge).
+        """Delete the messages of the reader's subjects up to and including sequence `through`.
 
         Return True if they are deleted. Return False, and delete nothing, if the reader has no cursor now, or if the
         connection broke after the cursor was created.

@@ -35,7 +35,7 @@ MASTER: Final = "master"
 _POLL_S: Final = 0.02
 _PORT_WAIT_S: Final = 0.25
 _DEFAULT_ACCOUNT: Final = "$G"
-"""The account of a server without accounts."""
+"""The account of all streams in a server whose configuration declares no accounts."""
 _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "out of resources")
 
 
@@ -141,7 +141,7 @@ class EmbeddedServer(BundledServer):
     async def restart(self) -> Endpoint:
         """Stop the server if it runs, and start it on the same port. Return its endpoint.
 
-        Raise the errors of `start`.
+        Raise Unusable if it does not start in time, and Transient if a signal killed it during the start.
         """
         await self.stop()
         return await self.start()

@@ -50,8 +50,10 @@ class StreamSettings(Struct, frozen=True):
     - `replicas`: the number of servers that keep each stream, 1 on a single server. A stream that has more replicas
       keeps them.
     - `ack_wait_s`: a delivered shard is delivered again if its worker sends nothing about it for so long.
-    - `max_ack_pending`: must exceed the number of visits of all workers of a pool together.
-    - `max_waiting`: must exceed the number of open pulls of all workers of a pool together.
+    - `max_ack_pending`: NATS delivers no further shard of a pool while so many are delivered and not acknowledged. It
+      must exceed the number of visits of all workers of the pool together.
+    - `max_waiting`: NATS refuses further pulls of a pool's shards while so many are open. It must exceed the number of
+      open pulls of all workers of the pool together.
     - `reports_per_subject`: the number of stored reports of one kind for a partition. It must be positive. At this
       number a publish is refused, and the worker keeps its report.
     - `robots_ttl_s`: how long robots.txt records are kept.

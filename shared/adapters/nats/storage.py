@@ -45,8 +45,8 @@ SILENT_S: Final = 10.0
 """A stream counts as failed if publishes to it have failed for this many seconds, and more than once."""
 
 TRIED_S: Final = 30.0
-"""The seconds after the last failure of a stream when it no longer counts as failed. Masters that paused then publish
-again, which shows if the stream works."""
+"""A failed stream counts as working again when its last failure is this many seconds old. Masters that paused then
+publish to it again, which shows if it works."""
 
 
 class StorageHealth:

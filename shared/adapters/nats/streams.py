@@ -142,7 +142,7 @@ def items_stream(settings: StreamSettings) -> dict[str, Any]:
 
 
 async def declare(connection: NatsConnection, pools: list[str], settings: StreamSettings) -> None:
-    """Create or update the streams except that of events, their consumers and the bucket, with a queue for each pool.
+    """Create or update the streams of reports, robots.txt records and items, and the queue of each pool's URL shards.
 
     Raise Permanent if the server refuses a declaration, or could apply it only by deleting URL shards or reports.
     """
@@ -163,8 +163,8 @@ def signed(declared: dict[str, Any]) -> dict[str, Any]:
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
     """Return True if the existing configuration `current` needs no change to match `declared`.
 
-    That is so if all declared fields are equal and the number is the same, or if a later release declared it.
-    `declared` has a number in its metadata (`signed`). Other fields of `current` are ignored.
+    That is so if a later release declared `current`, by the number in its metadata. It is also so if this release
+    declared it and all fields of `declared` except the metadata are equal. Other fields of `current` are ignored.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:

@@ -36,8 +36,9 @@ _BATCH_COMPLETED: Final = "batch completed"
 class NatsVisit:
     """A URL shard that NATS delivered to this process (`shared.ports.broker.VisitMessage`).
 
-    `ack` and `nak` raise Transient if the broker did not confirm, and may be repeated. A broker that was killed may
-    have lost the record of this delivery. Then it never confirms, and delivers the shard again as a first delivery.
+    `ack` removes the shard from the queue, `nak` hands it back for another delivery. Both raise Transient if the broker
+    did not confirm, and may be repeated. A broker that was killed may have lost the record of this delivery. Then it
+    never confirms, and delivers the shard again as a first delivery.
     """
 
     __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery", "origin")
@@ -88,7 +89,7 @@ class VisitQueue:
     async def pull(self, max_count: int, wait_s: float) -> Sequence[NatsVisit]:
         """Return up to `max_count` URL shards. Wait up to `wait_s` seconds for the first; return none if none came.
 
-        Raise Transient if the queue is closed or the broker ended the pull with an error (Broker.pull_visits).
+        Raise Transient if the queue is closed or the broker ended the pull with an error.
         """
         loop = asyncio.get_running_loop()
         if self._closed:
