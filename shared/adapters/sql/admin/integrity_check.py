@@ -27,7 +27,8 @@ from shared.domain.ops.integrity import Damage, Findings
 
 _PAGE: Final = 1_000
 _MOST: Final = 1_000
-"""The most rows that one query for orphans reads. Further orphans are not counted."""
+"""The most rows that one query for rows without a parent (such as a page without its URL) reads. Further ones are not
+counted."""
 
 _FINGERPRINT_BYTES: Final = 16
 _PARTS: Final = ("retries", "revisits", "revisiting", "requisites")

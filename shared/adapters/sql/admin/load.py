@@ -22,7 +22,7 @@ from shared.settings import is_postgresql, sqlite_file
 T = TypeVar("T")
 
 SKIPPED: Final = 1 << 32
-"""How many ids of hosts, and how many of leases, each partition skips after a restore. Its ids have 51 bits."""
+"""How many ids of hosts, and how many of leases, each partition skips after a restore. It has 2**51 of each."""
 
 SKIPPED_CRAWLS: Final = 1_000
 
@@ -34,7 +34,7 @@ class DatabaseLoad(Protocol):
         """Run `statements`, a function that writes, and return its result. Do not call this concurrently."""
 
     async def settle(self) -> None:
-        """Migrate a SQLite database and sync it to disk. The end of the `with` block then only makes it visible.
+        """Migrate a SQLite database and sync it to disk, so that the end of `filling` only makes it visible.
 
         Do nothing on PostgreSQL. The caller must not write afterwards.
         """

@@ -1,8 +1,9 @@
 """Deletes rows after their retention time, in bounded transactions.
 
-Each pass reads a bounded number of rows in the order of a key. If the key grows with time, these are the oldest rows,
-else the next rows of a sweep over the table. So the tables need no index by age, which would slow every insert. The
-leader also deletes owners' rows here, but only rows that no owner uses any more.
+A pass is one call that deletes rows of one kind. It reads a bounded number of rows in the order of a key. If the key
+grows with time, these are the oldest rows, else the next rows of a sweep over the table. So the tables need no index
+by age, which would slow every insert. The leader also deletes owners' rows here, but only rows that no
+owner uses any more.
 
 A pass begins at its argument `place`: "" for the first pass, then the place that the previous pass returned. It returns
 the number of deleted rows, and the place for the next pass, "" at the end of the table (SweepResult).
@@ -23,7 +24,7 @@ from shared.domain.ops.retention import RetainedKind, Retention, is_upload, used
 from shared.ports.retained import SweepResult
 
 ROWS: Final = 500
-"""The most rows that one pass reads."""
+"""The most rows that one call reads (a pass)."""
 
 _ON: Final = "more"
 _OLDEST_LINES = text("SELECT id, at_ms FROM audit_log ORDER BY id LIMIT :max_count")
@@ -88,7 +89,7 @@ _REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
 """The most revisions that one pass deletes: a pass deletes at most ROWS commands, too."""
 
 _FEW: Final = 20
-"""The most deleted crawls that one pass removes, since each may have many revisions."""
+"""The most crawls whose remaining rows one call deletes (a pass), since each may have many revisions."""
 
 
 class SqlRetained(SqlAdapter):

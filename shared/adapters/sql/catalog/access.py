@@ -79,7 +79,7 @@ def ask(
     - `kind`: a CommandKind. `args`: the arguments of the command as JSON.
     - `partitions`: the number of partitions that must apply the command.
 
-    Change nothing if a command with this id was recorded before (Catalog.ask).
+    Change nothing if a command with this id was recorded before.
     """
     table = command_requests
     if connection.execute(select(table.c.id).where(table.c.id == command_id)).first() is not None:
@@ -101,8 +101,8 @@ def ask(
 def command(connection: Connection, command_id: str) -> CommandProgress | None:
     """Return the progress of a command: the number of its partitions, and how many of them have applied it.
 
-    Return None if there is no such command. Commands that the leader sends for a revision of a spec are found, too
-    (`revision_command`).
+    Return None if there is no such command. Commands that the leader sends for a revision of a spec are
+    found, too.
     """
     row = connection.execute(select(command_requests).where(command_requests.c.id == command_id)).first()
     if row is None:

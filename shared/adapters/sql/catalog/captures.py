@@ -1,4 +1,4 @@
-"""Reads captures for the CDX server, at most SCANNED rows a query: captures of single URLs, or of whole hosts."""
+"""Reads captures for the CDX server. A query reads at most SCANNED captures, of one URL or of whole hosts."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -15,7 +15,7 @@ SCANNED: Final = 20_000
 """The most captures that one query of the CDX server reads."""
 
 SCANNED_HOSTS: Final = 5_000
-"""The most hosts of a partition among which a query for a domain searches."""
+"""The most hosts that a query for a domain compares with the domain. They are the crawl's hosts in one partition."""
 
 _CAPTURES: Final = (
     'SELECT u.url, h.host, f.at_ms, f.status, f.mime, f.digest, f.segment, f."offset", f.length'
@@ -36,12 +36,12 @@ _HOSTS: Final = text(
 def captures(
     connection: Connection, crawl_id: CrawlId, query: CdxQuery, partition: Partition
 ) -> Sequence[IndexRow] | None:
-    """Return the captures that `query` may match, unsorted: those of its URL, or all of the hosts that it covers.
+    """Return the captures that `query` may match, unsorted: those of the query's URL, or all of the query's hosts.
 
     The caller applies the other conditions of the query. `partition`: the partition of the query's host.
 
     Return None if the hosts have more than SCANNED captures. Return None also for a query of a domain if more than
-    SCANNED_HOSTS hosts would have to be compared with it (Catalog.captures).
+    SCANNED_HOSTS hosts would have to be compared with it.
     """
     of_crawl: dict[str, Any] = {"crawl_id": crawl_id}
     if query.match is CdxMatch.EXACT:

@@ -34,7 +34,8 @@ _URLS_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query for URLs with a fingerprint from `fingerprint` to `via`. The column `via` is used only for its type."""
+"""The query for URLs with a fingerprint from `fingerprint` to `via`. `via` is a value of the query, not the column of
+that name, which only gives the type."""
 
 _NEWEST: Final = text(
     "SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"
@@ -57,7 +58,7 @@ def changes(
     """Return up to `max_count` changes of pages after `after`, and the place to continue from (None at the end).
 
     Only changes of the given `kinds` are returned. One call reads at most ROWS rows of the log, so it may return fewer
-    changes, or none, before the end (Catalog.changes).
+    changes, or none, before the end.
     """
     keys = {"crawl_id": crawl_id, "at_ms": after.at_ms, "partition": after.partition, "number": after.number}
     rows = connection.execute(_LOG, keys | {"max_count": ROWS}).all()
@@ -83,7 +84,7 @@ def changes_deleted_ms(connection: Connection, crawl_id: CrawlId) -> int | None:
 
 
 def versions(connection: Connection, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:
-    """Return the stored versions of a page, the newest first. Return an empty list if no page is stored at `at`."""
+    """Return the stored versions of a page, the newest first. The list is empty if the URL `at` has no stored page."""
     keys = {"crawl_id": crawl_id, "host_id": at.host_id, "fingerprint": at.fingerprint}
     stored = connection.execute(_NEWEST, keys).first()
     if stored is None:
@@ -118,7 +119,7 @@ def _views(
 
 
 def _urls(connection: Connection, crawl_id: CrawlId, wanted: Iterable[tuple[HostId, bytes]]) -> Iterable[Row[Any]]:
-    """Return the rows of `urls`, with the host's name, for pairs of host id and fingerprint prefix of PREFIX_BYTES."""
+    """Return the rows of the table `urls`, with the host's name. `wanted`: host ids and beginnings of fingerprints."""
     filled = [(crawl_id, host_id, prefix.ljust(16, b"\0"), prefix.ljust(16, b"\xff")) for host_id, prefix in wanted]
     if connection.dialect.name == "postgresql":
         return _URLS_POSTGRESQL.run(connection, filled) if filled else ()

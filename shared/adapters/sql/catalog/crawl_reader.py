@@ -82,8 +82,8 @@ TOP_HOSTS = Query(
     f"{HOST_COLUMNS} JOIN queues q ON q.host_id = h.host_id AND q.crawl_id = :crawl_id"
     " ORDER BY q.pages DESC, q.host_id DESC LIMIT :max_count"
 )
-"""The query for a crawl's hosts with the most pages. By the index queues_pages its cost does not depend on the number
-of hosts."""
+"""The query for a crawl's hosts with the most pages. It reads the index queues_pages, so its cost does not depend on
+the number of hosts."""
 
 _LAST_FAILURES = Query(
     "SELECT h.last_failure, count(*) AS n FROM hosts h JOIN queues q ON q.host_id = h.host_id"
@@ -118,8 +118,8 @@ def _read(query: Callable[Concatenate["ReadConnection", P], T]) -> Callable[Conc
 class CrawlReader:
     """Reads one crawl from its SQLite file, which must exist.
 
-    SQLite's errors are raised as `mapped_sqlite` converts them, for example to Unusable or Transient. All methods block
-    the calling thread, so do not call them on an event loop.
+    SQLite's errors are converted, for example to Unusable (a retry cannot help) or Transient (a retry may help).
+    All methods block the calling thread, so do not call them on an event loop.
     """
 
     def __init__(self, path: Path) -> None:
@@ -242,8 +242,8 @@ class CrawlReader:
     def read(self, query: Callable[["ReadConnection"], T]) -> T:
         """Run `query` in a read transaction of its own, and return its result.
 
-        Raise Unusable if another version of Orbweaver wrote the file, and Transient if a crawl has begun to write to a
-        file that is read as immutable.
+        Raise Unusable if another version of Orbweaver wrote the file. Raise Transient if a crawl has begun to write to
+        the file, and this process reads it without locks, because its folder cannot be written.
         """
         try:
             connection = self._connection
@@ -258,7 +258,10 @@ class CrawlReader:
             raise self._mapped(error) from error
 
     def _read_composed(self, query: Callable[["Connection"], T]) -> T:
-        """Run `query`, which needs an SQLAlchemy connection, and return its result. Raise the same errors as `read`."""
+        """Run `query`, which needs an SQLAlchemy connection, and return its result.
+
+        Raise Unusable if another version of Orbweaver wrote the file, and Transient if a retry may help.
+        """
         from sqlalchemy.exc import DBAPIError
 
         try:

@@ -67,9 +67,9 @@ def create(
     repeatable: Repeatable | None = None,
     max_count: int | None = None,
 ) -> DeclaredCrawl:
-    """Create a crawl and return it (Catalog.create).
+    """Create a crawl and return it.
 
-    `start`: begin the crawl at once. It has no effect if the declaration has a value of `desired`. Raise Exists if the
+    `start`: begin the crawl at once. It has no effect if the declaration itself sets `desired`. Raise Exists if the
     name is taken, or Full if there are `max_count` crawls already. A repeat of the request `repeatable` returns the
     crawl as it was created. Raise ReusedKey if the idempotency key was used for another request.
     """
@@ -102,11 +102,12 @@ def put(
     max_count: int | None = None,
     enforce: bool = True,
 ) -> tuple[DeclaredCrawl, bool]:
-    """Create or update the crawl as declared. Return it, and True if it was created (Catalog.put).
+    """Create or update the crawl as declared. Return it, and True if it was created.
 
     - `expected`: tags (HTTP ETags). Raise Stale if the crawl has none of them, Missing if it does not exist. None: no
       condition.
-    - `start` and `max_count` apply only to a new crawl, as in `create`.
+    - `start`: begin a new crawl at once, unless the declaration itself sets `desired`.
+    - `max_count`: raise Full if the crawl is new, and there are so many crawls already.
     - `enforce`: also start or pause the crawl if its state is not the one that the declaration desires.
 
     Write nothing if neither the declaration nor the state changes.
@@ -144,9 +145,9 @@ def put(
 def turn(
     connection: Connection, name: str, verb: Verb, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[DeclaredCrawl, DeclaredCrawl]:
-    """Apply a verb such as `pause` to the crawl `name`. Return the crawl before and after (Catalog.turn).
+    """Apply a verb such as `pause` to the crawl `name`. Return the crawl before and after.
 
-    Raise Missing if there is no such crawl, and Stale if it has none of the tags in `expected` (None: no condition).
+    Raise Missing if there is no such crawl, and Stale if its HTTP ETag is not in `expected` (None: no condition).
     Raise IllegalTransition if its state does not allow the verb, or NoRecrawl if its spec does not allow a refresh.
     """
     stored = _find(connection, name, lock=True)
@@ -208,12 +209,12 @@ def locked(connection: Connection, names: Sequence[str]) -> Mapping[str, Declare
 
 
 def get(connection: Connection, name: str) -> DeclaredCrawl:
-    """Return the declared crawl of this name. Raise Missing if it does not exist or is deleted (Catalog.crawl)."""
+    """Return the declared crawl of this name. Raise Missing if it does not exist or is deleted."""
     return named(connection.execute(BY_NAME.statement, {"wanted_name": name}).all(), name)
 
 
 def named(rows: Sequence[Any], name: str) -> DeclaredCrawl:
-    """Return the crawl from `rows`, the result of the query BY_NAME for `name`. Raise Missing if there is no row."""
+    """Return the crawl from `rows`, which the query BY_NAME returned for `name`. Raise Missing if there is no row."""
     if not rows:
         raise Missing(f"there is no crawl {name!r}")
     return _crawl(rows[0])
@@ -235,7 +236,7 @@ def listing(
     """Return at most `max_count` crawls after the name `after`, ordered by name, and True if there are more.
 
     `which` selects crawls by state, labels and prefix of the name. Without `specs` each crawl has a summary of its spec
-    instead of the spec. With `specs` fewer crawls are returned if their specs exceed LIST_BYTES (Catalog.crawls).
+    instead of the spec. With `specs` fewer crawls are returned if their specs exceed LIST_BYTES.
     """
     size = ByteLength(crawl_revisions.c.spec).label("size")
     query = select(crawls.c.crawl_id, size).join(crawl_revisions, _ACTIVE)
@@ -264,7 +265,7 @@ def revisions(
     """Return at most `max_count` revisions of a crawl's spec with numbers below `before`, newest first.
 
     Without `specs` each revision has the empty spec `{}`. With `specs` fewer revisions are returned if their specs
-    exceed LIST_BYTES, but at least one if there is any (Catalog.revisions).
+    exceed LIST_BYTES, but at least one if there is any.
     """
     table = crawl_revisions
     here = (table.c.crawl_id == crawl_id) & (table.c.revision < before)
@@ -280,7 +281,7 @@ def revisions(
 
 
 def revision(connection: Connection, crawl_id: CrawlId, revision: Revision) -> StoredRevision:
-    """Return one revision of a crawl's spec. Raise Missing if there is none of that number (Catalog.revision)."""
+    """Return one revision of a crawl's spec. Raise Missing if there is none of that number."""
     table = crawl_revisions
     row = connection.execute(select(table).where(table.c.crawl_id == crawl_id, table.c.revision == revision)).first()
     if row is None:

@@ -65,7 +65,7 @@ def _put(
     - `document`: the text to store. None: `wanted` as JSON.
     - `expected`: tags (HTTP ETags). Raise Stale if the newest revision has none of them. None: no condition.
 
-    The table is locked, so concurrent calls make consecutive revisions (Desired.put_config).
+    The table is locked, so concurrent calls make consecutive revisions.
     """
     if connection.dialect.name == "postgresql":  # SQLite has one writer
         connection.execute(text("LOCK TABLE config_revisions IN SHARE ROW EXCLUSIVE MODE"))

@@ -34,7 +34,7 @@ def listing(
 ) -> Sequence[StoredExclusion]:
     """Return up to `max_count` exclusions after the id `after`, ordered by id, ended ones included.
 
-    With `target` (canonical) return only the exclusion of that target (Desired.exclusions).
+    `target`: return only the exclusion of this target, given in its canonical form.
     """
     query = select(exclusions).where(exclusions.c.id > after).order_by(exclusions.c.id).limit(max_count)
     if target is not None:
@@ -43,7 +43,7 @@ def listing(
 
 
 def one(connection: Connection, exclusion_id: int) -> StoredExclusion:
-    """Return the exclusion with this id, ended or not. Raise Missing if there is none (Desired.exclusion)."""
+    """Return the exclusion with this id, ended or not. Raise Missing if there is none."""
     row = connection.execute(select(exclusions).where(exclusions.c.id == exclusion_id)).first()
     if row is None:
         raise Missing(f"there is no exclusion {exclusion_id}")
@@ -63,7 +63,7 @@ def add(
     """Store an exclusion of the canonical `target`. Request the command that applies it in `partitions` partitions.
 
     Return the exclusion. A repeat of the request `repeatable` returns it as it was created. Raise Exists if another
-    exclusion has the target, or Full at the limit of number or bytes (Desired.add_exclusion).
+    exclusion has the target, and Full at the largest number of exclusions, or of bytes of their targets.
     """
     connection.execute(_LOCK)
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
@@ -104,10 +104,10 @@ def put(
     actor: Actor,
     now_ms: int,
 ) -> StoredExclusion:
-    """Replace the terms of an exclusion and request its command. Return the exclusion (Desired.put_exclusion).
+    """Replace the terms of an exclusion (all but its target), and return it. Request the command that applies it.
 
     If the terms are equal, change nothing. Raise Missing if there is no such exclusion, and Stale
-    if it has none of the tags in `expected` (None: no condition).
+    if its HTTP ETag is not in `expected` (None: no condition).
     """
     connection.execute(_LOCK)
     stored = one(connection, exclusion_id)
@@ -128,9 +128,9 @@ def put(
 def remove(
     connection: Connection, exclusion_id: int, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> None:
-    """Delete an exclusion. Raise Missing if it does not exist (Desired.delete_exclusion).
+    """Delete an exclusion. Raise Missing if it does not exist.
 
-    Raise Stale if it has none of the tags in `expected` (None: no condition).
+    Raise Stale if its HTTP ETag is not in `expected` (None: no condition).
     """
     connection.execute(_LOCK)
     stored = one(connection, exclusion_id)
@@ -142,14 +142,14 @@ def remove(
 
 
 def revision_of(connection: Connection) -> int:
-    """Return the revision of the list of exclusions: 0 if it was never changed (Desired.exclusions_revision)."""
+    """Return the revision of the list of exclusions: 0 if it was never changed."""
     return int(connection.execute(select(exclusion_list.c.revision)).scalar() or 0)
 
 
 def in_force(connection: Connection, now_ms: int) -> ExclusionList:
-    """Return the exclusions that have not ended at `now_ms`, and those whose command is still to be sent.
+    """Return the exclusions that have not ended at `now_ms`, and those whose command EXCLUDE is still to be sent.
 
-    The leader publishes this list (Desired.exclusions_in_force).
+    The leader publishes this list.
     """
     stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
     active = [each for each in stored if not each.ended(now_ms)]

@@ -73,7 +73,7 @@ _WAITS: Final = text(
 
 
 def claim(connection: Connection, term: Term) -> None:
-    """Claim the schedules for the leader of `term`. Leaders of earlier terms can no longer write (Schedules.claim).
+    """Claim the schedules for the leader of `term`. Leaders of earlier terms can no longer write.
 
     Raise OwnershipLost if a leader of a later term has claimed them.
     """
@@ -82,7 +82,7 @@ def claim(connection: Connection, term: Term) -> None:
 
 
 def due(connection: Connection, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
-    """Return up to `max_count` schedules that fire at `now_ms` or earlier, the earliest first (Schedules.due).
+    """Return up to `max_count` schedules that fire at `now_ms` or earlier, the earliest first.
 
     A schedule whose spec this version cannot read is returned as UnreadableSchedule.
     """
@@ -99,10 +99,13 @@ def next_fires_ms(connection: Connection) -> int | None:
 def fire(
     connection: Connection, term: Term, stored: StoredSchedule, step: Step, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Carry out `step` of a schedule: apply its verb to its crawls, and record missed due times. Return what was done.
+    """Apply the verb of a schedule to its crawls, if `step` says so. Return the lines that are added to its history.
+
+    `step` is a decision on the schedule's next due times: which were missed, which fires, and which comes next. Missed
+    due times are recorded, and the schedule moves to the next one.
 
     Return None, and write nothing, if the schedule is no longer as `stored`. Raise OwnershipLost if a later leader has
-    claimed the schedules. `partitions`: the number of partitions of the cluster (Schedules.fire).
+    claimed the schedules. `partitions`: the number of partitions of the cluster.
     """
     return fire_all(connection, term, [(stored, step)], now_ms, partitions)[0]
 
@@ -110,10 +113,11 @@ def fire(
 def fire_all(
     connection: Connection, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
 ) -> Sequence[Fired | None]:
-    """Do what `fire` does for several schedules, in one transaction. Return the results in the order of `steps`.
+    """Apply the verbs of several schedules to their crawls, in one transaction. Return a result for each of `steps`.
 
-    No two steps may have the same schedule. A result is None if the schedule has changed since it was read
-    (Schedules.fire_all).
+    A step is a decision on a schedule's next due times: which were missed, which fires, and which comes next. No two
+    steps may have the same schedule. A result has the lines that are added to the history of the schedule, or is None
+    if the schedule has changed since it was read.
     """
     pass_fence(connection, term)
     taken = take(connection, steps)
@@ -137,7 +141,7 @@ def fire_all(
 def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
     """Return up to `max_count` queued effects whose crawl has ended its run, so that they can be carried out now.
 
-    A queued effect is the verb of a schedule that waits until the current run of its crawl ends (Schedules.queued).
+    A queued effect is the verb of a schedule that waits until the current run of its crawl ends.
     """
     return [QueuedEffect(*row) for row in connection.execute(_QUEUED, {"max_count": max_count})]
 
@@ -145,10 +149,11 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Apply the verb of a queued effect to its crawl, and return what was done (Schedules.fire_queued).
+    """Apply the verb of a queued effect to its crawl, and return what was done.
 
     Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
-    the crawl has begun. The result contains the firing of the effect only if the outcome of this firing has changed.
+    the crawl has begun. A line of the history has one outcome for all its crawls. The result contains the line only if
+    this outcome changed.
     Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
     """
     pass_fence(connection, term)
@@ -179,7 +184,7 @@ def fire_queued(
 def commands(connection: Connection, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
     """Return up to `max_count` commands of schedules that are not recorded as published, ordered by place.
 
-    `after`: the place (schedule id, due time, crawl) after which to begin. None: at the first (Schedules.commands).
+    `after`: the place (schedule id, due time, crawl) after which to begin. None: at the first.
     """
     table = schedule_effects
     place = table.c.schedule_id, table.c.due_ms, table.c.crawl
@@ -215,9 +220,11 @@ def pass_fence(connection: Connection, term: Term) -> None:
 
 
 def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Sequence[tuple[StoredSchedule, Step]]:
-    """Move schedules to the due times that follow their steps. Return the entries of `steps` whose schedule was moved.
+    """Set the next due time of each schedule as its step says. Return the entries of `steps` for which this was done.
 
-    A schedule is not moved if it was changed, paused or deleted since it was read. The moved schedules stay locked
+    A step is a decision on a schedule's next due times: which were missed, which fires, and which comes next.
+
+    Nothing is set if the schedule was changed, paused or deleted since it was read. The other schedules stay locked
     until the transaction ends.
     """
     table = schedules
@@ -241,9 +248,9 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 
 
 def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
-    """Return the (schedule id, due time) pairs of the steps that already have a line in the history.
+    """Return the due times of `steps` that already have a line in the history, as pairs of schedule id and due time.
 
-    The caller must not carry them out again.
+    The caller must not handle these due times again.
     """
     table = schedule_firings
     first = [(stored.schedule_id, step.missed[0]) for stored, step in steps if step.missed]
@@ -308,8 +315,8 @@ def apply_verb(
     """Apply the verb to the crawl `name`, and return the effect: fired, queued, skipped or refused.
 
     A refused effect has the reason, such as a crawl that does not exist. The verb RETRY_FAILED also requests its
-    command. `waited`: True if the effect was queued before and is carried out now. If False, a verb that begins a run
-    is skipped while the crawl runs and an earlier effect of the schedule is queued for the crawl.
+    command. `waited`: True if the effect was queued before and is carried out now. While an effect of the schedule is
+    queued for a running crawl, a further one that begins a run is skipped.
     """
     connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")

@@ -30,13 +30,13 @@ AT_ONCE: Final = 100
 
 
 def listing(connection: Connection, *, after: str, max_count: int) -> Sequence[StoredHostPolicy]:
-    """Return up to `max_count` host policies after the host `after`, ordered by host (Desired.host_policies)."""
+    """Return up to `max_count` host policies after the host `after`, ordered by host."""
     query = select(host_policies).where(host_policies.c.host > after).order_by(host_policies.c.host).limit(max_count)
     return [_stored(row) for row in connection.execute(query)]
 
 
 def one(connection: Connection, host: str) -> StoredHostPolicy:
-    """Return the policy of a host. Raise Missing if it has none (Desired.host_policy)."""
+    """Return the policy of a host. Raise Missing if it has none."""
     stored = _find(connection, host)
     if stored is None:
         raise Missing(f"there is no policy of the host {host!r}")
@@ -55,14 +55,15 @@ def put(
     now_ms: int,
     new: bool = False,
 ) -> tuple[StoredHostPolicy, bool]:
-    """Store `spec` as the policy of a host, and request the command that applies it. Return it, and True if it is new.
+    """Store `spec` as the policy of a host. Return the policy, and True if it is new. Request the command to apply it.
 
-    - `partition`: the partition of the host. `limits`: the values of `spec` as the owner uses them.
+    - `partition`: the partition of the host. `limits`: the delay, end of the block and slots that `spec`
+      means, in the units that the owner uses.
     - `expected`: tags (HTTP ETags). Raise Stale if the policy has none of them, Missing if there is none. None: no
       condition.
     - `new`: raise Stale if the host has a policy already.
 
-    Write nothing if the spec is unchanged. Raise Full at MAX_HOST_POLICIES (Desired.put_host_policy).
+    Write nothing if the spec is unchanged. Raise Full at MAX_HOST_POLICIES.
     """
     _lock(connection)
     before = _find(connection, host)
@@ -103,8 +104,8 @@ def put(
 def remove(connection: Connection, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:
     """Delete the policy of a host. Return the id of the command that makes the host's owner apply the deletion.
 
-    Raise Missing if the host has no policy, Stale if it has none of the tags in `expected`
-    (Desired.delete_host_policy).
+    Raise Missing if the host has no policy, Stale if its HTTP ETag is not in `expected`
+    (None: no condition).
     """
     _lock(connection)
     stored = one(connection, host)
@@ -122,7 +123,7 @@ def remove(connection: Connection, host: str, *, expected: frozenset[str] | None
 def commands(connection: Connection, after: int) -> Sequence[HostPolicyCommand]:
     """Return up to AT_ONCE commands that are not published yet, with revisions above `after`, ordered by revision.
 
-    Each makes the owner of a host apply its changed policy (Desired.host_policy_commands).
+    Each makes the owner of a host apply its changed policy.
     """
     table = host_policy_commands
     query = select(table).where(table.c.revision > after).order_by(table.c.revision).limit(AT_ONCE)
@@ -130,7 +131,7 @@ def commands(connection: Connection, after: int) -> Sequence[HostPolicyCommand]:
 
 
 def commanded(connection: Connection, revision: int) -> None:
-    """Record that the command of this revision was published: delete its row (Desired.host_policy_commanded)."""
+    """Record that the command of this revision was published: delete its row."""
     connection.execute(delete(host_policy_commands).where(host_policy_commands.c.revision == revision))
 
 

@@ -47,15 +47,17 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    The field `rest_s` of a state is 0 or negative: minus the seconds since the last visit. The caller must add the
-    host's delay with `waits.rested`.
+    The field `rest_s` of a state is 0 or negative: minus the seconds since the last visit. The delay between requests
+    to the host is not in it: the caller must add that with `waits.rested`.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]
 
 
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
-    """Return at most `max_count` hosts on which the crawl has URLs queued or waiting, each as in `host_states`.
+    """Return at most `max_count` hosts on which the crawl has URLs queued or waiting.
+
+    The field `rest_s` of a state is minus the seconds since the last visit, without the host's delay.
 
     The cost depends on `max_count`, not on the number of the crawl's hosts.
     """

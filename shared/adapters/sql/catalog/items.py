@@ -47,7 +47,7 @@ SCANNED: Final = 5_000
 LETTER: Final = "items"
 _ONLY: Final = 1
 _AT_ONCE: Final = 5_000
-"""The most keys that one query names."""
+"""The most fingerprints of URLs that one query names."""
 
 _LETTERS_OF: Final = Partition(0)
 """The partition whose owner replays and discards dead letters of items, since items have no partition."""
@@ -65,7 +65,7 @@ _PASS: Final = text(
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
-"""The condition for fetches that replace a page's items. A page that must not be indexed has none."""
+"""The condition for fetches that replace a page's items. A page that must not be indexed has no items."""
 
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
@@ -160,7 +160,7 @@ def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
 
 
 def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """Return which of the crawls have items that wait until the outcome of their page is known (ItemTable.waiting)."""
+    """Return which of the crawls have items that wait until the outcome of their page is known."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
@@ -169,7 +169,7 @@ def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collectio
 
 
 def position(connection: Connection) -> ItemPosition:
-    """Return the position in the stream of items up to which the table has all messages (ItemTable.position)."""
+    """Return the position in the stream of items up to which the table has all messages."""
     row = connection.execute(select(page_schema.item_writer)).first()
     return ItemPosition() if row is None else ItemPosition(row.stream_created_ns, row.sequence)
 
@@ -212,7 +212,7 @@ def settle(
     """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
 
     With `evidence`, a text that says why the items can never be stored, make them dead letters instead. Return how many
-    items were stored and dropped. Raise OwnershipLost if another writer has claimed the table (ItemTable.settle).
+    items were stored and dropped. Raise OwnershipLost if another writer has claimed the table.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -328,7 +328,7 @@ def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) ->
 def _rows_of(
     connection: Connection, query: TextClause, places: Iterable[_Place]
 ) -> Iterator[tuple[tuple[CrawlId, HostId], Row[Any]]]:
-    """Yield ((crawl, host), row) for each row that `query` finds at `places`. A query reads at most _AT_ONCE places."""
+    """Yield ((crawl, host), row) for each row that `query` finds for the URLs `places`, _AT_ONCE or fewer a query."""
     by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
     for crawl_id, host_id, fingerprint in places:
         by_host[crawl_id, host_id].append(fingerprint)
@@ -356,7 +356,7 @@ def _page(row: Row[Any]) -> PageItems:
 
 
 def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
-    """Delete up to `max_count` rows of a deleted crawl's items. Return True if none is left (ItemTable.remove)."""
+    """Delete up to `max_count` rows of a deleted crawl's items. Return True if none is left."""
     for statement in _REMOVE:
         if connection.execute(statement, {"crawl_id": crawl_id, "max_count": max_count}).rowcount == max_count:
             return False
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the last item of a scan. It finds none if the list ends before. `page`: as in `_sizes`."""
+    """Return the query for the last item of a scan. It finds none if the list ends before. `page`: of one URL only."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"
@@ -415,7 +415,7 @@ def listing(
 
 
 def one(connection: Connection, crawl_id: CrawlId, item: bytes) -> StoredItem | None:
-    """Return the item with this id, or None if the crawl has no such item (Catalog.item)."""
+    """Return the item with this id, or None if the crawl has no such item."""
     row = connection.execute(_ONE, {"crawl_id": crawl_id, "item_id": item}).first()
     return None if row is None else _stored(row)
 

@@ -27,7 +27,7 @@ _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :s
 
 
 def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
-    """Store a new API key and write it to the audit log (Catalog.add_key).
+    """Store a new API key and write it to the audit log.
 
     Raise Exists if its name or its certificate belongs to another key. Raise Exists also for a repeat of the request
     `repeatable`, since the secret is shown only once.
@@ -55,7 +55,7 @@ def add_first_key(connection: Connection, key: ApiKey) -> bool:
 def put_key(
     connection: Connection, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> tuple[ApiKey, bool]:
-    """Create the key `wanted`, or replace the declared values of the key with its name.
+    """Create the key `wanted`. If a key that is not revoked has that name, replace the declared values of that key.
 
     Return the key, and True if it is new.
 
@@ -63,7 +63,7 @@ def put_key(
       condition.
 
     Raise Exists if another key has the certificate. Raise NoSecret if the stored key is a client certificate and
-    `wanted` has a secret. Raise LastAdmin if no admin key would be left that is valid as long (Catalog.put_key).
+    `wanted` has a secret. Raise LastAdmin if no admin key would be left that is valid as long as this one was.
     """
     _lock(connection)
     stored = _live(connection, wanted.name)
@@ -98,10 +98,10 @@ def put_key(
 def revoke_key(
     connection: Connection, name: str, *, actor: Actor, now_ms: int, expected: frozenset[str] | None = None
 ) -> ApiKey:
-    """Revoke the API key `name` and return it (Catalog.revoke_key).
+    """Revoke the API key `name` and return it.
 
-    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key is valid as long.
-    Raise Stale if it has none of the tags in `expected` (None: no condition).
+    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key is valid for as long.
+    Raise Stale if its HTTP ETag is not in `expected` (None: no condition).
     """
     _lock(connection)
     stored = key_named(connection, name)
@@ -119,7 +119,7 @@ def with_id(rows: Sequence[Any]) -> ApiKey | None:
 
 
 def key_named(connection: Connection, name: str) -> ApiKey:
-    """Return the API key of this name that is not revoked. Raise Missing if there is none (Catalog.key_named)."""
+    """Return the API key of this name that is not revoked. Raise Missing if there is none."""
     stored = _live(connection, name)
     if stored is None:
         raise Missing(f"there is no key {name!r}")
@@ -129,7 +129,7 @@ def key_named(connection: Connection, name: str) -> ApiKey:
 def keys(connection: Connection, *, after: tuple[str, str], max_count: int, revoked: bool = False) -> Sequence[ApiKey]:
     """Return at most `max_count` API keys after `after`, a pair of name and id, ordered by name and id.
 
-    `revoked`: include revoked keys (Catalog.keys).
+    `revoked`: include revoked keys.
     """
     place = tuple_(api_keys.c.name, api_keys.c.key_id)
     query = select(api_keys).where(place > after).order_by(api_keys.c.name, api_keys.c.key_id).limit(max_count)
@@ -140,7 +140,7 @@ def key_of_certificate(connection: Connection, certificate_names: frozenset[str]
     """Return the identity that is declared for a client certificate with one of these names. None if there is none.
 
     Revoked identities are ignored. If several identities match, one that is declared by the fingerprint of the
-    certificate (`sha256:...`) is preferred (Catalog.key_of_certificate).
+    certificate (`sha256:...`) is preferred.
     """
     proved = api_keys.c.certificate.in_(sorted(certificate_names)) & (api_keys.c.kind == IdentityKind.CERTIFICATE)
     found = [_key_of(row) for row in connection.execute(select(api_keys).where(proved, _LIVE))]
@@ -157,7 +157,7 @@ def note_uses(connection: Connection, uses: Mapping[str, int]) -> None:
 
 
 def secret(connection: Connection, name: str) -> bytes:
-    """Return the shared secret of this name, 32 random bytes. The first call creates it (Catalog.secret)."""
+    """Return the shared secret of this name, 32 random bytes. The first call creates it."""
     query = select(cluster_secrets.c.secret).where(cluster_secrets.c.name == name)
     kept = connection.execute(query).scalar()
     if kept is None:  # another master may make it at the same moment: the first one stays

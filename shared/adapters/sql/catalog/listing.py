@@ -95,7 +95,7 @@ def urls(
     """Return up to `max_count` URLs after the place `after`, and the place to continue from (None at the end).
 
     Filters, each None for all URLs: `state`, `host` (its name), and `status`, the HTTP status of the last response. One
-    call examines at most SCANNED rows, so there may be fewer URLs before the end (Catalog.urls).
+    call examines at most SCANNED rows, so there may be fewer URLs before the end.
     """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
     page, last = _URLS, _LAST
@@ -117,7 +117,7 @@ def urls(
 def url(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlView | None:
     """Return what is stored of a URL: its state, host, last fetch, and the evidence of its dead letters.
 
-    Return None if the crawl has not found the URL (Catalog.url).
+    Return None if the crawl has not found the URL.
     """
     return reading.url_view(connection, crawl_id, location)
 
@@ -125,7 +125,7 @@ def url(connection: Connection, crawl_id: CrawlId, location: Location) -> UrlVie
 def host(connection: Connection, name: str, crawl_id: CrawlId | None) -> HostView | None:
     """Return what is stored of a host, with the numbers of its queue in one crawl (zeros if `crawl_id` is None).
 
-    Return None if the host is unknown (Catalog.host).
+    Return None if the host is unknown.
     """
     row = reading.HOST.first(connection, crawl_id=crawl_id or 0, host=name)
     return None if row is None else reading.host_view(row)
@@ -150,7 +150,7 @@ def dead_letters(
     """Return up to `max_count` dead letters with numbers below `before` (None: all), newest first.
 
     Also return the number to pass as `before` next, None at the end. The bytes are bounded, so there may be fewer
-    letters before the end. `crawl_id` None: the letters of all crawls (Catalog.dead_letters).
+    letters before the end. `crawl_id` None: the letters of all crawls.
     """
     place: dict[str, Any] = {"before": _BIGGEST if before is None else before, "max_count": max_count + 1}
     place |= {} if crawl_id is None else {"crawl_id": crawl_id}
@@ -175,7 +175,7 @@ def _letter_sizes(dialect: str, one_crawl: bool) -> TextClause:
 
 
 def dead_letter(connection: Connection, letter: int) -> DeadLetterView | None:
-    """Return the dead letter of this number, or None if there is none (Catalog.dead_letter)."""
+    """Return the dead letter of this number, or None if there is none."""
     row = connection.execute(_ONE_LETTER, {"id": letter}).first()
     return None if row is None else _letter(row)
 

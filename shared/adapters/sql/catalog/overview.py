@@ -36,7 +36,8 @@ OLDEST_QUEUES = text(
     " WHERE crawl_id = :crawl_id AND partition = :partition AND queued + waiting > 0"
     " ORDER BY active_at_ms LIMIT :max_count"
 )
-"""The query for a crawl's queues in a partition, least recently served first, by the index queues_ready."""
+"""The query for a crawl's queues in a partition, least recently served first. A queue is served when a shard of its
+URLs is sent out or comes back. The query reads the index queues_ready."""
 
 _PARTS_AT_ONCE: Final = 200
 """The most pairs of crawl and partition that one statement reads. SQLite joins at most 500 selections."""
@@ -99,7 +100,9 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return how many URLs of the crawls are queued, and the seconds since the least recently served queue was served.
+    """Return how many URLs of the crawls are queued, and the seconds since the longest-waiting queue was served.
+
+    A queue is served when a shard of its URLs is sent out or comes back.
 
     Read the least recently served queues of each crawl and partition, together at most QUEUES. The field `more` of the
     result is True if some queues were not read.
@@ -122,8 +125,8 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
 def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
     """Return a query for the `max_queues` + 1 least recently served queues of each crawl and partition in `parts`.
 
-    Its columns are the index in `parts`, `queued`, and `active_at_ms`, the time (Unix ms) at which the queue was last
-    served.
+    Its columns are the index in `parts`, `queued`, and `active_at_ms`, the time (Unix ms) at which a shard of the
+    queue's URLs was last sent out or came back.
     """
     selections = []
     for place, part in enumerate(parts):

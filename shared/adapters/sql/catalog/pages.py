@@ -60,7 +60,7 @@ def pages(
     """Return up to `max_count` stored pages after the place `after`, and the place to continue from (None at the end).
 
     `which` selects pages by host, status and MIME type. One call scans at most SCANNED fetches, so there may be fewer
-    pages before the end (Catalog.pages).
+    pages before the end.
     """
     place: dict[str, Any] = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint}
     if which.host is not None:
@@ -80,7 +80,7 @@ def pages(
 
 
 def page(connection: Connection, crawl_id: CrawlId, at: UrlPlace | Location) -> PageView | None:
-    """Return the stored page of the URL at `at` with its fetch, or None if there is none (Catalog.page)."""
+    """Return the stored page of the URL at `at` with its fetch, or None if there is none."""
     if isinstance(at, UrlPlace):
         host_id: int | None = at.host_id
     else:

@@ -19,7 +19,7 @@ from shared.ports.catalog import Exists, Full, Missing, Stale
 
 
 def one(connection: Connection, name: str) -> StoredSchedule:
-    """Return the schedule of this name. Raise Missing if there is none (Schedules.schedule)."""
+    """Return the schedule of this name. Raise Missing if there is none."""
     row = _find(connection, name)
     if row is None:
         raise _missing(name)
@@ -31,7 +31,7 @@ def listing(
 ) -> Sequence[StoredSchedule]:
     """Return up to `max_count` schedules after the name `after`, ordered by name.
 
-    With `crawl`, return only schedules that name this crawl, not those that select it by labels (Schedules.listing).
+    With `crawl`, return only schedules that name this crawl, not those that select it by labels.
     """
     query = select(schedules).where(schedules.c.name > after).order_by(schedules.c.name).limit(max_count)
     if crawl is not None:
@@ -49,7 +49,7 @@ def create(
     now_ms: int,
     repeatable: Repeatable | None = None,
 ) -> StoredSchedule:
-    """Create a schedule and return it. Its first due time comes after `now_ms` (Schedules.create).
+    """Create a schedule and return it. Its first due time comes after `now_ms`.
 
     Raise Exists if the name is taken, Full at MAX_SCHEDULES. A repeat of the request `repeatable` returns the schedule
     as it was created. Raise ReusedKey if the idempotency key was used for another request.
@@ -84,7 +84,7 @@ def put(
     actor: Actor,
     now_ms: int,
 ) -> tuple[StoredSchedule, bool]:
-    """Create the schedule or replace it. Return it, and True if it was created (Schedules.put).
+    """Create the schedule or replace it. Return it, and True if it was created.
 
     `expected`: tags (HTTP ETags). Raise Stale if the schedule has none of them, Missing if it does not exist. None: no
     condition. Raise Full if there are MAX_SCHEDULES already. Write nothing if neither `spec` nor `paused` differs. A
@@ -106,9 +106,9 @@ def put(
 def pause(
     connection: Connection, name: str, *, paused: bool, expected: frozenset[str] | None, actor: Actor, now_ms: int
 ) -> StoredSchedule:
-    """Pause the schedule, or resume it if `paused` is False. Return it. A repeat changes nothing (Schedules.pause).
+    """Pause the schedule, or resume it if `paused` is False. Return it. A repeat changes nothing.
 
-    Raise Missing if there is no such schedule, and Stale if it has none of the tags in `expected` (None: no condition).
+    Raise Missing if there is no such schedule, and Stale if its HTTP ETag is not in `expected` (None: no condition).
     """
     row = _find(connection, name, lock=True)
     if row is None:
@@ -122,9 +122,9 @@ def pause(
 
 
 def remove(connection: Connection, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
-    """Delete the schedule with its history. Raise Missing if there is none (Schedules.delete).
+    """Delete the schedule with its history. Raise Missing if there is none.
 
-    Raise Stale if the schedule has none of the tags in `expected` (None: no condition).
+    Raise Stale if the schedule's HTTP ETag is not in `expected` (None: no condition).
     """
     row = _find(connection, name, lock=True)
     if row is None:

@@ -49,7 +49,7 @@ _COLUMNS: Final = [column for column in seed_sets.c if column.name not in ("docu
 def listing(connection: Connection, crawl: str, *, after: str, max_count: int) -> Sequence[StoredSeedSet]:
     """Return up to `max_count` seed sets of a crawl after the name `after`, ordered by name, without their seeds.
 
-    Raise Missing if there is no such crawl (Desired.seed_sets).
+    Raise Missing if there is no such crawl.
     """
     here = (seed_sets.c.crawl_id == _crawl(connection, crawl)) & (seed_sets.c.name > after)
     rows = connection.execute(select(*_COLUMNS).where(here).order_by(seed_sets.c.name).limit(max_count))
@@ -57,7 +57,7 @@ def listing(connection: Connection, crawl: str, *, after: str, max_count: int) -
 
 
 def one(connection: Connection, crawl: str, name: str) -> StoredSeedSet:
-    """Return the seed set `name` of a crawl. Raise Missing if there is no such crawl or set (Desired.seed_set)."""
+    """Return the seed set `name` of a crawl. Raise Missing if there is no such crawl or set."""
     return _stored(_found(_find(connection, _crawl(connection, crawl), name), crawl, name))
 
 
@@ -80,7 +80,7 @@ def put(
       condition.
     - `new`: raise Stale if the set exists already.
 
-    Write nothing if the document is unchanged. Raise Full at MAX_SEED_SETS (Desired.put_seed_set).
+    Write nothing if the document is unchanged. Raise Full at MAX_SEED_SETS.
     """
     crawl_id = _crawl(connection, crawl, lock=True)
     row = _find(connection, crawl_id, name)
@@ -126,10 +126,10 @@ def remove(
     actor: Actor,
     now_ms: int,
 ) -> str:
-    """Delete a seed set. Return the id of the command that withdraws its seeds (Desired.delete_seed_set).
+    """Delete a seed set. Return the id of the command that withdraws its seeds.
 
     `partitions`: the number of partitions of the cluster. Raise Missing if there is no such crawl or set, and Stale if
-    the set has none of the tags in `expected` (None: no condition).
+    the set's HTTP ETag is not in `expected` (None: no condition).
     """
     crawl_id = _crawl(connection, crawl, lock=True)
     row = _found(_find(connection, crawl_id, name), crawl, name)
@@ -165,7 +165,7 @@ def move(connection: Connection, before: CrawlId, after: CrawlId, partitions: in
 def commands(connection: Connection, after: int) -> Sequence[SeedSetCommand]:
     """Return up to AT_ONCE changes of seed sets that are not published yet, with revisions above `after`, in order.
 
-    Changes of deleted crawls are left out (Desired.seed_set_commands).
+    Changes of deleted crawls are left out.
     """
     table = seed_set_commands
     query = (
@@ -190,7 +190,7 @@ def commands(connection: Connection, after: int) -> Sequence[SeedSetCommand]:
 
 
 def commanded(connection: Connection, revision: int) -> None:
-    """Record that the change of this revision was published: delete its row (Desired.seed_set_commanded)."""
+    """Record that the change of this revision was published: delete its row."""
     connection.execute(delete(seed_set_commands).where(seed_set_commands.c.revision == revision))
 
 

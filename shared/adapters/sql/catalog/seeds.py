@@ -41,7 +41,7 @@ _COLUMNS: Final = (
 def seeds(connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, max_count: int) -> list[SeedView]:
     """Return at most `max_count` seeds that the crawl has, after the place `after`, ordered by host id and fingerprint.
 
-    They come from the spec, an upload or a seed set (Catalog.seeds).
+    They come from the spec, an upload or a seed set.
     """
     place = {"crawl_id": crawl_id, "after_host": after.host_id, "after": after.fingerprint, "max_count": max_count}
     return [_seed(row, decoded(row.context)) for row in connection.execute(_SEEDS, place)]
@@ -50,7 +50,7 @@ def seeds(connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, max_cou
 def known(connection: Connection, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
     """Return what the crawl stores of these URLs, by fingerprint. URLs that it has not found are left out.
 
-    The URLs need not be seeds: found links are returned, too (Catalog.known_seeds).
+    The URLs need not be seeds: found links are returned, too.
     """
     names = sorted({location.host for location in locations})
     ids = {row.host: row.host_id for row in connection.execute(_HOST_IDS, {"names": names})} if names else {}

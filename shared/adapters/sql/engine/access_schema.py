@@ -1,6 +1,6 @@
 """The tables of API keys, audit log, commands, hot configuration, host policies, drains, schedules and seed sets.
 
-They belong to the same metadata as `schema`.
+They belong to the same SQLAlchemy metadata as the tables in `schema`.
 """
 
 from sqlalchemy import (
@@ -40,7 +40,8 @@ api_keys = Table(
     Index("api_keys_name", "name", "key_id"),
     Index("api_keys_certificate", "certificate"),
 )
-"""Identities. `networks`: separated by commas, NULL for all. `spec`: the declaration, NULL if no request had one."""
+"""API keys and client certificates. `networks`: those from which the key may be used, separated by commas, NULL for
+all. `spec`: the declaration, NULL if no request had one."""
 
 cluster_secrets = Table(
     "cluster_secrets",
