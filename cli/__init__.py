@@ -5,6 +5,7 @@
 folder of a crawl. `admin` maintains the database and keys of a cluster. `ctl` uses the REST API. `dev` has commands for
 developers. `terminal` has input, output and exit codes.
 
-An error that the user can fix is `Usage`, `Failed` or `Environment` (`terminal.exits`), or an engine's `Transient` or
-`Unusable`. `main` prints only its message, which says what to do. An exception that is a bug keeps its traceback.
+An error that the user can fix is `Usage`, `Failed` or `Environment` (`terminal.exits`). It can also be `Transient` or
+`Unusable`, which mean that an engine does not answer or cannot be used. `main` prints only the message of
+such an error, which says what to do. An exception that is a bug keeps its traceback.
 """

@@ -186,7 +186,7 @@ class Backup:
     def verify(self) -> None:
         """Compare the checksum of every file with the manifest.
 
-        Raise Environment that names all missing or damaged files.
+        Raise Environment if files are missing or damaged. The message names them all.
         """
         wrong = [part.file for part in self.manifest.parts() if not self._whole(part)]
         if wrong:

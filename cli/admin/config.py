@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _as_json(role: str, values: Mapping[str, SettingValue], rows: list[dict[str, Any]]) -> int:
     """Print the role and its settings as a JSON object, and return the exit code.
 
-    If the settings are invalid, the object also has the fields of an error, and the exit code is Exit.USAGE.
+    If the settings are invalid, also print the error, on stderr and in the object. The exit code is then Exit.USAGE.
     """
     facts: dict[str, Any] = {"role": role, "settings": rows}
     code = Exit.OK
@@ -82,7 +82,7 @@ def shown(role: str, values: Mapping[str, SettingValue]) -> list[dict[str, Any]]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows that `shown` returned as a table for the terminal."""
+    """Return a table of settings as text for the terminal. `rows` has one entry for each setting, from `shown`."""
     cells = [
         (
             row["name"] + ("*" if row["hot"] else ""),

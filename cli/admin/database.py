@@ -176,9 +176,10 @@ def _shown(database: str) -> str:
 async def _table(
     taken: "DatabaseSnapshot", fresh: "DatabaseLoad", table: str, of_target: Callable[[], AbstractContextManager[None]]
 ) -> int:
-    """Copy all rows of a table from `taken` to `fresh`. Return their number. Raise Environment if any was not written.
+    """Copy all rows of a table and return their number. Raise Environment if not all of them were written.
 
-    `of_target` returns a context manager that converts errors of the target database for the user.
+    - `taken`, `fresh`: the source, which is a snapshot of a database, and the new database.
+    - `of_target`: returns a context manager. It converts errors of the new database to errors with advice for the user.
     """
     from shared.adapters.sql.admin import dump as rows
 

@@ -116,7 +116,7 @@ def _shut_out(error: Exception) -> bool:
 
 
 def _place(database: str) -> str:
-    """Return the host and port of a PostgreSQL URL in words.
+    """Return where the server of a PostgreSQL URL listens, for messages, such as `db.example.com, port 5432`.
 
     If the URL names several servers, return its list of hosts and ports unchanged.
     """

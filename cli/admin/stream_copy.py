@@ -212,10 +212,10 @@ async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call` and return its result. Repeat it after each Transient, for PATIENCE_S seconds after the first.
+    """Await `call()` and return its result. If it raises Transient, repeat it.
 
-    If `call` still fails after that time, raise the Transient. A repeated call must be harmless, such as a publish with
-    the same message id.
+    Repeat it for at most PATIENCE_S seconds after the first failure, and then raise the last Transient.
+    A repeated call must be harmless, such as a publish with the same message id.
     """
     loop = asyncio.get_running_loop()
     until: float | None = None

@@ -227,7 +227,7 @@ def _ends_at(length: str, option: str, otherwise: str) -> datetime:
 def _exclude(desk: VerbContext, arguments: argparse.Namespace) -> int:
     """Create an exclusion for each target, and return the exit code.
 
-    If a target has an exclusion already, replace its reason, its end and its other terms.
+    If a target has an exclusion already, replace all its fields, such as the reason and the end.
     """
     terms: dict[str, Any] = {
         "reason": arguments.reason,
@@ -287,9 +287,9 @@ def _get_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def remarked(config: Mapping[str, Any]) -> str:
-    """Return the hot configuration as YAML. A comment after a null shows what applies instead.
+    """Return the hot configuration as YAML. A setting that is not set has the value null.
 
-    Usually that is the default of the installed release.
+    A comment after the null says which value applies, such as the default of this release of `orb`.
     """
     defaults, lines, section = _defaults(), [], ""
     for line in as_yaml(config).rstrip().splitlines():
@@ -303,7 +303,7 @@ def remarked(config: Mapping[str, Any]) -> str:
 
 
 def _defaults() -> Mapping[tuple[str, str], str]:
-    """Return a comment on the default of each setting.
+    """Return, for each setting that has a default, a comment with this default.
 
     The key is (section, name), or (name, name) for a setting outside of the sections, such as `log_level`.
     """

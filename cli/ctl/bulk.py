@@ -19,7 +19,7 @@ FORMATS: Final = ("jsonl", "csv", "parquet")
 _WHAT: Final = ("pages", "urls", "links", "items", "changes")
 ESTATE: Final = "estate"
 DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
-"""The header that names the time up to which the changes of an export are deleted."""
+"""The header of an export of changes with a time. Older changes are missing, because retention has deleted them."""
 
 _SILENCE_S: Final = 120.0
 """How long the server may send nothing during an export, for example while it reads rows from the database."""

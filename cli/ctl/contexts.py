@@ -22,7 +22,7 @@ SERVER: Final = "ORB_SERVER"
 KEY: Final = "ORB_API_KEY"
 CONTEXT: Final = "ORB_CONTEXT"
 TLS: Final = {"tls_ca": "ORB_TLS_CA", "tls_cert": "ORB_TLS_CERT", "tls_key": "ORB_TLS_KEY"}
-"""The environment variable that names a TLS file, by the flag that overrides it."""
+"""The environment variables that name TLS files. The key is the flag that overrides the variable."""
 
 DEFAULT: Final = "default"
 

@@ -19,7 +19,8 @@ SILENCE_S: Final = 45.0
 
 LONGEST_EVENT: Final = 4 << 20
 _PAST_KEPT: Final = ("past what was kept", "ping")
-"""Comments that follow the last stored event: one that says so, and the heartbeat, which is sent after a silence."""
+"""Comments that show that the server has sent all stored events. The server sends the first one right after them. The
+second one is the heartbeat, which it sends when it has no event to send."""
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0

@@ -1,4 +1,6 @@
-"""Lays out crawls, their counters, the cluster and the reasons of URLs as sections of text for people. Without I/O."""
+"""Converts answers of the API to sections of text for people: crawls, counters, the cluster, explanations of URLs.
+
+The functions only return text, and print nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

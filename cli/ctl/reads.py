@@ -42,7 +42,8 @@ _FILTERS: Final = {
     "since": "entries from this time on, as 2030-01-01T00:00:00Z",
     "until": "entries before this time",
 }
-"""Options of `get` that filter a list; `resources` declares which list accepts which."""
+"""The options of `get` that filter a list, with their help. The kind of resource (`ResourceKind.filters`) determines
+which of them its list accepts."""
 
 _HISTORY: Final = 20
 """How many entries of a schedule's history `describe` shows at most."""

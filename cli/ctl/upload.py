@@ -26,7 +26,8 @@ _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
 _READ: Final = 1 << 18
 _LONGEST: Final = (1 << 16) + 1
-"""Bytes of a line that are kept until its end is read. A longer line loses bytes, but the server still rejects it."""
+"""How many bytes are kept of a line whose end is not read yet. The rest may be dropped: the line is then still longer
+than the server accepts."""
 
 _FIRST_REASONS: Final = 10
 
@@ -111,7 +112,10 @@ class Upload:
     def _count(
         self, lines: int, accepted: int, duplicate: int, rejected: int, first_rejected: Iterable[RejectedLine]
     ) -> None:
-        """Add the results of the next lines to the total. Line 1 of `first_rejected` is the first of these lines."""
+        """Add the results of a number of lines to the total. The lines follow those that the total has already.
+
+        The entries of `first_rejected` count lines from 1 at the first of these lines.
+        """
         total = self.total
         for each in first_rejected:
             if len(total.first_rejected) < _FIRST_REASONS:

@@ -119,10 +119,11 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 
 
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the crawl, which was `before` and is `now`, has changed as the verb changes it.
+    """Return True if the crawl has changed from `before` to `now` in the way in which the verb changes a crawl.
 
     `reset` changes the crawl's id. `start` and `refresh` of a finished crawl change the time at which it finished.
-    Other verbs change its state to one of `_STATES`. Return False for `retry-failed`.
+    Other verbs change its state to one of `_STATES`. Return False for `retry-failed`,
+    whose effect the crawl does not show.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])

@@ -168,8 +168,8 @@ def _outlinks(fetch: FetchView) -> str:
 def _hops(view: UrlView) -> str:
     """Return text with the number of redirects in a row and the number of extra hops that led to a URL.
 
-    Omit a number that is 0. Also omit the redirects of a sitemap or requisite, because for these `view.hops` also
-    counts sitemaps or stylesheets. Return "" if nothing is left.
+    Omit a number that is 0. For a sitemap or requisite, omit the redirects: `view.hops` then also counts the sitemaps
+    or stylesheets that led to it. Return "" if nothing is left.
     """
     redirects = f", after {counted(view.hops, 'redirect')}" if view.hops and view.kind not in KINDS else ""
     return redirects + (f", {counted(view.extra_hops, 'hop')} beyond the scope" if view.extra_hops else "")

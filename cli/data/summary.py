@@ -75,9 +75,9 @@ class Summary:
     examples: Mapping[str, Sequence[ExcludedLinkExample]] = field(default_factory=dict)
 
     def losses(self) -> Losses:
-        """Return the numbers of links that were not followed and of pages that were cut, by reason.
+        """Return how many links were not followed and how many pages are incomplete, each by reason.
 
-        Failed URLs are not included.
+        An incomplete page is one whose body was cut off. Failed URLs are not included.
         """
         return Losses(self.tallies.get("left_out", {}), self.tallies.get("truncated", {}), self.examples)
 
@@ -241,7 +241,7 @@ def as_text(
     """Return the summary as text for the terminal.
 
     - `seconds`: the length of the run that has just ended. None outside a run.
-    - `scanner`: the tag scanner that the run used, "" to omit it.
+    - `scanner`: which tag scanner the run used to find HTML tags, compiled or Python. "": omit it.
     - `at_work`: True if a command is running in the folder.
     """
     row, counters = summary.row, summary.counters
@@ -358,7 +358,7 @@ def _block(label: str, lines: Sequence[str]) -> list[str]:
 
 
 def _losses(summary: Summary) -> list[str]:
-    """Return one sentence for each kind of link that was not followed, and for each kind of page that was cut."""
+    """Return one sentence for each reason why links were not followed or pages are incomplete."""
     spec, losses = decode_spec(summary.row.spec), summary.losses()
     left_out = [f"left out: {line}" for line in losses.links(spec)]
     return [

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Final
 
 ENVIRONMENT: Final = 4
-"""Exit code: something outside this program is missing. It is that of cli.terminal.exits, which this file must not
-import."""
+"""Exit code: something outside this program is missing. It equals `Exit.ENVIRONMENT` of cli.terminal.exits. This file
+must not import that module."""
 
 LOCKS: Final = {"runtime": "requirements.lock", "dev": "requirements-dev.lock"}
 LAUNCHER_LOCK: Final = "requirements-launcher.lock"
 STAMP: Final = "orb-stamp"
 LOG: Final = "orb-setup.log"
 OWN: Final = ("orb.py", "cli", "api", "workers", "shared", "alembic")
-"""The product's own modules. Set-up compiles them to bytecode, as it does the packages."""
+"""The product's own modules and packages. The set-up compiles them to bytecode, like the installed packages."""
 
 
 class CannotSetUp(Exception):
@@ -104,7 +104,8 @@ class Setup:
     def _developer_before(self) -> str | None:
         """Return "dev" if the stamp file says that .venv has the packages for development, else None.
 
-        A set-up with changed lock files must then install these packages again, even if `wanted` is "runtime".
+        The stamp file may be from other lock files. A set-up of a .venv for development must again install the packages
+        for development, even if `wanted` is "runtime".
         """
         match self._stamp_words():
             case ["dev", *_]:

@@ -25,7 +25,7 @@ SOURCE: Final = "orbweaver/orb"
 """The provider's address in a configuration of Terraform, without the registry."""
 
 EXECUTABLE: Final = "terraform-provider-orb"
-"""The name that Terraform looks for."""
+"""The file name that Terraform expects of the provider's executable."""
 
 _LOCK: Final = "requirements.lock"
 _STAMP: Final = "orb-stamp"

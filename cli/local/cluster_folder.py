@@ -25,14 +25,15 @@ from shared.settings import is_postgresql
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""Free space that the first start and a later start need. etcd allocates two log files of 64 MB each before it answers,
-and panics if it cannot. A later start has the first file already. If it also has the second one (`_AHEAD`), ROOM_BYTES
-are enough."""
+"""Free space that a start needs: FIRST_BYTES for the first one, AGAIN_BYTES for a later one. Before it answers, etcd
+allocates two log files of 64 MB each, and panics if it cannot. At a later start the first file exists. If the second
+one (`_AHEAD`) exists, too, ROOM_BYTES are enough."""
 
 _AHEAD: Final = "0.tmp"
 _AHEAD_BYTES: Final = 64_000_000
-"""The least size of `_AHEAD` if it was allocated completely. etcd allocates its next log file as 0.tmp and 1.tmp in
-turn. Every start begins with 0.tmp, so a 1.tmp that a killed etcd left saves no space."""
+"""Least size in bytes at which the file `_AHEAD` counts as allocated completely. etcd allocates the log files that it
+needs next, and names them 0.tmp and 1.tmp in turn. Every start begins with 0.tmp. So if a killed etcd left a 1.tmp, the
+next start does not use it."""
 
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"

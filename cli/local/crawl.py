@@ -36,7 +36,7 @@ IMPORTED: Final = ("cli.local.local_run", "cli.data.summary", "cli.local.finaliz
 """The modules that this command, the master and the workers import."""
 
 NONE: Final = "none"
-"""The value of --ca that removes the stored authorities."""
+"""The value of --ca that removes the additional certificate authorities, which an earlier --ca stored."""
 
 _EPILOG: Final = """\
 The default of DIR is `HOST.crawl` in the current directory, with the host of the first seed. Without URL and

@@ -72,7 +72,8 @@ def judged(arguments: argparse.Namespace) -> CrawlRequest:
 def _kept(arguments: argparse.Namespace, seeds: list[str]) -> CrawlSpec | None:
     """Return the stored spec of the crawl that the arguments name, so that flags can change it.
 
-    Return None if there is no such crawl, or if `--fresh` is set and `seeds`, the URLs of the command line, replace it.
+    `seeds` are the URLs of the command line. Return None if there is no such crawl. Return None also if `--fresh` is
+    set and `seeds` is not empty, because the stored spec is then not used.
     """
     if arguments.out is not None:
         path = arguments.out
@@ -111,7 +112,7 @@ def retry_command(path: Path) -> str:
 
 
 def unblock_command(path: Path) -> str:
-    """Return the command line that resumes the crawl in `path` and ends the waits of blocked hosts."""
+    """Return the command line that resumes the crawl in the folder `path` and ends the back-off of all hosts."""
     return shlex.join([*_going_on(path), "--unblock"])
 
 

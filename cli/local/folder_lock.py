@@ -18,7 +18,8 @@ from cli.terminal.progress import say
 from shared.adapters.local.private_folder import closing, make_private
 
 ROOM_BYTES: Final = 16 << 20
-"""Free space below which nothing starts. A run stops below it, while an orderly stop is still possible."""
+"""Least free space, in bytes, for the start of a command. A run with less stops early: at the end of a run the
+processes still write."""
 
 _STRAGGLERS_S: Final = 5.0
 _POLL_S: Final = 0.05

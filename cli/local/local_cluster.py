@@ -61,7 +61,7 @@ ELSEWHERE: Final = frozenset(
         "POOLS",
     )
 )
-"""Variables that describe another cluster and would be wrong here. All others reach masters and workers."""
+"""Environment variables that are not passed to masters and workers, because they describe another cluster."""
 
 _PROBE_S: Final = 0.1
 _ANSWER_S: Final = 5.0
@@ -77,7 +77,7 @@ class ClusterPlan:
     - `workers`: the addresses of the workers' metrics, by name.
     - `database`: the path or URL of the database.
     - `nats_port`: the port of NATS, -1 for any free port.
-    - `allow_net`: the private networks that workers may request, if a spec also opens them.
+    - `allow_net`: private networks to which workers may send requests for a crawl whose spec opens them, too.
     """
 
     masters: Mapping[str, Address]

@@ -35,8 +35,9 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
-"""Every `_LOOKS` disk checks, the logs and the end of the crawl are checked, too. If the master has sent no progress
-after `_SILENT_LOOKS` disk checks, the user gets a note."""
+"""Times are counted in checks of the disk, one every `_LOOK_S` seconds. Every `_LOOKS` checks, the sizes of the logs
+and the end of the crawl are checked, too. If the master has sent no progress by check `_SILENT_LOOKS`, the user gets a
+note."""
 
 
 class LocalRun:
@@ -46,7 +47,7 @@ class LocalRun:
     - `watch` shows progress and messages to the user.
     - `finished` returns True if the crawl is finished according to the database. It is called in a thread.
     - `retry_id`: retry every failed URL, once for each id, also if the master restarts. "": retry none.
-    - `unblock`: True to end the blocks of all hosts at the start.
+    - `unblock`: True to end the back-off of all hosts at the start.
     - `renewed`: True if the previous contents of the folder have just been deleted.
     - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: no refresh.
     - `forks`: the fork server that starts master and workers. None: exec starts them.

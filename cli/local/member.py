@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
 def master_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterMasterSettings:
     """Return the settings of a master, from flags, variables and file.
 
-    Raise Usage with every missing or invalid setting.
+    Raise Usage if settings are missing or invalid. The message names them all.
     """
     flags = flags_of("master")
     return read(ClusterMasterSettings, gathered("master", flags, arguments, environment), flags)
@@ -158,7 +158,7 @@ def master_settings(arguments: argparse.Namespace, environment: Mapping[str, str
 def worker_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClusterWorkerSettings:
     """Return the settings of a worker, from flags, variables and file.
 
-    Raise Usage with every missing or invalid setting.
+    Raise Usage if settings are missing or invalid. The message names them all.
     """
     flags = flags_of("worker")
     return read(ClusterWorkerSettings, gathered("worker", flags, arguments, environment), flags)

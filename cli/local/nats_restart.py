@@ -33,8 +33,9 @@ class NatsStorage(Protocol):
 
 
 class NatsRestart:
-    """Kills NATS if a write has failed and its disk has free space again. The supervisor of `broker` then restarts it.
+    """Kills NATS if a write has failed and its disk has free space again.
 
+    `broker` is NATS as a child process, which its supervisor (`cli.local.supervisor`) then starts again.
     No message is lost: acknowledged messages are in the files of NATS, and publishers repeat all others.
     """
 

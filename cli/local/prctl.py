@@ -12,8 +12,8 @@ _SET_PDEATHSIG: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 
 _ARG_START: Final = 48
-"""The number in proc(5) of the field of /proc/self/stat that holds the start address of the arguments. The next fields
-are their end, and the start and end of the environment."""
+"""The number, as in proc(5), of a field of /proc/self/stat: the address at which the memory of the arguments starts.
+The next three fields are the end of this memory, and the start and end of the memory of the environment."""
 
 
 def can_fork() -> bool:

@@ -1,6 +1,7 @@
-"""The child processes of a command: starts them, keeps them alive, and ends them in order.
+"""The child processes of a command: starts them, keeps them alive, and ends them one group after the other.
 
-The first SIGINT, SIGTERM or SIGHUP ends the run in order. A second SIGINT or SIGTERM kills all processes at once.
+At the first SIGINT, SIGTERM or SIGHUP, each child gets time to complete its work, and the run ends. A second SIGINT or
+SIGTERM kills all children at once.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ from cli.terminal.progress import Watch
 log = structlog.get_logger(__name__)
 
 CURT_S: Final = 5.0
-"""Time limit for each process to end after the run has failed: the processes it needs may be gone."""
+"""How many seconds a child gets to complete its work after the run has failed. Other processes that it needs may have
+ended, so it is not worth waiting longer."""
 
 
 class RunEnd(StrEnum):

@@ -23,7 +23,8 @@ from shared.domain.web.url import canonicalize, with_scheme
 MONTH_S: Final = Recrawl().max_s
 
 OUTAGE_S: Final = 600
-"""How long `orb crawl` waits for a site that stops answering, by default. It is short because a user is waiting."""
+"""The default of `retry.outage_s` for `orb crawl`: after so many seconds without an answer, a host is given up. It is
+short, because a user waits for the end of the crawl."""
 
 _REQUESTS: Final = "the changed request settings apply from now on; URLs that failed without an answer are retried"
 _EFFECTS: Final = {
@@ -181,8 +182,9 @@ def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
 def _set_recrawl(data: dict[str, Any]) -> None:
     """Complete the section `recrawl` of the spec `data` after --recrawl has set its `min_s`. Change `data` itself.
 
-    A policy that is missing or `never` becomes `fixed`, and `max_s` becomes at least `min_s`. The section is removed if
-    the value of --recrawl is `none`.
+    - If the field `policy` is missing or `never`, it becomes `fixed`.
+    - If `max_s` is less than `min_s`, it becomes `min_s`.
+    - If the value of --recrawl is `none`, the section is removed.
     """
     section = data["recrawl"]
     if not isinstance(section, dict):

@@ -23,14 +23,15 @@ from shared.domain.errors import Transient, Unusable
 from shared.runtime.supervise import Process, dying_with, process_end
 
 MEMBER_S: Final = 25.0
-"""Time limit for a master or worker to end in order: its own grace period and a margin."""
+"""How many seconds after SIGTERM a master or worker is killed if it has not ended. This is the time in which it
+completes its work (`grace_s`, 10 by default), and a margin."""
 
 ENGINE_S: Final = 5.0
-"""Time limit for an engine to end in order. It is short, because an engine ends last: no process uses it any more, and
-what it acknowledged is in its files."""
+"""How many seconds after SIGTERM an engine is killed if it has not ended. The time is short, because engines end last:
+no process uses them any more, and what they acknowledged is in their files."""
 
 _FAILED: Final = ("master.failed", "worker.failed")
-"""Final log events of a member whose failure a restart cannot help. `error` has the cause."""
+"""The last log events of a member that failed, if a restart would not help. The field `error` has the cause."""
 
 E_co = TypeVar("E_co", covariant=True)
 E = TypeVar("E")
@@ -73,7 +74,7 @@ class Child(Protocol):
 
     @property
     def patience_s(self) -> float:
-        """The seconds that the process may take to end in order. After that it is killed."""
+        """How many seconds the process may take to end after SIGTERM. After that it is killed."""
 
     async def start(self) -> None: ...
 
@@ -355,7 +356,7 @@ class Supervisor:
         self._ready = True
 
     def stop(self) -> None:
-        """Send SIGTERM to the child, so that it ends in order. It is not restarted."""
+        """Send SIGTERM to the child, so that it completes its work and ends. It is not restarted."""
         self._stopped.set()
         self.child.signal(signal.SIGTERM)
 

@@ -103,8 +103,8 @@ def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyThere], labels: Labels) -> None:
     """Make the planned changes in the order of `plans`, then delete the resources in `gone`. Print each result.
 
-    A resource is deleted only while it has all `labels`. If a change fails, print to stderr which changes were not
-    made, and raise its error.
+    `labels` are the labels of the resources to delete. A resource that has lost one of them is kept. If a change fails,
+    print to stderr which changes were not made, and raise the error of this change.
     """
     left = [each.declared.title for each in plans] + [f"{each.title} (delete)" for each in gone]
     total = len(left)

@@ -187,7 +187,10 @@ def _key(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(body: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the settings below `config` of a document. Raise Usage if there are none, or if it has other fields."""
+    """Return the settings of a document, which are below its field `config`.
+
+    Raise Usage if the document has no such field, or has other fields beside it.
+    """
     config = body.pop("config", None)
     if not isinstance(config, dict):
         raise Usage(f"{source} is not a config: it has no `config:` with the settings.")

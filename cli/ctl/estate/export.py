@@ -19,10 +19,10 @@ _FILES: Final = {kind.name: f"{kind.at.rsplit('/', 1)[1]}.yaml" for kind in KIND
 
 
 def export_estate(desk: VerbContext, folder: Path | None) -> None:
-    """Write all declared resources as YAML: one file in `folder` for each kind, or all to standard output (None).
+    """Write all declared resources as YAML: one file in `folder` for each kind. None: write to standard output.
 
-    Kinds without resources get an empty file, which replaces the file of an earlier export. The files appear at the
-    end, and none of them if a request fails. If the user may not list API keys, the export leaves them out, and does
+    A kind without resources gets an empty file, which replaces the file of an earlier export. The files appear at the
+    end. If a request fails, no file is written. If the user may not list API keys, the export leaves them out, and does
     not change their file.
     """
     kinds = [kind for kind in KINDS if kind is not API_KEY or _may_list(desk, kind)]

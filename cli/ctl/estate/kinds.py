@@ -41,7 +41,7 @@ class DeclaredKind:
       the Unix time `now_s` are left out. Returns None if no part is left.
     - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
-    - `numbered`: True if the path of a resource ends in its `id`. A request to the list with a value of `key` finds it.
+    - `numbered`: True if the path of a resource ends in its `id`. The list, filtered by `key`, gives the `id`.
     - `query`: parameters of a request for the list.
     - `carries`: returns True if a resource has the labels. None: the kind has no labels.
     - `loses`: returns a text on what a deletion of the resource removes or ends.
@@ -359,7 +359,7 @@ KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_K
 """All kinds, in the order of creation: a kind to which others refer comes first. Deletions use the reverse order."""
 
 IDENTITY: Final = "identity"
-"""The field of an API key that the API calls `kind`. In a file, `kind` names the kind of resource."""
+"""The name that files use for the field `kind` of an API key. In a file, `kind` is the kind of resource."""
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
 TARGET_KINDS: Final = frozenset(map(str, TargetKind))

@@ -15,7 +15,7 @@ from cli.ctl.problems import ProblemAnswer, Refusal, WrongField
 from cli.terminal.exits import Usage
 
 _NOT_OF_THE_FILE: Final = (401, 403, 429)
-"""Statuses of refusals that are not about the content of the request."""
+"""Statuses with which a master refuses a request for another reason than its content."""
 
 SHOWN: Final = 5
 """How many differing entries of a list are shown at most, and how many names a message lists."""
@@ -48,7 +48,10 @@ class Planned:
         return str(self.plan["action"])
 
     def same_as(self, other: "Planned") -> bool:
-        """Return True if both plans found the resource with equal declarable fields, or both found none."""
+        """Return True if nothing changed between the two plans: the cluster had the same resource, or none both times.
+
+        Fields that a file cannot declare are not compared.
+        """
         kind = self.declared.kind
         mine, others = (None if each is None else kind.declared(each.body) for each in (self.present, other.present))
         return mine == others
@@ -226,7 +229,8 @@ def _brief(value: Any, before: Any, after: Any) -> str:
     - `value`: the value to show, which is `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
 
-    Seeds are shown as URLs if `before` and `after` have no URL in common.
+    Of a seed, only its URL is shown if `before` and `after` have no URL in common. Otherwise seeds
+    may differ only in other fields, so these are shown, too.
     """
     if not isinstance(value, list):
         return shown(value)
