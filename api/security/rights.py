@@ -19,7 +19,7 @@ class UndeclaredRoute(RuntimeError):
 
 
 class RouteClass(StrEnum):
-    """The class of a route by its cost. Each class has a separate limit of requests (`Permits`).
+    """The class of a route by its cost. `Permits` limits the requests of a key a second, separately for each class.
 
     READ: one response from memory or an index. WRITE: a change. BULK: a stream, an export or an upload.
     """

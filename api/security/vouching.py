@@ -42,7 +42,7 @@ class Vouching:
         return f"<Vouching {'with' if self._secret else 'without'} the secret>"
 
     async def sign(self, scope: Scope, peer: Peer) -> bytes:
-        """Return the value of the header `CLIENT`: `peer`, signed for the request of `scope`.
+        """Return the value of the header x-orb-client: the client `peer`, signed for the request of `scope`.
 
         Raise Transient if the database does not answer.
         """
@@ -52,7 +52,7 @@ class Vouching:
         return b"%b.%b" % ((await self._mac(scope, shown)).encode(), shown)
 
     async def read(self, scope: Scope) -> Peer | None:
-        """Return the peer in the header `CLIENT`, if another master signed it for this request. Otherwise return None.
+        """Return the client in the header x-orb-client, if a master signed it for this request. Otherwise return None.
 
         Return None as well if the signature's time differs by more than `VALID_MS` from now. Raise Transient if the
         database does not answer.
