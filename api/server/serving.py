@@ -42,7 +42,7 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""How long a connection beyond the limit may stay open after the head of its request.
+"""How long a connection beyond the limit of open connections may stay open after the head of its request.
 
 Otherwise, slow clients could use up the connections that remain for probes and scrapes.
 """
@@ -50,7 +50,7 @@ Otherwise, slow clients could use up the connections that remain for probes and 
 FILES_ASIDE: Final = 512
 """Open files that a master keeps for everything else: databases, engines, stored pages."""
 ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""Paths that are served even on connections beyond the limit, of which `MAX_SPARE` may be open."""
+"""Paths that are served even on connections beyond the limit. At most `MAX_SPARE` such connections may be open."""
 
 _BACKLOG: Final = 1024
 _DATE_S: Final = 1.0
@@ -67,7 +67,8 @@ _CONNECTIONS.setLevel(logging.ERROR)
 class _HttpServer(uvicorn.Server):
     """A uvicorn server that installs no signal handlers and opens no sockets.
 
-    The master handles signals, because it stops its parts in order. `accepting` accepts the connections.
+    The master handles signals, because it stops its parts one after the other. The function
+    `shared.runtime.connections.accepting` accepts the connections.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
