@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
-    """Write a backup of the running cluster into the new folder `folder`. Return the manifest of the backup.
+    """Write a backup of the running cluster into `folder`, which is created if necessary. Return the backup's manifest.
 
     Raise Usage if the folder is not empty, Environment if it cannot be written. Raise Transient if an engine does not
     answer, or if the hold on the reports lapsed.
@@ -125,7 +125,10 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
 
 
 async def _keys(settings: ClusterMasterSettings, new: NewBackup) -> Part | None:
-    """Copy the cluster's keys in etcd to the backup, for information only. Return None if no etcd is configured."""
+    """Copy all keys and values of the cluster in etcd to the backup, for information only. Return the file's entry.
+
+    Return None if no etcd is configured.
+    """
     if not settings.etcd:
         return None
     with new.part(KEYS) as part:

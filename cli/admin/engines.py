@@ -35,7 +35,7 @@ _OPTIONAL: Final = {
     "nats_url": SettingValue("", SettingOrigin.DEFAULT, ""),
     "database": SettingValue("", SettingOrigin.DEFAULT, ""),
 }
-"""The values of settings that a master requires, for an admin command that does not need them."""
+"""Values for settings that a master requires, but an admin command may not need. Used if the user sets none."""
 
 
 def add_database_flag(parser: argparse.ArgumentParser) -> None:

@@ -93,8 +93,8 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
     """Restore the backup into `folder`, a new folder of `orb up`. NATS runs there during the restore.
 
     `database` is a PostgreSQL URL, or None for a SQLite file in the folder. Raise Usage if the folder has a cluster
-    already. If the restore fails, all its files are removed, and so is a folder that it created. A PostgreSQL database
-    that it filled completely stays.
+    already. If the restore fails, the files that it wrote are removed, and also the folder if it is new. A PostgreSQL
+    database stays if all its rows were written.
     """
     from shared.adapters.nats import EmbeddedServer
 

@@ -137,7 +137,7 @@ def _revoke_keys(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 _POLICY: Final = ("delay_s", "block", "slots")
-"""The fields of a host's policy that can be declared. The API adds others to its answers."""
+"""The fields of a host's policy that a client can set. The API's answers have further fields."""
 
 
 def _block(desk: VerbContext, arguments: argparse.Namespace) -> int:
@@ -184,10 +184,12 @@ def _slots(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Change the fields of a host's policy that `change` names, and keep its other fields. None removes a field.
+    """Change the fields of a host's policy that `change` names, and keep its other fields.
 
-    Delete the policy if no field is left. Return the body of the master's answer. Return an empty mapping if there was
-    no policy and nothing to set. If another client changes the policy meanwhile, read it again and retry a few times.
+    A value None removes the field. Delete the policy if no field is left. If another client changes the policy
+    meanwhile, read it again and retry a few times.
+
+    Return the body of the master's answer. Return an empty mapping if there was no policy and nothing to set.
     """
     at = path("host-policies", host)
     for left in reversed(range(_AGAIN)):

@@ -39,7 +39,7 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 
 class AttemptFailure(Enum):
-    """How an attempt to send a request failed. `waits` decides by it if the request is sent again."""
+    """How an attempt to send a request failed. The function `waits` uses it to decide if the request is sent again."""
 
     REFUSED = auto()
     """The request was not applied; a retry may succeed."""
@@ -393,7 +393,7 @@ _REFUSED_CERTIFICATE: Final = (
 )
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-"""OpenSSL's names, depending on its version, for an answer that is not TLS."""
+"""The names of the OpenSSL error for a server that does not answer with TLS. The name depends on OpenSSL's version."""
 
 _SPEAKS_HTTP: Final = "speaks http, not https"
 

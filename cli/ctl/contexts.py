@@ -78,8 +78,8 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
     """Return the masters, API key and TLS files that a command uses.
 
     A flag overrides its variable, and a variable overrides the context. A flag or variable can name the context. The
-    default is the current context of `stored`. If a flag or variable gives the masters, the context's key and TLS
-    files are used only if the context has all these masters.
+    default is the current context of `stored`. A flag or variable can also give the masters. The context's key and TLS
+    files are then used only if all these masters are masters of the context.
 
     Raise Usage if no master is given, or if a flag or variable names an unknown context.
     """

@@ -60,7 +60,7 @@ class EventParser:
     def feed(self, piece: bytes) -> Iterator[SseEvent]:
         """Add a piece of the stream, and yield the events that it completes.
 
-        Raise Environment if an event is too large, as when the bytes are no event stream.
+        Raise Environment if an event is too large, probably because the bytes are no event stream.
         """
         data = self._rest + piece
         if not self._begun and len(data) >= 3:
@@ -105,7 +105,7 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
     """Yield the events of the stream at the API path `at`, and reconnect after each lost connection.
 
     Before each new connection, yield a text for the user on why the earlier one was lost. `last_id`: yield only events
-    after this one, None for new events. End when the server reports that the crawl was deleted.
+    after the event with this id. None: yield only new events. End when the server reports that the crawl was deleted.
 
     Raise Refusal or Environment if the first attempt fails. Later raise Refusal only for a status that no retry
     changes, such as 403 or 404.

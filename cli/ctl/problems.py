@@ -26,7 +26,8 @@ ANOTHER: Final = "set another with --server or ORB_SERVER"
 """The advice if a server is not a master."""
 
 _NO_API: Final = (404, 405, 501)
-"""HTML with one of these statuses is not from a master. With another status it may be from a proxy before a master."""
+"""An HTML answer with one of these statuses does not come from a cluster. With another status, it may come from a proxy
+in front of a master."""
 
 
 @dataclass(frozen=True, slots=True)

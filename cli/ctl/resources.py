@@ -34,9 +34,9 @@ class Belongs(Enum):
 
     TO_CLUSTER = auto()
     TO_CLUSTER_OR_CRAWL = auto()
-    """`crawl` is a filter of the list."""
+    """There is one list. Its query parameter `crawl` selects the resources of one crawl."""
     TO_CRAWL = auto()
-    """`{crawl}` is in the path."""
+    """Each crawl has its own list. The path has `{crawl}` in place of the crawl's name."""
 
 
 @dataclass(frozen=True, slots=True)

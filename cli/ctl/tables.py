@@ -46,7 +46,7 @@ class Layout:
     def line(self, texts: Sequence[str]) -> list[tuple[str, str]]:
         """Return the texts of a row, each with its style, padded or cut to the width of its column.
 
-        `texts` has one text for each shown column. The results, joined, are the line.
+        `texts` has one text for each shown column. The caller joins the results to get the line.
         """
         line = []
         for place, (column, width, text) in enumerate(zip(self.columns, self.widths, texts, strict=True)):

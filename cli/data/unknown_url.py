@@ -35,7 +35,7 @@ class UnknownUrl:
     - `via`: the host of `page`. If `page` is None, the host of an assumed page that links to the URL.
     - `verdicts`: what each rule of the scope decides about the link on `page`, or on the assumed page.
     - `reason`: why the link was not followed, None if no rule excluded it.
-    - `doubts`: if `page` is None, reasons why a link to the URL may exist all the same.
+    - `doubts`: if `page` is None, reasons why a link to the URL may exist nevertheless.
     """
 
     url: Location
@@ -59,7 +59,7 @@ class UnknownUrl:
 
 
 def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> UnknownUrl:
-    """Find out why the crawl does not know the URL.
+    """Return the explanation why the crawl does not know the URL.
 
     Search for a stored page that links to the URL, and evaluate the rules of the scope for that link. If no page is
     found, evaluate the rules for an assumed link at depth 1.
@@ -148,7 +148,7 @@ class _Search:
 def _linked(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Location) -> _Search:
     """Search for a page that links to the URL.
 
-    First come the stored examples of excluded links, then at most MAX_PAGES_READ archived pages.
+    Search the stored examples of excluded links first. If none matches, read at most MAX_PAGES_READ archived pages.
     """
     for reason, examples in reader.left_out(row.crawl_id).items():
         for example in examples:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cli.local.process_group import RunOutcome
 
 IMPORTED: Final = ("cli.local.local_run", "cli.data.summary", "cli.local.finalize", "api.main", "workers.main")
-"""The modules that this command, the master and the workers import."""
+"""Modules that this command, the master and the workers need. The command imports them before it starts processes."""
 
 NONE: Final = "none"
 """The value of --ca that removes the additional certificate authorities, which an earlier --ca stored."""

@@ -32,7 +32,8 @@ from shared.runtime.supervise import Process, process_end
 log = structlog.get_logger(__name__)
 
 READY: Final = b"\0"
-"""What a forked process sends before its process id. Any other answer is the reason why the fork failed."""
+"""The first byte of the answer to a request, sent by the new process. Its process id follows. An answer that begins
+otherwise is a text that says why the fork failed."""
 
 GO: Final = b"g"
 _ANSWER_S: Final = 60.0
@@ -44,7 +45,8 @@ _ANSWER_BYTES: Final = 4096
 class ForkRequest(msgspec.Struct, frozen=True):
     """A request to the fork server: start `orb` with `arguments`, as a master or worker.
 
-    `environment` has all environment variables of the new process. Its file descriptors are sent with the request.
+    `environment` has all environment variables of the new process. The message with the request also transfers the file
+    descriptors for the new process.
     """
 
     arguments: tuple[str, ...]

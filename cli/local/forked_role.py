@@ -138,7 +138,7 @@ def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[in
 def _run(arguments: Sequence[str]) -> int:
     """Run `orb` with `arguments` and return its exit code.
 
-    Then end threads and flush output as the interpreter does at exit.
+    Before this returns, do what the interpreter does at exit: wait for threads, run exit handlers and flush the output.
     """
     from cli.main import main
 

@@ -1,4 +1,4 @@
-"""A cluster on this machine: starts etcd, NATS, masters and workers, keeps them alive, and ends them in order.
+"""A cluster on this machine: starts etcd, NATS, masters and workers, keeps them alive, and ends them kind by kind.
 
 Masters and workers are `orb master` and `orb worker`, with the same flags as in any other cluster. At the end the
 workers report their finished pages, the masters apply the reports and hand over, and then NATS and etcd stop. If the

@@ -1,4 +1,4 @@
-"""One run of a crawl on this machine: starts NATS, a master and workers, keeps them alive, and ends them in order.
+"""One run of a crawl on this machine: starts NATS, a master and workers, keeps them alive, and ends them kind by kind.
 
 At the end the workers take no more URL shards and report their finished pages, the master applies the reports, and then
 NATS stops. If the end is cut short, the next run still resumes the crawl.

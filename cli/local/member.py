@@ -84,8 +84,8 @@ _WORKER: Final = {
     "metrics": ("HOST:PORT", "where its metrics are served (default: nowhere)"),
 }
 _ROLES: Final = {"master": {**_SHARED, **_MASTER}, "worker": {**_SHARED, **_WORKER}}
-"""The placeholder and the help of each setting's flag, by role and setting. Secrets have no flags, which other users
-could see. They come from variables or a file."""
+"""The placeholder and the help of each setting's flag, by role and setting. Secrets have no flags, because
+other users can see a command line. They come from variables or a file."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

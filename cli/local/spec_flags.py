@@ -172,7 +172,7 @@ def _seed_context(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
-    """Parse labels written as NAME=VALUE. Raise Usage if one of them is not. The message names `flag`."""
+    """Parse labels and return them. Raise Usage, with the name of `flag`, if a label is not written as NAME=VALUE."""
     for pair in pairs:
         if "=" not in pair:
             raise Usage(f"{flag} {pair} is not written as NAME=VALUE.")

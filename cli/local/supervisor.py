@@ -40,8 +40,8 @@ E = TypeVar("E")
 class RestartBudget(Struct):
     """Limits how often a child process is restarted, and delays each restart.
 
-    More than `max_count` deaths within `within_s` seconds are too many. The delay doubles with each of these deaths,
-    from `first_wait_s` up to `longest_wait_s`.
+    After more than `max_count` deaths within `within_s` seconds, the child is not restarted. The delay doubles with
+    each of these deaths, from `first_wait_s` up to `longest_wait_s`.
     """
 
     max_count: int = 5
@@ -352,7 +352,7 @@ class Supervisor:
         return not self._stopped.is_set()
 
     def ready(self) -> None:
-        """Restart the child from now on even if it ends with exit code 4 (its environment is unusable)."""
+        """Record that the child works. If it later ends with exit code 4 (its environment is unusable), restart it."""
         self._ready = True
 
     def stop(self) -> None:

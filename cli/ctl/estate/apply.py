@@ -209,7 +209,8 @@ def create(client: Client, declared: Declared) -> Any:
 def created_before(client: Client, declared: Declared) -> Any:
     """Return the body of a resource that an earlier attempt, whose answer was lost, may have created.
 
-    Return None if the cluster does not have it, or has it with other values. Raise Failed if its secret was lost.
+    Return None if the cluster does not have it, or has it with other values. Raise Failed if it is an API key, because
+    only the lost answer had its secret.
     """
     seen = planned(client, declared, to_apply=True)
     if seen.present is None or seen.action != "none":
