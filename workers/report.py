@@ -215,7 +215,7 @@ class Reporter:
         stream: DiscoveryStream,
         batches: list[DiscoveryBatch],
     ) -> None:
-        """Publish `batches` in `stream` as messages, each after the message before it was acknowledged.
+        """Publish `batches` in `stream` as messages, one at a time: the broker must acknowledge each before the next.
 
         Wait first for `before`, the task that sends the stream's messages of an earlier flush.
         """

@@ -32,7 +32,7 @@ class _Worker(Struct):
 class PoolCapacity:
     """Counts how many more URL shards the workers of each pool can take, from the statuses that one master received.
 
-    - `ahead`: the number of shards to send out per free visit of a worker. It can be changed at any time.
+    - `ahead`: how many shards to send out for each visit that a worker could begin now. It can be changed at any time.
     - `held`: why this master dispatches nothing now, or None.
     - `shares`: divides the capacity of a pool among its crawls.
     """

@@ -11,9 +11,10 @@ line of the next crawl. It enters the next line at once if the first crawl may n
 capacity does not block a host.
 
 Invariants:
-- At most one lease has a slot of a host: from `acquire`, or `restore` under a new owner, until `release`.
+- Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
 - A host has at most as many shards out as the strictest crawl with a shard out allows.
-- A queue with URLs is either in its host's turns or in its crawl's line, never in both.
+- The queue of a crawl at a host, if it has URLs, is either among the queues that take turns at the host, or its host
+  waits for it in the crawl's line. It is never in both.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations. Replaced entries stay until there
   are about as many as hosts.
 - Every host that has only empty queues is in `_idle`; other hosts may be in it, too. So idle hosts are found without a

@@ -20,7 +20,7 @@ PUBLISHING: Final = 16
 
 
 class ScheduleCommandPublisher:
-    """Publishes the commands of fired schedules, `PUBLISHING` at the same time. `CommandRounds` runs it."""
+    """Publishes the commands of fired schedules, at most `PUBLISHING` of them at once. `CommandRounds` runs it."""
 
     def __init__(self, schedules: Schedules, broker: Broker, partitions: int) -> None:
         self._schedules = schedules

@@ -99,7 +99,8 @@ class MemberStats:
     def visits(self, pool: str, now: float) -> tuple[int, int]:
         """Return (capacity, used): how many visits the pool's workers can run at once, and how many they run now.
 
-        Only workers that pull visits and reported within the last STALE_AFTER_S seconds count.
+        Only workers count that take further shards (`WorkerStatus.pulling`) and reported within the last STALE_AFTER_S
+        seconds.
         """
         live = [each.status for each in self._workers.values() if now - each.received_at <= STALE_AFTER_S]
         taking = [status for status in live if status.pool == pool and status.pulling]

@@ -50,7 +50,7 @@ class EventParser:
         self.last_id = last_id
         self.retry_s: float | None = None
         self.past_kept = False
-        """True after a comment of `_PAST_KEPT`: the server has sent all stored events."""
+        """True once the server has sent the comment that follows all stored events, whose text is in `_PAST_KEPT`."""
         self._id = last_id
         self._rest = b""
         self._kind = ""

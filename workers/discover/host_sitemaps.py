@@ -1,7 +1,7 @@
 """Reports the sitemaps of a host, together with the first URL of the host that a visit has finished.
 
-The sitemaps are part of the report on that URL, so they are acknowledged before its outcome. If the visit is lost, the
-next visit reports them again.
+The worker sends a URL's outcome only after the broker has acknowledged the links and sitemaps that it reports with that
+URL. So if a visit is lost before that, the URL has no outcome, and the next visit reports the sitemaps again.
 """
 
 from collections.abc import Mapping

@@ -200,7 +200,7 @@ def _texts(hrefs: list[bytes], charset: str) -> list[str]:
 
 
 class _Element(NamedTuple):
-    """An element other than a plain link, with only the attributes that are used here."""
+    """An element that is read for the page's metadata, with only the attributes that are used here."""
 
     name: bytes
     attributes: dict[bytes, str]

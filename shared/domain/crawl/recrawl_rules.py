@@ -1,4 +1,4 @@
-"""The section `recrawl` of a spec, compiled for owners: it decides the interval of each URL. The module does no I/O."""
+"""The section `recrawl` of a spec, compiled for owners: how long a page waits for its next fetch. Without I/O."""
 
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ class PageInterval(msgspec.Struct, frozen=True):
 
 
 class CompiledRecrawl:
-    """The compiled section `recrawl` of a spec. It returns the interval of a page."""
+    """The compiled section `recrawl` of a spec. `of` returns the policy for a page's wait between two fetches."""
 
     def __init__(self, spec: Recrawl) -> None:
         self.spec = spec
@@ -33,9 +33,9 @@ class CompiledRecrawl:
         self._other = _interval(spec.policy, spec.min_s, spec.max_s, None)
 
     def of(self, url: str) -> PageInterval:
-        """Return the interval of the page with this canonical URL.
+        """Return the policy and the bounds for the wait of the page with this canonical URL.
 
-        It is that of the first matching rule. If no rule matches, it is the interval that the section itself sets.
+        They are those of the first rule that matches. If no rule matches, they are those of the section itself.
         """
         if not self._intervals:
             return self._other

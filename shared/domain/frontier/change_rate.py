@@ -28,8 +28,8 @@ REMEMBERED: Final = 24
 the seconds between the last two fetches. So a few fetches show that a page begins or ceases to change."""
 
 PRIOR_SHAPE: Final = 0.5
-"""The `shape` of the first estimate for a page, before two of its fetches were compared: the weight of half a
-change."""
+"""The `shape` of the first estimate for a page, before two of its fetches were compared: it is worth half
+an observed change."""
 
 _LONGEST_S: Final = 2.0**OCTAVES
 _STEPS: Final = 2048

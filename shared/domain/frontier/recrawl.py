@@ -29,8 +29,8 @@ are four buckets apart."""
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
-"""If `still` + `due` of a `SignalTrust` exceeds this, its method `compared` halves all four fields. So old comparisons
-count less than new ones."""
+"""When the two expected numbers of a host's `SignalTrust` exceed this together, its four numbers are halved. So old
+comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
 """`solved` assumes that a sign of change causes a request if price x rate of change is below this. Below it, a reliable

@@ -74,9 +74,11 @@ class StoredSeedSet:
 
 @dataclass(frozen=True, slots=True)
 class SeedSetCommand:
-    """A change of a crawl's seed set that is not published yet. `added` and `removed` are as in SeedSetChange.
+    """A change of a crawl's seed set that is not published yet.
 
-    `revision` is the revision of the change, `spec` the revision of the crawl's spec, `name` the name of the set.
+    - `revision`: the number of the change among the changes of all seed sets; `spec`: the revision of the crawl's spec.
+    - `name`: the name of the set. `added`: the seeds that are new, or have another priority or context.
+    - `removed`: the canonical URLs that left the set.
     """
 
     revision: int

@@ -47,8 +47,8 @@ class Effect:
 def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> Step | None:
     """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. Times are Unix ms.
 
-    Return None if `due_ms` fires later than `now_ms`. At most one due time fires in a step. If more are due, the caller
-    calls this again at once.
+    A due time fires up to the schedule's jitter later than itself (`fires_at`). Return None if `due_ms` does not fire
+    yet. At most one due time fires in a step. The caller calls this again at once for those that are due after it.
     """
     if fires_at(spec, schedule_id, due_ms) > now_ms:
         return None

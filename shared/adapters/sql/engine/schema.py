@@ -103,7 +103,8 @@ refresh, else 0."""
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
 )
-"""The clock of each pool: the ms, counted by leaders, in which resource pressure did not stop all work of the pool."""
+"""The clock of each pool: the ms in which the pool could work. Leaders add to it. It stops while resource pressure
+stops all work of the pool."""
 
 crawl_labels = Table(
     "crawl_labels",

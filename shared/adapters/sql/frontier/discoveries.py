@@ -281,12 +281,12 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs and merge links into known ones. Return the known URLs that earlier commands may still change.
+    """Insert new URLs and merge links into known ones. Return the known URLs that running commands may change.
 
     These are failed URLs (a retry may queue them) and URLs to which a page links (a deletion of seeds may delete them).
     URLs whose state as a requisite changes, and excluded URLs that are queued again, are not returned.
 
-    - `least`, `required`: the best link to each URL as a page, and as a requisite.
+    - `least`, `required`: for each URL the link of the least depth to it as a page, and as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
     """
     keys = sorted(least.keys() | required.keys())
