@@ -370,7 +370,8 @@ class Catalog(Protocol):
         """Return the key that is declared for a client certificate with one of these names.
 
         Return None if there is none. `certificate_names`: the names in the certificate, and its fingerprint. Revoked
-        keys are ignored. If several keys match, a key that is declared by the fingerprint is preferred.
+        keys are ignored. If several keys match, the key that is declared by the fingerprint counts. Otherwise the key
+        whose name sorts first counts.
         """
 
     async def note_uses(self, uses: Mapping[str, int]) -> None:

@@ -145,6 +145,10 @@ def test_a_certificate_is_one_identity_and_a_fingerprint_comes_first(new_tables:
             found = await keys.key_of_certificate(both)
             assert found is not None
             assert found.name == "by-name"
+            await put(keys, declared("a-name", 5, certificate="uri:z", kind=proof))
+            found = await keys.key_of_certificate(both | {"uri:z"})
+            assert found is not None
+            assert found.name == "a-name", "the name of the key decides, not the one of the certificate"
             assert await keys.key_of_certificate(frozenset({"dns:other"})) is None
 
     asyncio.run(story())
