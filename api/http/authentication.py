@@ -81,7 +81,7 @@ class Keyring:
 
         Such an identity needs no API key.
         """
-        digest = hashlib.sha256("\n".join(sorted(certificate.names)).encode()).digest()
+        digest = _digest_of_certificate(certificate)
         known = self._cached(digest)
         if known is not None:
             return known
@@ -95,6 +95,10 @@ class Keyring:
     def has_seen(self, key: str) -> bool:
         """Return True if the cache has this key, even if its entry is older than a second. It may be revoked by now."""
         return digest_of(key) in self._good
+
+    def has_seen_certificate(self, certificate: PeerCertificate) -> bool:
+        """Return True if the cache has this certificate, even if its entry is older than a second (see `has_seen`)."""
+        return _digest_of_certificate(certificate) in self._good
 
     def _cached(self, digest: bytes) -> ApiKey | None:
         known = self._good.get(digest)
@@ -114,12 +118,18 @@ class Keyring:
         self._good = OrderedDict((digest, known) for digest, known in self._good.items() if known[1].key_id != key_id)
 
 
+def _digest_of_certificate(certificate: PeerCertificate) -> bytes:
+    """Return a digest of the certificate's names that no API key has: 0xff does not occur in UTF-8."""
+    return hashlib.sha256(b"\xff" + "\n".join(sorted(certificate.names)).encode()).digest()
+
+
 class Authentication:
     """ASGI layer that refuses a request at or below `GUARDED` unless its identity is accepted from its peer.
 
     The peer is the address and the TLS certificate of the client. A master that forwards a request states the peer of
-    the original client in a signed header, and that peer counts. The layer stores the identity's record in the
-    request's state as `key`, and the peer as `peer`.
+    the original client in a signed header, and that peer counts. Wrong keys from the peer's address do not limit such a
+    request, because the other master has accepted its identity. The layer stores the identity's record in the request's
+    state as `key`, and the peer as `peer`.
     """
 
     def __init__(
@@ -153,8 +163,9 @@ class Authentication:
         Raise ApiProblem if the identity is missing or refused. Raise Transient if the database does not answer.
         """
         state: dict[str, Any] = scope["state"]
-        peer = state["peer"] = await self._peer(scope)
-        kept = await self._identity(scope, peer)
+        vouched = await self._vouched(scope)
+        peer = state["peer"] = vouched or _peer_of(scope)
+        kept = await self._identity(scope, peer, limited=vouched is None)
         now_ms = self._clock.unix_ms()
         why = refusal(kept, peer, now_ms)
         if why is not None:
@@ -163,19 +174,23 @@ class Authentication:
         self._uses.note(kept.key_id, now_ms)
         state["key"] = kept
 
-    async def _peer(self, scope: Scope) -> Peer:
-        vouched = None
+    async def _vouched(self, scope: Scope) -> Peer | None:
+        """Return the peer that another master signed for this request; None if there is none."""
         if any(name == CLIENT for name, _ in scope["headers"]):
-            vouched = await self._vouching.read(scope)
-        if vouched is not None:
-            return vouched
-        client = scope.get("client")
-        return Peer(None if client is None else client[0], scope["state"].get("certificate"))
+            return await self._vouching.read(scope)
+        return None
 
-    async def _identity(self, scope: Scope, peer: Peer) -> ApiKey:
+    async def _identity(self, scope: Scope, peer: Peer, *, limited: bool) -> ApiKey:
+        """Return the stored identity of the request.
+
+        Raise ApiProblem if there is none. If `limited`, raise it also after too many wrong keys from the peer's
+        address, unless this master has accepted the same key or certificate lately. Then a client cannot lock out
+        others at its address.
+        """
         given = header_of(scope, b"authorization")
         if not given and peer.certificate is not None:
-            self._limit(peer)
+            if limited and not self._keyring.has_seen_certificate(peer.certificate):
+                self._limit(peer)
             proved = await self._keyring.of_certificate(peer.certificate)
             if proved is not None:
                 return proved
@@ -185,7 +200,7 @@ class Authentication:
             if peer.certificate is not None and not given:
                 raise _unauthenticated(_NO_PROOF, f"{_PROOF}, or {_SEND}")
             raise _unauthenticated("the request has no API key", f"{_SEND}; {_KEYS}")
-        if not self._keyring.has_seen(key):  # a right key that is in use is never shut out by wrong ones beside it
+        if limited and not self._keyring.has_seen(key):
             self._limit(peer)
         holder = await self._keyring.holder(key)
         if holder is None:
@@ -202,6 +217,12 @@ class Authentication:
         if wait_s:
             self._wrong_keys.limited += 1
             raise too_many_wrong_keys(wait_s)
+
+
+def _peer_of(scope: Scope) -> Peer:
+    """Return the peer of the request's own connection."""
+    client = scope.get("client")
+    return Peer(None if client is None else client[0], scope["state"].get("certificate"))
 
 
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
@@ -228,7 +249,10 @@ def too_many_wrong_keys(wait_s: int) -> ApiProblem:
 
     `wait_s`: the seconds until the address may try another key.
     """
-    hint = "keys that were right here a moment ago are still accepted; the setting wrong_keys sets the limit"
+    hint = (
+        "keys and certificates that were right here a moment ago are still accepted; the setting wrong_keys sets the "
+        "limit"
+    )
     headers = {"Retry-After": str(wait_s)}
     return ApiProblem(
         ProblemKind.RATE_LIMITED, "too many wrong keys came from this address", hint=hint, headers=headers

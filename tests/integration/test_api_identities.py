@@ -4,14 +4,13 @@ import asyncio
 import hashlib
 import json
 import ssl
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.types import ASGIApp
 from structlog.testing import capture_logs
 
 from api.security.vouching import CLIENT, Vouching
@@ -20,7 +19,7 @@ from shared.adapters.local.clock import SystemClock
 from shared.domain.ops.access import Role
 from shared.domain.ops.identities import Peer, PeerCertificate
 from shared.tls import ClientTls, ServerTls, TlsSettings
-from tests.support.api.rest_api import SPEC, Api, Follower, api, client_of, problem
+from tests.support.api.rest_api import SPEC, Api, Follower, api, client_of, of_peer, problem
 from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
 
 HERE = "127.0.0.1"  # what httpx says of a client in this process
@@ -290,18 +289,6 @@ def test_a_certificate_is_an_identity_until_it_is_deleted(tmp_path: Path) -> Non
 
 
 # --- forwarded requests -----------------------------------------------------------------------------------------------
-
-
-def of_peer(app: ASGIApp, peer: Peer) -> ASGIApp:
-    """The application as a client at this address and with this certificate reaches it."""
-
-    async def reached(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        scope["client"] = (peer.address, 1)
-        if peer.certificate is not None:
-            scope.setdefault("state", {})["certificate"] = peer.certificate
-        await app(scope, receive, send)
-
-    return reached
 
 
 OURS = Peer("10.1.0.9", PeerCertificate(frozenset({"dns:tf.example.org"})))

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -38,6 +38,7 @@ from shared.domain.frontier.states import Position
 from shared.domain.ids import Partition, Term
 from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
 from shared.domain.ops.config import MasterTuning
+from shared.domain.ops.identities import Peer
 from shared.domain.ops.watermarks import Pressure
 from shared.domain.reads.declared import Actor
 from shared.ports.archive import PageArchive
@@ -136,6 +137,18 @@ def client_of(app: FastAPI, key: str | None = None) -> httpx.AsyncClient:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://master", headers=headers)
+
+
+def of_peer(app: ASGIApp, peer: Peer) -> ASGIApp:
+    """The application as a client at this address and with this certificate reaches it."""
+
+    async def reached(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        scope["client"] = (peer.address, 1)
+        if peer.certificate is not None:
+            scope.setdefault("state", {})["certificate"] = peer.certificate
+        await app(scope, receive, send)
+
+    return reached
 
 
 @asynccontextmanager
