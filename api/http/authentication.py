@@ -272,11 +272,15 @@ def _refused(kept: ApiKey, why: IdentityRefusal) -> ApiProblem:
     match why:
         case IdentityRefusal.EXPIRED:
             return _unauthenticated(
-                f"the key {kept.name!r} has ended", "an admin can give it another end, or issue one"
+                f"the {kept.kind} {kept.name!r} has ended", "an admin can give it another end, or issue one"
             )
         case IdentityRefusal.NETWORK:
-            hint = "send it from one of the key's networks; a proxy in front of the master counts by its own address"
-            return ApiProblem(ProblemKind.FORBIDDEN, f"the key {kept.name!r} is not accepted from here", hint=hint)
+            hint = (
+                f"send it from one of the {kept.kind}'s networks; a proxy in front of the master counts by its own "
+                "address"
+            )
+            detail = f"the {kept.kind} {kept.name!r} is not accepted from here"
+            return ApiProblem(ProblemKind.FORBIDDEN, detail, hint=hint)
         case IdentityRefusal.CERTIFICATE:
             hint = "connect with the client certificate that is bound to the key"
             return ApiProblem(ProblemKind.FORBIDDEN, f"the key {kept.name!r} needs its certificate", hint=hint)

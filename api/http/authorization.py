@@ -31,7 +31,7 @@ def guard_of(right: Right) -> Callable[[Request], Awaitable[None]]:
             _refuse_unknown(request)
         key: ApiKey = request.scope["state"]["key"]
         if not right.allows(key.role):
-            detail = f"this needs the role {role}, and the key {key.name!r} has {key.role}"
+            detail = f"this needs the role {role}, and the {key.kind} {key.name!r} has {key.role}"
             raise ApiProblem(ProblemKind.FORBIDDEN, detail)
         _take_permit(request, key, right.route_class)
 
@@ -51,7 +51,7 @@ def _take_permit(request: Request, key: ApiKey, route_class: RouteClass) -> None
     headers = rate_headers(permit, route_class)
     if not permit.allowed:
         per_s = permit.quota // BURST_S
-        detail = f"the key {key.name!r} sent more than {per_s} requests a second of the class {route_class}"
+        detail = f"the {key.kind} {key.name!r} sent more than {per_s} requests a second of the class {route_class}"
         hint = "wait as Retry-After says, and spread requests"
         again = {"Retry-After": str(permit.wait_s)}
         raise ApiProblem(ProblemKind.RATE_LIMITED, detail, hint=hint, headers={**headers, **again})

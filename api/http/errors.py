@@ -36,7 +36,7 @@ class ProblemKind(Enum):
 
     MALFORMED = ("malformed", 400, "The request cannot be read")
     UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is needed")
-    FORBIDDEN = ("forbidden", 403, "The key's role does not allow this")
+    FORBIDDEN = ("forbidden", 403, "The key or certificate does not allow this")
     NOT_FOUND = ("not-found", 404, "Not found")
     METHOD = ("method-not-allowed", 405, "This resource does not have that method")
     EXISTS = ("exists", 409, "It already exists")

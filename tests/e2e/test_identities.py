@@ -136,7 +136,7 @@ def test_certificates_admit_their_role_and_others_are_refused(estate: Estate) ->
 
         refused = {
             "a certificate of a lower role": (
-                create("no", client="reader"), "this needs the role operator, and the key 'reader' has viewer",
+                create("no", client="reader"), "this needs the role operator, and the certificate 'reader' has viewer",
             ),
             "an expired certificate": (
                 create("no", client="expired"), r"the certificate of --tls-cert, renew an expired one",

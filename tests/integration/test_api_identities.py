@@ -278,12 +278,51 @@ def test_a_certificate_is_an_identity_until_it_is_deleted(tmp_path: Path) -> Non
             made = await admin.put("/v1/api-keys/tf", json=spec)
             assert (made.status_code, made.json()["key"]) == (201, None)
             assert (await asked(f"{url}/v1/crawls", files_of(ca, ours))).status_code == 200
-            problem(await asked(f"{url}/v1/api-keys", files_of(ca, ours)), 403, "forbidden")
+            said = problem(await asked(f"{url}/v1/api-keys", files_of(ca, ours)), 403, "forbidden")
+            assert said["detail"] == "this needs the role admin, and the certificate 'tf' has viewer"
             problem(await asked(f"{url}/v1/crawls", files_of(ca, other)), 401, "unauthenticated")
             refused = await asked(f"{url}/v1/crawls", files_of(ca, ours), "orb_wrong")
             problem(refused, 401, "unauthenticated")  # a key that is sent must be right
             assert (await admin.delete("/v1/api-keys/tf")).status_code == 200
             problem(await asked(f"{url}/v1/crawls", files_of(ca, ours)), 401, "unauthenticated")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("bounds", "status", "detail", "hint"),
+    [
+        ({"expires_at": "2001-01-01T00:00:00Z"}, 401, "the certificate 'tf' has ended", "an admin can give it"),
+        ({"networks": ["10.2.0.0/16"]}, 403, "the certificate 'tf' is not accepted from here", "the certificate's"),
+    ],
+)
+def test_certificate_outside_its_bounds_is_called_a_certificate(
+    tmp_path: Path, bounds: dict[str, Any], status: int, detail: str, hint: str
+) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            spec = {"role": "viewer", "kind": "certificate", "certificate": "dns:tf.example.org", **bounds}
+            assert (await admin.put("/v1/api-keys/tf", json=spec)).status_code == 201
+            async with client_of(of_peer(served.app, OURS)) as client:  # type: ignore[arg-type]
+                said = problem(
+                    await client.get("/v1/crawls"), status, "forbidden" if status == 403 else "unauthenticated"
+                )
+            assert said["detail"] == detail
+            assert hint in said["hint"]
+            assert "role" not in said["title"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("bounds", [{"networks": ["10.2.0.0/16"]}, {"certificate": "dns:other.example.org"}])
+def test_key_refused_for_its_bounds_is_not_said_to_lack_a_role(tmp_path: Path, bounds: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            key = (await admin.put("/v1/api-keys/ci", json={"role": "admin", **bounds})).json()["key"]
+            async with client_of(of_peer(served.app, OURS), key) as client:  # type: ignore[arg-type]
+                said = problem(await client.get("/v1/crawls"), 403, "forbidden")
+            assert said["title"] == "The key or certificate does not allow this"
+            assert said["detail"].startswith("the key 'ci'")
 
     asyncio.run(story())
 
