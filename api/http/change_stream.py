@@ -15,7 +15,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.http.sse import PING_S, SLOW_S, Allowed, OpenEventStreams
+from api.http.sse import PING_S, SLOW_S, Allowed, OpenEventStreams, until_revoked
 from api.schemas.changes import ChangesGap, change_body
 from shared.domain.errors import Transient
 from shared.domain.reads.changes import ChangePlace, PageChangeView
@@ -72,10 +72,11 @@ class ChangeStream(Response):
         async with Tasks() as tasks:
             sending = tasks.start("changes.sent", self._send_changes(send))
             left = tasks.start("changes.client", _left(receive))
+            revoked = tasks.start("changes.key", until_revoked(self._allowed))
             stop = tasks.start("changes.stop", self._streams.closing.wait())
-            await asyncio.wait([sending, left, stop], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([sending, left, revoked, stop], return_when=asyncio.FIRST_COMPLETED)
             if not left.done():
-                reason = await sending if sending.done() else "shutdown"
+                reason = await sending if sending.done() else "revoked" if revoked.done() else "shutdown"
         log.info("change_stream.closed", path=scope["path"], reason=reason or "client left")
         if reason is not None:
             with suppress(TimeoutError):
@@ -84,12 +85,9 @@ class ChangeStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_changes(self, send: Send) -> str:
-        """Send changes until the stream must end. Return the reason.
-
-        `slow`: the client does not read. `revoked`: its key is no longer valid.
-        """
+        """Send changes until the client does not read. Return `slow`, the reason why the stream must end."""
         await _send(send, b"retry: 1000\n\n" + self._gap)
-        asked_at = sent_at = time.monotonic()
+        sent_at = time.monotonic()
         while True:
             async for frames in self._look():
                 sent_at = time.monotonic()
@@ -102,10 +100,6 @@ class ChangeStream(Response):
             if now - sent_at >= PING_S:
                 sent_at = now
                 await _send(send, b": ping\n\n")
-            if now - asked_at >= PING_S:
-                asked_at = now
-                if not await self._allowed():
-                    return "revoked"
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> AsyncIterator[bytes]:

@@ -26,6 +26,7 @@ from shared.wire.events import Event
 log = structlog.get_logger("orb.api")
 
 PING_S: Final = 15.0
+CHECK_S: Final = 5.0
 SLOW_S: Final = 30.0
 STREAMS: Final = 64
 _DOUBT_S: Final = 1.0
@@ -33,7 +34,7 @@ _END_S: Final = 1.0
 _RETRY_MS: Final = 1_000
 
 Allowed = Callable[[], Awaitable[bool]]
-"""Returns True while the client's key is valid; called about every `PING_S`."""
+"""Returns True while the client's key is valid; called about every `CHECK_S`."""
 
 Last = Callable[[Event], bool]
 """Returns True if no event can follow this one."""
@@ -119,10 +120,11 @@ class EventStream(Response):
             async with Tasks() as tasks:
                 sending = tasks.start("events.sent", self._send_events(send))
                 left = tasks.start("events.client", _left(receive))
+                revoked = tasks.start("events.key", until_revoked(self._allowed))
                 stop = tasks.start("events.stop", self._streams.closing.wait())
-                await asyncio.wait([sending, left, stop], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([sending, left, revoked, stop], return_when=asyncio.FIRST_COMPLETED)
                 if not left.done():
-                    reason = await sending if sending.done() else "shutdown"
+                    reason = await sending if sending.done() else "revoked" if revoked.done() else "shutdown"
         finally:
             await self._following.close()
         log.info(
@@ -137,12 +139,12 @@ class EventStream(Response):
     async def _send_events(self, send: Send) -> str:
         """Send events until the stream must end. Return the reason.
 
-        `slow`: the client does not read. `deleted`: no event can follow. `revoked`: the client's key is not valid now.
+        `slow`: the client does not read. `deleted`: no event can follow.
         """
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
         past_kept = self._following.is_past_kept
         await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_KEPT if past_kept else b""))
-        asked_at = sent_at = time.monotonic()
+        sent_at = time.monotonic()
         state: EventsState | None = None
         while True:
             if state is None:
@@ -176,16 +178,20 @@ class EventStream(Response):
                 self._following.doubt()
             if ended:
                 return "deleted"
-            if sent_at - asked_at >= PING_S:
-                asked_at = sent_at
-                if not await self._allowed():
-                    return "revoked"
 
     async def _state(self) -> EventsState | None:
         try:
             return await self._events.state()
         except Transient:
             return None
+
+
+async def until_revoked(allowed: Allowed) -> None:
+    """Wait until `allowed` returns False. Call it every `CHECK_S` seconds, however the stream's events are sent."""
+    while True:
+        await asyncio.sleep(CHECK_S)
+        if not await allowed():
+            return
 
 
 async def _send(send: Send, data: bytes) -> None:

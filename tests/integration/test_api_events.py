@@ -222,7 +222,7 @@ def test_silence_is_broken_by_pings_that_move_the_place_to_resume_from(
 
 
 def test_a_revoked_key_ends_its_streams(tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.http.sse, "PING_S", 0.05)
+    monkeypatch.setattr(api.http.sse, "CHECK_S", 0.05)
 
     async def story() -> None:
         async with masters(tmp_path, server) as [master]:

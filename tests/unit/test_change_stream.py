@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.http import change_stream
+from api.http import change_stream, sse
 from api.http.change_stream import WINDOW_MS, ChangeStream
 from api.http.sse import OpenEventStreams
 from api.routes.changes import _last
@@ -134,7 +134,7 @@ def test_stream_goes_on_after_the_last_id_with_the_window_before_it() -> None:
 
 @pytest.mark.parametrize("reason", ["shutdown", "revoked"])
 def test_stream_says_why_it_ends(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_stream, "PING_S", 0.0 if reason == "revoked" else 60.0)
+    monkeypatch.setattr(sse, "CHECK_S", 0.0 if reason == "revoked" else 60.0)
 
     async def story() -> None:
         client = Client(Log(change(0)), ChangePlace(AT_MS - 1), allowed=reason != "revoked")
