@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.domain.crawl.spec_parse import parse_spec
+from shared.domain.explain.sentences import why
+from shared.domain.frontier.states import UrlState
+from shared.domain.reads.views import FetchView
 from shared.domain.web.addresses import parse_address
+from tests.unit.test_rulings import view
 from workers.fetch.egress import EgressRules
 
 RULES = EgressRules()
@@ -169,3 +174,20 @@ def test_name_of_a_closed_endpoint_is_refused_behind_a_proxy() -> None:
     rules = bounded("0.0.0.0/0", "0.0.0.0/0")
     assert rules.explain_name("nats-1", 4222) is not None
     assert rules.explain_name("nats-1", 80) is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "advice"),
+    [
+        (bounded("0.0.0.0/0", "0.0.0.0/0"), "What can be done: no setting opens it; use another address."),
+        (EgressRules(), "What can be done: allow an internal network: --allow-net CIDR"),
+    ],
+    ids=["cluster", "internal"],
+)
+def test_advice_for_a_denied_address_fits_the_reason(rules: EgressRules, advice: str) -> None:
+    denied = rules.explain(ip_address("127.0.0.1"), 4222)
+    fetch = FetchView(1, 0, False, "egress_denied", denied, 0, 0, None, b"", None, None, None, None, None, 0, ())
+    failed = view(UrlState.FAILED, reason="egress_denied", fetch=fetch)
+    sentences = why(failed, parse_spec({"seeds": ["http://a.test/"]}), 1, retry="orb ctl retry-failed docs")
+    assert sentences[-1].startswith(advice)
+    assert "internal or the cluster's own" in sentences[0]

@@ -11,6 +11,7 @@ from ipaddress import IPv6Network, ip_network
 from typing import Final, Protocol
 
 from shared.domain.web.addresses import Address, Network, embedded
+from shared.domain.web.fetch import CLUSTER_ENDPOINT
 
 _SPECIAL: Final = """
 169.254.169.254/32 cloud metadata
@@ -115,7 +116,7 @@ class EgressRules:
         Return None if it is allowed.
         """
         if self.closed is not None and any(self.closed.covers(each, port) for each in (address, *embedded(address))):
-            return f"{address} port {port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
+            return f"{address} port {port} {CLUSTER_ENDPOINT}"
         reason = self.verdict(address)
         if reason is None:
             return None
@@ -132,7 +133,7 @@ class EgressRules:
         Only the name is checked, since the proxy resolves it.
         """
         if self.closed is not None and self.closed.names(host, port):
-            return f"{host}:{port} belongs to the cluster itself (an engine or a member): no crawl reaches it"
+            return f"{host}:{port} {CLUSTER_ENDPOINT}"
         return None
 
 

@@ -29,7 +29,7 @@ from shared.domain.frontier.page_history import QUIET
 from shared.domain.frontier.politeness import FOREVER_MS, host_delay
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.reads.views import HostView, UrlView
-from shared.domain.web.fetch import FailureKind
+from shared.domain.web.fetch import CLUSTER_ENDPOINT, FailureKind
 from shared.domain.web.robots import BY_TYPE, NotIndexed
 from shared.domain.web.url import canonicalize, host_of
 
@@ -71,9 +71,9 @@ _MEANINGS: Final = {
     ),
     FailureKind.EGRESS_DENIED: Meaning(
         "egress denied",
-        "the host's address is private, loopback or link-local, and such addresses are blocked",
-        "allow the network: --allow-net CIDR, such as --allow-net 127.0.0.0/8; in a cluster, give the workers this "
-        "flag, and name the network in egress.allow of the spec, too",
+        "the host's address is internal or the cluster's own, and such addresses are blocked",
+        "allow an internal network: --allow-net CIDR, such as --allow-net 127.0.0.0/8; in a cluster, give the workers "
+        "this flag, and name the network in egress.allow of the spec, too",
     ),
     FailureKind.EXCLUDED: Meaning("excluded", "an exclusion covers its address", "see `orb ctl get exclusions`"),
     FailureKind.PROXY: Meaning("proxy", "the proxy refused or could not be reached", "check fetch.proxy"),
@@ -270,7 +270,7 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
             sentences = [f"It failed for good: {_reason(view)}."]
             if view.reason == HOST_UNREACHABLE and view.host.last_failure:
                 sentences.append(f"The host's last failure: {view.host.last_failure}.")
-            if advice := _advice(view.reason, retry):
+            if advice := _advice(view, retry):
                 sentences.append(f"What can be done: {advice}.")
         case UrlState.EXCLUDED:
             entry = meaning(view.reason or "unknown")
@@ -334,10 +334,12 @@ def moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _advice(reason: str | None, retry: str) -> str:
-    if reason == HOST_UNREACHABLE:
+def _advice(view: UrlView, retry: str) -> str:
+    if view.reason == HOST_UNREACHABLE:
         return f"`{retry}` tries it again once the host can be reached"
-    return meaning(reason or "").advice or f"`{retry}` tries it again"
+    if view.fetch is not None and (view.fetch.detail or "").endswith(CLUSTER_ENDPOINT):
+        return "no setting opens it; use another address"
+    return meaning(view.reason or "").advice or f"`{retry}` tries it again"
 
 
 def _reason(view: UrlView) -> str:

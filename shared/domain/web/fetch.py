@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct, field
+
+CLUSTER_ENDPOINT: Final = "belongs to the cluster itself (an engine or a member): no crawl reaches it"
+"""The end of the detail of a fetch with EGRESS_DENIED if no setting can open its address."""
 
 
 class FailureKind(StrEnum):
