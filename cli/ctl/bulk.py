@@ -7,7 +7,7 @@ from typing import Final
 
 import httpx
 
-from cli.ctl.client import ANSWER_S, Query, path
+from cli.ctl.client import ANSWER_S, Query, cause_of, path
 from cli.ctl.estate.export import export_estate
 from cli.ctl.reads import url_of
 from cli.ctl.verb_context import VerbContext, Verbs
@@ -84,7 +84,5 @@ def _save(desk: VerbContext, at: str, query: Query, file: Path | None, answer_s:
                 out.write(piece)
                 size += len(piece)
         except httpx.RequestError as error:
-            raise Environment(
-                f"the answer was incomplete ({str(error) or type(error).__name__}): repeat the command."
-            ) from error
+            raise Environment(f"the answer was incomplete ({cause_of(error)}): repeat the command.") from error
     return size

@@ -362,14 +362,19 @@ def _unreachable(unreachable: Mapping[str, str], *, unsure: bool) -> Environment
 
 def _unreached(server: str, error: Exception) -> str:
     """Return a phrase for the user on why no connection to `server` could be made."""
-    why = str(error)
+    why = str(error).rstrip(".")
     if server.startswith("https:") and any(sign in why for sign in _NO_TLS):
         return f"{_SPEAKS_HTTP}: use http{server.removeprefix('https')}"
     return why or "it does not answer"
 
 
-def _silent(server: str, error: Exception, method: str, *, certified: bool) -> Exception:
-    why = str(error) or type(error).__name__
+def cause_of(error: httpx.RequestError) -> str:
+    """Return the text of `error` for use within a sentence: without a full stop, or its type if it has no text."""
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _silent(server: str, error: httpx.RequestError, method: str, *, certified: bool) -> Exception:
+    why = cause_of(error)
     if server.startswith("https:"):  # a server that refuses a certificate may close without an alert
         why += f"; {_REFUSED_CERTIFICATE if certified else _NO_CERTIFICATE}"
     if method in ("GET", "HEAD"):

@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx
 
-from cli.ctl.client import Client, Query
+from cli.ctl.client import Client, Query, cause_of
 from cli.ctl.problems import Refusal
 from cli.terminal.exits import Environment
 
@@ -124,7 +124,7 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
                             return
             lost = f"{client.server} ended the stream"
         except httpx.RequestError as error:
-            lost = f"{client.server} closed the connection ({str(error) or type(error).__name__})"
+            lost = f"{client.server} closed the connection ({cause_of(error)})"
         except Refusal as refusal:
             if not begun or refusal.problem.status in (401, 403, 404, 422):
                 raise
@@ -157,9 +157,7 @@ def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -
                 if parser.past_kept:
                     return
         except httpx.RequestError as error:
-            raise Environment(
-                f"{client.server} closed the connection ({str(error) or type(error).__name__})."
-            ) from error
+            raise Environment(f"{client.server} closed the connection ({cause_of(error)}).") from error
     raise Environment(f"{client.server} ended the stream too early: repeat the command.")
 
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from cli.ctl.client import AttemptFailure, path, waits
+from cli.ctl.client import AttemptFailure, Client, path, waits
 from cli.ctl.contexts import Access
 from cli.ctl.problems import Refusal
 from cli.terminal.exits import Environment, Failed
@@ -21,6 +21,25 @@ def test_unreachable_master_is_skipped_for_reads_and_writes() -> None:
         assert (answer.body, answer.etag, answer.unsure) == ({"ok": True}, '"7-1"', False)
         assert masters.told == [f"m1 {method} /v1/x", f"m2 {method} /v1/x"]
         assert masters.now == 0
+
+
+def test_lost_connection_is_reported_without_the_full_stop_of_its_error() -> None:
+    disconnected = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+    masters = Masters(lambda _: disconnected)
+    with pytest.raises(Environment, match=r"^http://m1 closed the connection \(Server [a-z ]+ response\)\.$"):
+        masters.client().get("/v1/x")
+    with pytest.raises(Failed, match=r" response\): the change may have been made"):
+        masters.client().ask("POST", "/v1/x", repeatable=False)
+    tls = Client(
+        Access(("https://m1",), "k"),
+        patience_s=0.0,
+        note=masters.notes.append,
+        transport=httpx.MockTransport(masters._respond),
+        sleep=lambda _: None,
+        now=lambda: 0.0,
+    )
+    with tls, pytest.raises(Environment, match=r"\(Server [a-z ]+ response; if it requires a certificate, set "):
+        tls.get("/v1/x")
 
 
 def test_the_master_that_answered_is_asked_first_from_then_on() -> None:
