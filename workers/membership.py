@@ -13,6 +13,7 @@ from shared.adapters.etcd.settings import etcd_of
 from shared.adapters.etcd.specs import EtcdSpecs
 from shared.adapters.local.addresses import listening_endpoints
 from shared.adapters.local.suffixes import use_list
+from shared.domain.errors import Transient
 from shared.domain.ops.config import MemberRole, WorkerTuning, worker_tuning
 from shared.domain.ops.egress import ETCD_PORT, NATS_PORT, engine_endpoints
 from shared.domain.software import VERSION
@@ -111,8 +112,15 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
     coordinator = EtcdCoordinator(etcd_of(settings), clock)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(coordinator.close)
-        view = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.crawls)))
-        configuration = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.configuration)))
+
+        def on_delay(error: Transient) -> None:
+            log.warning("worker_start.delayed", engine="etcd", address=settings.etcd, error=str(error))
+
+        async def watched(prefix: str) -> View:
+            return await until_answered(lambda: stack.enter_async_context(coordinator.watch(prefix)), on_delay)
+
+        view = await watched(keys.crawls)
+        configuration = await watched(keys.configuration)
         tasks = await stack.enter_async_context(Tasks())
         registration = Registration(
             coordinator,
@@ -136,14 +144,14 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
             registration.change(encode_record(member))
 
         tasks.start("registration", registration.run())
-        masters = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.masters)))
-        workers = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.workers)))
+        masters = await watched(keys.masters)
+        workers = await watched(keys.workers)
         for role, members in (("masters", masters), ("workers", workers)):
             _close(closed, members.snapshot.entries.values())
             tasks.start(f"closed endpoints of {role}", _keep_closed(closed, members))
         await closed.resolve()
         tasks.start("closed endpoints", closed.run())
-        suffixes = await until_answered(lambda: stack.enter_async_context(coordinator.watch(keys.public_suffixes)))
+        suffixes = await watched(keys.public_suffixes)
         use_list(await list_in(suffixes, keys))
         exclusions = ExclusionsFollower(configuration, keys)
         yield WorkerMembership(

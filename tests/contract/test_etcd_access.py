@@ -11,15 +11,18 @@ from typing import Any
 import etcd3.etcdrpc as rpc
 import pytest
 from etcd3.etcdrpc import auth_pb2
+from structlog.testing import capture_logs
 
 from shared.adapters.etcd import EtcdCoordinator, EtcdServerSettings, EtcdSettings
 from shared.adapters.etcd.requests import read
 from shared.adapters.etcd.session import open_session
 from shared.domain.errors import Transient, Unusable
 from shared.runtime.retry import until_answered
+from shared.settings import ClusterWorkerSettings
 from shared.tls import TlsSettings
 from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
 from tests.support.engines.etcd import CLOCK, ELECTION_MS, EtcdServer, connected, coordinator, etcd, run, settled
+from workers.membership import joined
 
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
 
@@ -204,6 +207,28 @@ def test_a_certificate_is_the_user_and_without_one_there_is_no_answer(tmp_path: 
             async with coordinator(server.endpoint, tls=TlsSettings(ca.cert), answer_s=0.5) as stranger:
                 with pytest.raises(Transient):
                     await stranger.list("/orb/t/")
+
+    run(story)
+
+
+@pytest.mark.long
+@needs_openssl
+def test_worker_start_refused_by_tls_logs_the_delay_and_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        ca = authority(tmp_path)
+        own = signed(tmp_path, ca, "server")
+        (tmp_path / "other").mkdir()
+        other = authority(tmp_path / "other")
+        async with tls_etcd(tmp_path / "etcd", ca, own) as server:
+            for trusted in (ca, other):
+                settings = ClusterWorkerSettings(
+                    id="w1", dir=tmp_path, nats_url="nats://127.0.0.1", etcd=server.endpoint, etcd_ca=trusted.cert
+                )
+                with capture_logs() as logs, pytest.raises(TimeoutError):
+                    async with asyncio.timeout(9), joined(settings, CLOCK):
+                        pass
+                delays = [line for line in logs if line["event"] == "worker_start.delayed"]
+                assert [(line["engine"], line["address"]) for line in delays] == [("etcd", server.endpoint)]
 
     run(story)
 

@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from shared.runtime.retry import until_answered
 from shared.runtime.supervise import dying_with
 from shared.settings import ClusterWorkerSettings
 from tests.support.engines.nats_server import BrokerServer
@@ -48,16 +48,9 @@ def test_a_master_that_waits_for_an_engine_ends_when_it_is_told_to(nobody: str, 
         master.wait()
 
 
-def test_a_worker_that_waits_for_the_coordinator_ends_when_it_is_told_to(
-    tmp_path: Path, server: BrokerServer, nobody: str, monkeypatch: pytest.MonkeyPatch
+def test_worker_start_without_etcd_logs_the_delay_and_ends_when_told_to(
+    tmp_path: Path, server: BrokerServer, nobody: str
 ) -> None:
-    asked = asyncio.Event()
-
-    async def noticed(call: Callable[[], Awaitable[Any]]) -> Any:
-        asked.set()
-        return await until_answered(call)
-
-    monkeypatch.setattr("workers.membership.until_answered", noticed)
     settings = ClusterWorkerSettings(
         id="w1",
         dir=tmp_path,
@@ -67,12 +60,20 @@ def test_a_worker_that_waits_for_the_coordinator_ends_when_it_is_told_to(
         etcd=f"http://{nobody}",
     )
 
+    def delays() -> list[MutableMapping[str, Any]]:
+        return [line for line in logs if line["event"] == "worker_start.delayed"]
+
     async def story() -> None:
         stop = StopRequest()
         async with asyncio.timeout(30):
             running = asyncio.create_task(run(settings, stop))
-            await asked.wait()
+            while not delays():  # noqa: ASYNC110  a log line sets no event
+                await asyncio.sleep(0.05)
             stop.terminate()
             assert await running == 0
+        (delay,) = delays()
+        assert (delay["log_level"], delay["engine"], delay["address"]) == ("warning", "etcd", f"http://{nobody}")
+        assert "refused" in delay["error"]
 
-    asyncio.run(story())
+    with capture_logs() as logs:
+        asyncio.run(story())
