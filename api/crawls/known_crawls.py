@@ -58,7 +58,7 @@ class KnownCrawls:
         return crawl_id in self._rows
 
     def version(self, crawl_id: CrawlId) -> CrawlVersion | None:
-        """Return the crawl's version when it was last read. Return None if no version is stored here.
+        """Return the version of the crawl's row as it was last read from SQL. Return None if none is stored here.
 
         Versions are stored for crawls that are seeding, running or paused, and for the crawls that changed last
         (`CrawlChanges.recent`).

@@ -57,12 +57,12 @@ class Keys:
 
     @property
     def masters(self) -> str:
-        """The prefix of the keys of live masters, one for each (MemberRecord)."""
+        """The prefix of the keys of live masters. Each has one key, whose value is a MemberRecord."""
         return f"{self.root}masters/"
 
     @property
     def workers(self) -> str:
-        """The prefix of the keys of live workers, one for each (MemberRecord)."""
+        """The prefix of the keys of live workers. Each has one key, whose value is a MemberRecord."""
         return f"{self.root}workers/"
 
     @property

@@ -23,7 +23,8 @@ from workers.visit_crawls import VisitCrawl
 from workers.visit_report import SettledUrl
 
 HOPS: Final = 1
-"""The `hops` of a reported sitemap. It is not 0, so that a sitemap found at depth 0 is not taken for a seed."""
+"""The number of redirects (`hops`) with which a sitemap is reported. A URL of depth 0 that no redirect led to is taken
+for a seed, so a sitemap has 1."""
 
 
 class HostSitemaps:

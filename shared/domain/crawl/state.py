@@ -48,7 +48,7 @@ class DesiredRun(StrEnum):
 
 
 DECIDED_BY_DESIRED: Final = frozenset({Verb.START, Verb.REFRESH, Verb.PAUSE, Verb.RESUME})
-"""Verbs that no schedule may apply to a crawl that declares whether it runs."""
+"""The verbs that set whether a crawl runs. If the crawl's declaration has `desired`, no schedule may apply them."""
 
 
 class IllegalTransition(Exception):

@@ -21,7 +21,8 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""How many of the newest slots are tested one by one. Of older slots a partition gets as many as its share predicts."""
+"""For so many of the newest slots it is tested one by one whether they belong to a partition's share. Of the older
+slots a partition gets the fraction that its share has of all."""
 
 
 class Share(Struct, frozen=True):

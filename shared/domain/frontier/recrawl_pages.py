@@ -147,7 +147,7 @@ class RecrawlPages:
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
     def begin(self) -> None:
-        """Begin a round of dispatch: forget the reservations of the previous round."""
+        """Begin a round of dispatch: forget the requests that `reserve` counted in the previous round."""
         self._reserved = 0
 
     def reserve(self, now_ms: int, share: Share, wanted: int) -> int:

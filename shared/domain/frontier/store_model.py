@@ -273,10 +273,10 @@ class Changes(Struct):
       that have more.
     - `letters_sent`: dead letters whose messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
-    - `marks`: for each crawl the number of its newest command in progress. It is stored in the rows of `urls`, so that
-      this command and earlier ones skip these rows.
-    - `losses_again`: rows of `fetches` for URLs whose earlier fetch has counted excluded links or an incomplete body in
-      the tallies. The counts of these rows replace the earlier ones.
+    - `marks`: for each crawl the number of its newest command in progress. It is stored in each URL's row that this
+      transaction writes, so that this command and earlier ones skip these rows.
+    - `losses_again`: fetches of URLs that were fetched before. The tallies count the excluded links and the incomplete
+      body of the earlier fetch. The counts of the new fetch replace these.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """

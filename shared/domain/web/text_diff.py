@@ -8,7 +8,8 @@ from typing import Final
 from shared.domain.web.page_text import MAX_BYTES, decoded, visible_text
 
 MAX_DIFF_LINES: Final = 1_000
-"""The most lines of each version that are compared. Most lines that both begin or end with are left out before."""
+"""The greatest number of lines of each version that are compared. Lines at the beginning and at the end that are equal
+in both versions do not count, except for a few beside the difference."""
 
 MAX_LINE_CHARS: Final = 10_000
 """How many characters of a line are compared and shown. The rest of a longer line is cut off."""

@@ -59,7 +59,7 @@ class Lifecycle:
     WHOLE: ClassVar[str] = ""
     """The attribute on which an error about an API field without an attribute is shown. Empty: on none."""
     LACKS: ClassVar[str] = "It cannot be applied as things are."
-    """The API's `/plan` answers with warnings. Terraform shows each on the attribute `crawl`, below this headline."""
+    """The headline of the warnings that the API's `/plan` returns. Terraform shows them on the attribute `crawl`."""
     PARTS: ClassVar[Mapping[str, str]] = {}
     """Maps the name of a part of the request's path in an API error, such as `path.set`, to the part's attribute."""
 

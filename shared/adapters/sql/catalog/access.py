@@ -1,4 +1,7 @@
-"""Transactions on the audit log, on stored answers to repeatable requests, and on commands that operators requested."""
+"""Transactions on the audit log, on commands that operators requested, and on stored answers.
+
+An answer is stored for a request with an `Idempotency-Key`, so that its repetition gets the same answer.
+"""
 
 from typing import Final
 

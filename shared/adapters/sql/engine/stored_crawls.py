@@ -16,7 +16,7 @@ ACTIVE_MS: Final = (
     "coalesce((SELECT p.ms FROM pool_clocks p WHERE p.pool = crawls.active_pool) - crawls.active_zero_ms,"
     " crawls.active_ms)"
 )
-"""The active time of a row of `crawls` until now, in ms, as SQL."""
+"""An SQL expression for a row of `crawls`: the ms in which the crawl has run and its pool could work, until now."""
 
 COUNTED: Final = Counters.__struct_fields__
 """The columns of `crawl_counters` that are summed over partitions."""

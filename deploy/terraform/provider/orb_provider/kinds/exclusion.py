@@ -46,8 +46,8 @@ class Exclusion(Lifecycle):
     def same(self, field: Field, known: Any, remote: Any, values: Values) -> bool:
         """Return True if the API's value `remote` means the same as the state's value `known`.
 
-        A target may be written in several ways. `known` means the same if the API finds the exclusion of `values` by
-        this target.
+        A target may be written in several ways. The target `known` means the same as `remote` if the API finds by it
+        the exclusion that `values` describe.
         """
         if super().same(field, known, remote, values) or field.name != "target" or known is None:
             return super().same(field, known, remote, values)
