@@ -125,7 +125,7 @@ class Traffic:
             [(count,)] = self._rig.cluster.query(
                 "SELECT count(*) FROM crawls WHERE state NOT IN ('finished', 'deleted')"
             )
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             return UNDER_WAY  # not known yet; there is time
         return int(count)
 
