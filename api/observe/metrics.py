@@ -144,7 +144,7 @@ ITEM_LAG = Metric(
 CONNECTIONS = Metric("http_connections", "gauge", "Open connections to its port.")
 CROWDED = Metric("http_connections_refused_total", "counter", "Connections refused at the limit.")
 WRONG_KEYS = Metric(
-    "wrong_keys_total", "counter", "Wrong keys that were looked up, and keys that were refused unseen.", ("status",)
+    "wrong_keys_total", "counter", "Wrong keys, and keys that were refused without a look.", ("status",)
 )
 ITEMS_MISSED = Metric(
     "item_messages_missed_total", "counter", "Messages of items that left their stream before they were read."

@@ -303,7 +303,7 @@ def test_certificate_outside_its_bounds_is_called_a_certificate(
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
             spec = {"role": "viewer", "kind": "certificate", "certificate": "dns:tf.example.org", **bounds}
             assert (await admin.put("/v1/api-keys/tf", json=spec)).status_code == 201
-            async with client_of(of_peer(served.app, OURS)) as client:  # type: ignore[arg-type]
+            async with client_of(of_peer(served.app, OURS)) as client:
                 said = problem(
                     await client.get("/v1/crawls"), status, "forbidden" if status == 403 else "unauthenticated"
                 )
@@ -319,7 +319,7 @@ def test_key_refused_for_its_bounds_is_not_said_to_lack_a_role(tmp_path: Path, b
     async def story() -> None:
         async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
             key = (await admin.put("/v1/api-keys/ci", json={"role": "admin", **bounds})).json()["key"]
-            async with client_of(of_peer(served.app, OURS), key) as client:  # type: ignore[arg-type]
+            async with client_of(of_peer(served.app, OURS), key) as client:
                 said = problem(await client.get("/v1/crawls"), 403, "forbidden")
             assert said["title"] == "The key or certificate does not allow this"
             assert said["detail"].startswith("the key 'ci'")
@@ -349,10 +349,10 @@ def test_the_leader_judges_a_forwarded_request_by_its_client(tmp_path: Path) -> 
             proof = {"role": "operator", "kind": "certificate", "certificate": "dns:tf.example.org"}
             assert (await admin.put("/v1/api-keys/proof", json=proof)).status_code == 201
             for name, given in (("by-key", key), ("by-certificate", None)):
-                async with client_of(of_peer(follower.app, OURS), given) as client:  # type: ignore[arg-type]
+                async with client_of(of_peer(follower.app, OURS), given) as client:
                     made = await client.post("/v1/crawls", json={"name": name, "spec": SPEC})
                     assert made.status_code == 201, made.text
-            async with client_of(of_peer(follower.app, MASTER), key) as client:  # type: ignore[arg-type]
+            async with client_of(of_peer(follower.app, MASTER), key) as client:
                 problem(await client.post("/v1/crawls", json={"name": "no", "spec": SPEC}), 403, "forbidden")
 
     asyncio.run(story())

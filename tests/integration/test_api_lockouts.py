@@ -20,7 +20,7 @@ PROOF = {"role": "admin", "kind": "certificate", "certificate": "dns:tf.example.
 
 async def status_of(app: ASGIApp, peer: Peer, path: str = "/v1/api-keys") -> int:
     """Send a request without a key as this peer."""
-    async with client_of(of_peer(app, peer)) as client:  # type: ignore[arg-type]
+    async with client_of(of_peer(app, peer)) as client:
         return (await client.get(path)).status_code
 
 
@@ -30,7 +30,7 @@ async def flooded(app: ASGIApp) -> list[int]:
     wrong = ("Bearer " + new_key()[1], "Bearer no-key", "Basic a2V5Om5v", "Bearer sha256:" + "0" * 64, None)
     for given in wrong * 2:
         headers = {} if given is None else {"Authorization": given}
-        async with client_of(of_peer(app, NEIGHBOUR)) as client:  # type: ignore[arg-type]
+        async with client_of(of_peer(app, NEIGHBOUR)) as client:
             statuses.append((await client.get("/v1/crawls", headers=headers)).status_code)
         if statuses[-1] == 429:
             break
@@ -96,7 +96,7 @@ def test_identity_accepted_by_a_follower_is_not_limited_at_the_leader(tmp_path: 
             key = (await admin.put("/v1/api-keys/ci", json={"role": "operator"})).json()["key"]
             assert (await flooded(leader.app))[-1] == 429
             for name, given in (("by-key", key), ("by-certificate", None)):
-                async with client_of(of_peer(follower.app, OURS), given) as client:  # type: ignore[arg-type]
+                async with client_of(of_peer(follower.app, OURS), given) as client:
                     assert (await client.get("/v1/crawls")).status_code == 200
                     made = await client.post("/v1/crawls", json={"name": name, "spec": SPEC})
                     assert made.status_code == 201, made.text

@@ -21,7 +21,7 @@ from workers.main import StopRequest, run
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def unused() -> Iterator[str]:
     """An address that refuses every connection."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -29,10 +29,10 @@ def nobody() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_master_that_waits_for_an_engine_ends_when_it_is_told_to(nobody: str, number: signal.Signals) -> None:
+def test_a_master_that_waits_for_an_engine_ends_when_it_is_told_to(unused: str, number: signal.Signals) -> None:
     line = command_line(
-        "master", "--id", "m1", "--etcd", f"http://{nobody}", "--nats", f"nats://{nobody}",
-        "--database", f"postgresql://orb@{nobody}/orb",
+        "master", "--id", "m1", "--etcd", f"http://{unused}", "--nats", f"nats://{unused}",
+        "--database", f"postgresql://orb@{unused}/orb",
     )  # fmt: skip
     master = subprocess.Popen([*dying_with(os.getpid()), *line], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
@@ -49,7 +49,7 @@ def test_a_master_that_waits_for_an_engine_ends_when_it_is_told_to(nobody: str, 
 
 
 def test_worker_start_without_etcd_logs_the_delay_and_ends_when_told_to(
-    tmp_path: Path, server: BrokerServer, nobody: str
+    tmp_path: Path, server: BrokerServer, unused: str
 ) -> None:
     settings = ClusterWorkerSettings(
         id="w1",
@@ -57,7 +57,7 @@ def test_worker_start_without_etcd_logs_the_delay_and_ends_when_told_to(
         nats_url=server.endpoint.url,
         nats_user="worker",
         nats_password=server.login("worker").password,
-        etcd=f"http://{nobody}",
+        etcd=f"http://{unused}",
     )
 
     def delays() -> list[MutableMapping[str, Any]]:
@@ -72,7 +72,7 @@ def test_worker_start_without_etcd_logs_the_delay_and_ends_when_told_to(
             stop.terminate()
             assert await running == 0
         (delay,) = delays()
-        assert (delay["log_level"], delay["engine"], delay["address"]) == ("warning", "etcd", f"http://{nobody}")
+        assert (delay["log_level"], delay["engine"], delay["address"]) == ("warning", "etcd", f"http://{unused}")
         assert "refused" in delay["error"]
 
     with capture_logs() as logs:

@@ -132,7 +132,7 @@ class Api:
         return response
 
 
-def client_of(app: FastAPI, key: str | None = None) -> httpx.AsyncClient:
+def client_of(app: ASGIApp, key: str | None = None) -> httpx.AsyncClient:
     """A client in this process; exceptions of the application are answers to it, as over a socket."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
