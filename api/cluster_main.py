@@ -307,9 +307,9 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 
 
 def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
-    """Return a function that takes a master's id and start time (Unix ms).
+    """Return a function that returns True if the process of a master is alive, by the cluster's list of masters.
 
-    It returns True if the cluster's list of live masters has a master with this id and start time.
+    It takes the master's id and the start time of the process (Unix ms). A restarted master is another process.
     """
 
     def lives(member: str, started_at_ms: int) -> bool:

@@ -128,9 +128,9 @@ class ActiveCrawlSync:
     async def _read_spending_of_new(self) -> None:
         """Read what was spent of the budgets of newly loaded crawls, so that they can be dispatched.
 
-        Skip each partition whose owner loads the partition's state from SQL during the call, because that includes the
-        spending. If an owner has leases of a new crawl, outcomes may change the spending during the read. So pause
-        that owner while the spending in its partition is read.
+        Skip each partition whose owner loads its state from SQL during the call: that state includes the spending. If
+        an owner has leases of a new crawl, pause the owner during the read. Otherwise outcomes might change the
+        spending meanwhile.
         """
         if not self._unread:
             return
@@ -181,7 +181,7 @@ class ActiveCrawlSync:
 
 
 def _same_writer(owner: Owner, writer: PartitionWriter | None) -> bool:
-    """Return True if the owner still writes its partition by `writer`, and its ownership has not ended."""
+    """Return True if `writer` is still the writer of this owner, and its ownership has not ended."""
     return writer is not None and owner.writer is writer and not writer.over
 
 

@@ -68,23 +68,23 @@ log = structlog.get_logger("orb.control")
 _TICK_S: Final = 0.5
 _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
-"""Maximum time that one count adds to a pool's clock. After a longer interval, the machine slept or SQL was down."""
+"""Maximum seconds that one count adds to a pool's clock. A longer interval: the machine slept, or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum crawls that one search for finished crawls with queued URLs examines, until the leader has examined all."""
+"""Maximum finished crawls that one pass examines for queued URLs, until a new leader has examined all of them once."""
 _EXAMINED_AGAIN: Final = 10
-"""The same maximum once the leader has examined all. Crawls whose counters changed are examined in addition."""
+"""The same maximum in all later passes. Finished crawls whose counters changed are examined in addition."""
 
 
 def _none() -> None:
-    """Do nothing. Called instead of a function that publishes specs to workers, while there is none."""
+    """Do nothing. This is the default of `on_spec`, used while no function publishes specs to workers."""
 
 
 class CrawlController:
     """Runs all crawls: every master loads them for dispatch; the leader also seeds, times and ends them.
 
     - `crawls`: the crawls that this master dispatches. `fleet`: the owners of this master's partitions.
-    - `retaining` deletes rows past their retention; None deletes none.
+    - `retaining` deletes rows past their retention. If it is None, no such rows are deleted.
     - `on_changes` are functions, called with the changes that each pass read. They must neither wait nor raise.
     - `still` returns True while resource pressure stops all work of the named pool. The pool's clock then stops.
     """
@@ -160,7 +160,7 @@ class CrawlController:
                     await self._poked.wait()
 
     async def once(self) -> None:
-        """Run one pass: read which crawls changed, decide on them, and load, unload, start or stop them here."""
+        """Run one pass: read which crawls changed, and decide on them. Load, unload, start or stop them here."""
         async with self._turn:
             known = self._known
             counted: set[CrawlId] = set()
@@ -182,7 +182,7 @@ class CrawlController:
                 self._passed.set()
 
     async def _settle(self) -> bool:
-        """Decide on the pending crawls. Apply or store the actions. Return True if one of them loads a crawl."""
+        """Decide on the pending crawls. Apply or store the actions. Return True to decide again: a crawl was loaded."""
         pending = self._known.pending()
         loaded = self._sync.loaded(pending)
         actions = reconcile(pending, self._view(loaded), self._known.clocks)
@@ -201,7 +201,7 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Store the leader's actions for the crawls in `pending`, in place of old ones. Return this master's own."""
+        """Store the leader's actions for the crawls in `pending`. Return the actions of this master itself."""
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -225,7 +225,10 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Store `published` (None: unreadable) in `self.specs`. Return that. Have all crawls decided on again."""
+        """Store which specs are published to workers, and mark all crawls to be decided on again.
+
+        `published`: by crawl, the state of its published spec; None if it cannot be read. Return the new `self.specs`.
+        """
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
         ending = {} if self.specs is None else self.specs.ending
@@ -279,7 +282,7 @@ class CrawlController:
                 log.error("crawl_pass.refused", error=str(error))
 
     async def _tend(self, tasks: Tasks) -> None:
-        """Carry out what the last pass decided: publish seeds in `tasks`, and start to count active time of crawls."""
+        """Carry out what the last pass decided: publish seeds, as tasks in `tasks`, and start to count active time."""
         for row in self._to_seed.values():
             if row.to_seed not in self._seeding:
                 self._seeding.add(row.to_seed)
@@ -291,7 +294,7 @@ class CrawlController:
             self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Run `count_time` every `_ACTIVE_TIME_S` seconds until cancelled, in a task that no long pass delays.
+        """Run `count_time` every `_ACTIVE_TIME_S` seconds until cancelled. Run it as a task, so that no pass delays it.
 
         An interval is not counted if `acting` returns False at its end: this master may not act as leader then.
         """
@@ -345,7 +348,7 @@ class CrawlController:
             self._seeding.discard(row.to_seed)
 
     async def _finish(self) -> None:
-        """Check the crawls that are due for it. End those that are finished, with their items stored or dropped."""
+        """Check the unchecked crawls. End each crawl that is finished and whose items are all stored or dropped."""
         rows = {row.crawl_id: row for row in self._known.take_unchecked()}
         unfinished = set(rows)
         try:
@@ -415,7 +418,7 @@ class CrawlController:
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
         """Move a crawl to `state`. Do nothing if its row changed, or the version of its counters is not `counted`.
 
-        If `counted` is None, only another state or revision, or a change by an operator, keeps it from being moved.
+        If `counted` is None, only these changes count: another state, another revision, or a change by an operator.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(

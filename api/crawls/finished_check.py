@@ -129,8 +129,8 @@ class _Round(Struct, frozen=True):
 class FinishedCheck:
     """Finds the crawls that are provably finished. This may take several calls of `once`, until reports are applied.
 
-    `resting`: the crawls that had nothing left to do at the last call of `once`. Pass to the next call each of them
-    that still runs, and each crawl whose counters or state have changed. Other crawls may be passed, too.
+    `resting`: the crawls that had nothing left to do at the last call of `once`. The next call must get those of them
+    that still run, and each crawl whose counters or state have changed. It may get other crawls, too.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -197,10 +197,10 @@ class FinishedCheck:
         """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
 
         - `ended`: the crawls to check, as for `once`.
-        - `proving`: the crawls that the result may prove finished, because their reports are all applied. Such a crawl
-          is not returned while a command of it is in progress.
+        - `proving`: crawls whose reports are all applied, so that this call may prove them finished. Such a crawl is
+          left out while one of its commands is in progress.
 
-        Add to `self.resting` each crawl in `ended` with nothing left to do, also one that a command keeps out.
+        Add every crawl in `ended` with nothing left to do to `self.resting`, also a crawl that is left out.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}
@@ -221,7 +221,7 @@ async def refreshed(
 ) -> Mapping[CrawlId, int]:
     """Return the crawls whose refresh is complete, with the version of their counters.
 
-    A refresh is complete if no URL is leased, no new URL is queued, and no page that was due when it began still waits.
+    A refresh is complete if no URL is leased, no new URL is queued, and no page that was due at its start still waits.
     New URLs may be queued if a budget is spent. The counters are read before the pages. So the result is valid as long
     as the counters have the returned version.
     """

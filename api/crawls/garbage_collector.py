@@ -23,7 +23,7 @@ from shared.wire.messages import Command, encode
 log = structlog.get_logger("orb.control")
 
 AGAIN_S: Final = 600.0
-"""Interval after which a command is published again. By then the first one was applied, or its stream was lost."""
+"""Seconds after which a command is published again. By then the first command was applied, or its stream was lost."""
 
 _ITEMS: Final = 5_000
 _CHUNKS: Final = 10

@@ -38,7 +38,8 @@ MAX_COUNT: Final = 200
 
 _READ_S: Final = 1.0
 _SKIP_S: Final = 10.0
-"""Interval at which a writer without messages asks if some were dropped unread. It asks at once if a crawl waits."""
+"""Interval at which a writer without messages checks if the stream dropped unread messages. While a finished crawl
+waits for its items, every read that returns no message checks this."""
 
 _OUTCOME_S: Final = 0.25
 """Usual time from when the items of a page arrive until the outcome of the page is applied."""

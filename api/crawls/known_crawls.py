@@ -19,7 +19,7 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""Every crawl was surely compared after this many reads more than (number of crawls) / `COMPARED`."""
+"""Number of reads, beyond (number of crawls) / `COMPARED`, after which every crawl was surely compared."""
 
 
 class KnownCrawls:

@@ -145,7 +145,7 @@ Action = LocalAction | PublishSeeds | StartTime | SpecAction
 class PublishedSpecs:
     """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
 
-    `ending`: by ended crawl, when the deletion of its published spec was scheduled (`Clock.elapsed`).
+    `ending`: for each ended crawl whose published spec will be deleted, when that was scheduled (`Clock.elapsed`).
     """
 
     def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
@@ -163,8 +163,8 @@ def reconcile(
     - `view`: what this master has done so far.
     - `now`: each pool's clock, in ms: the time in which the pool has worked (`CrawlChanges.clocks`).
 
-    A crawl that has not ended and whose spec this version cannot read gets no action. The actions of a crawl do not
-    depend on other crawls.
+    If this version cannot read the spec of a crawl that has not ended, the crawl gets no action. The actions of a crawl
+    do not depend on other crawls.
     """
     actions = {crawl_id: list(_actions(crawl_id, row, view, now)) for crawl_id, row in rows.items()}
     return {crawl_id: needed for crawl_id, needed in actions.items() if needed}

@@ -83,11 +83,10 @@ async def apply_scope(broker: Broker, crawl_id: CrawlId, revision: Revision, par
 
 
 async def find_again(broker: Broker, crawl_id: CrawlId, revision: Revision, partitions: int) -> None:
-    """Command all owners to queue links of stored pages that the scope admits since it was widened at `revision`.
+    """Command all owners to read the links of stored pages from the archive again, because the scope was widened.
 
-    The owners read these links from the archive.
-
-    Return when the broker has acknowledged the command for every partition.
+    They queue the links that the wider scope admits. `revision`: the spec's revision at which it was widened. Return
+    when the broker has acknowledged the command for every partition.
     """
     args = {"revision": int(revision)}
     await _command_all(

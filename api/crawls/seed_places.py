@@ -44,7 +44,8 @@ def pieces(places: Sequence[Place]) -> Sequence[Sequence[Place]]:
 def between(kept: Sequence[Place]) -> list[Mapping[str, object]]:
     """Return the arguments of DELETE_SEEDS_BETWEEN commands that together delete every seed except those in `kept`.
 
-    Each command covers one range of fingerprints and names the seeds in it to keep. The ranges together cover all.
+    Each command covers one range of fingerprints and names the seeds in it to keep. The ranges together cover all
+    fingerprints.
     """
     parts = pieces(sorted(kept, key=lambda place: place[1]))
     bounds = [b"", *(part[-1][1] for part in parts[:-1]), GREATEST]

@@ -29,8 +29,8 @@ from shared.wire.messages import Link, encode
 WINDOW: Final = 20_000
 _TURN: Final = 250
 BUSY: Final = 0.5
-"""Uploads are refused if a partition has this share (0..1) of the discoveries that may wait in it. Workers may use all
-of it."""
+"""The part (0..1) of a partition's limit of waiting discoveries at which uploads are refused. The rest of the limit is
+left to the links that workers report."""
 
 PATIENCE_S: Final = 10.0
 """How long publishing a message to an unavailable broker is retried before the upload is aborted."""

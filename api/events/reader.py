@@ -1,4 +1,4 @@
-"""Follow the stream of events from any position: every stored event from there, once and in order.
+"""Read the stream of events from any position: every stored event after it, once and in order.
 
 Gaps are reported.
 """
@@ -89,7 +89,7 @@ class EventCursor:
     async def next(self, wait_s: float) -> Sequence[Delivered | EventGap]:
         """Return the next events and gaps, after waiting up to `wait_s` seconds.
 
-        Empty: none came, or the broker is unavailable.
+        The result is empty if none came, or if the broker is unavailable.
         """
         begun = asyncio.get_running_loop().time()
         gaps: list[Delivered | EventGap] = []

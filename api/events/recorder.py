@@ -114,7 +114,8 @@ _LETTERS: Final = 100
 """Maximum dead letters that one comparison records with one event each. One event covers all further ones."""
 
 _LATE: Final = 64
-"""The number of a new dead letter may be this much below the greatest known one: it is assigned before the commit."""
+"""How far the number of a new dead letter may be below the greatest known number. Numbers are assigned before the
+commit, so a dead letter with a lower number may become visible later."""
 
 
 class EventRecorder:

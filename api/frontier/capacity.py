@@ -46,7 +46,7 @@ class PoolCapacity:
         self._unbegun: Counter[str] = Counter()
 
     def watch(self, leases: Leases) -> None:
-        """Count each lease in `leases`, and each one that is added later, against the capacity of its pool."""
+        """Count each lease in `leases`, also each lease that is added later, against the capacity of its pool."""
         leases.watched_by = self._count
         for held in leases:
             self._count(held, 1, held.began)
@@ -92,9 +92,10 @@ class PoolCapacity:
                 self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
-        """Update the counts of the lease's pool at `now` (`Clock.elapsed`).
+        """Update how many shards of the lease's pool are out, and how many of these no worker has begun.
 
-        `out`: 1 when the lease was added, -1 when it is over, 0 just before it gets a grant.
+        - `out`: 1 when the lease `held` was added, -1 when it is over, 0 just before it gets a grant.
+        - `now`: `Clock.elapsed`.
         """
         row, unbegun = held.row, held.grant is None
         if out > 0:
@@ -181,7 +182,7 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return the partition's share of the crawl's daily requests for stored pages, as a range within 0..2^64.
+        """Return which part of the crawl's daily requests for stored pages this partition may use: a range in 0..2^64.
 
         The length of the range is proportional to the number of the crawl's pages in the partition. The ranges of all
         partitions adjoin, in the order of the partitions' numbers.

@@ -208,7 +208,7 @@ class CommandRunner:
         return [held for held in self._own.leases.of_crawl(run.crawl_id) if held.row.spec < revision]
 
     async def _recall(self, leases: Sequence[TrackedLease]) -> None:
-        """End those of the leases that no worker has begun, at most `_LEASES_AT_ONCE` of them.
+        """End up to `_LEASES_AT_ONCE` of these leases. Skip each lease that a worker has begun.
 
         Their URLs return to the queue, and are leased again under the present revision.
         """
@@ -372,8 +372,8 @@ class CommandRunner:
     async def _publish(self, letter: MessageDeadLetter, message_id: str) -> None:
         """Publish the message of a dead letter again, on the subject where it first arrived.
 
-        An unreadable URL shard is not published, because its lease publishes the URLs anew. `message_id`: a repeat with
-        the same id within two minutes is dropped by the broker.
+        Do nothing for an unreadable URL shard, because the owner sends the URLs of its lease again anyway.
+        `message_id`: the broker drops another message with the same id within two minutes.
         """
         if letter.kind == "items":
             await self._broker.publish_items(crawl_of(letter.payload), letter.payload, message_id)

@@ -39,7 +39,7 @@ class Commands:
         self._runs[run.id] = run
 
     def advance(self, run: CommandRun, rest: int | None) -> None:
-        """Record that the next chunk of the command starts at `rest`. None: the command is applied, so remove it."""
+        """Record that the next chunk of the command starts at `rest`. If that is None, remove the applied command."""
         if rest is None:
             del self._runs[run.id]
         else:

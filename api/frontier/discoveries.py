@@ -150,8 +150,8 @@ def judged(
     """Return the batch with the links of some messages judged by the present scope of their crawl.
 
     - `crawls`: the messages to judge, as `links_to_judge` returns them.
-    - `names`: the names, by id, of the hosts whose pages have the links. A link of a host without a name is judged as a
-      link within its own host.
+    - `names`: by host id, the name of each host whose pages have the links. If the name of the host is missing,
+      the link is judged as if the page was on the link's own host.
     """
     messages = list(batch.messages)
     for place, crawl in crawls.items():

@@ -35,10 +35,11 @@ _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
 _BUDGET_S = 5.0
-"""How soon a queue of due stored pages is examined again after the crawl's daily limit of requests was reached."""
+"""Seconds until a queue of due stored pages is examined again after its crawl's daily limit of requests was reached."""
 
 _SPENT_S = 60.0
-"""How soon a queue is examined again after its crawl's budget was spent. A waiting URL that is due makes it sooner."""
+"""Maximum seconds until a queue is examined again after its crawl's budget was spent. The queue is examined sooner if
+one of its waiting URLs becomes due."""
 
 
 class _Refused(Struct, frozen=True):
@@ -283,7 +284,7 @@ class Dispatch:
     async def _lease(self, requests: Sequence[_Request]) -> list[TrackedLease]:
         """Lease URLs for the requests in one transaction, inside `PartitionWriter.writing`. Return the new leases.
 
-        If SQL leases nothing for a request, release its slot and budget. ResourceFull means that nothing was leased.
+        If SQL leases nothing for a request, release its slot and budget. If ResourceFull is raised, nothing was leased.
         """
         own, asked = self._own, [request for request, _, _ in requests]
         crawls = map(self._crawls.get, {request.crawl_id for request in asked})
@@ -332,8 +333,8 @@ class Dispatch:
         """Exclude the leases' URLs that may not be requested. Return the leases that may be published.
 
         Call it inside `PartitionWriter.writing`. If the disk is full, nothing is excluded, and leases with such URLs
-        are not returned. Later a command excludes these URLs, or the sweep publishes the shard. `GrantService` then
-        ends the lease when a worker asks to begin it.
+        are not returned. A later command excludes these URLs. If the sweep publishes such a shard before that,
+        `GrantService` ends the lease when a worker asks to begin it.
         """
         await self._writer.judge(held for held in shards if self._own.rescoping(held.row.crawl_id, now))
         try:
@@ -348,7 +349,7 @@ class Dispatch:
         self._paused_until = self._clock.elapsed() + error.retry_in
 
     async def _read_again(self, places: Sequence[tuple[Host, CrawlQueue]]) -> None:
-        """Replace the counts and due times of these queues in memory by those in SQL."""
+        """Read the counts and due times of these queues from SQL, and store them in memory."""
         if not places:
             return
         queues = {(queue.crawl_id, host.host_id): (host, queue) for host, queue in places}

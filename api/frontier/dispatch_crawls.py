@@ -26,7 +26,7 @@ log = structlog.get_logger("orb.frontier")
 
 
 def delay_of(politeness: Politeness, facts: HostFacts) -> float:
-    """Return the minimum seconds between two requests to a host, by a spec and the facts known of the host."""
+    """Return the minimum seconds between two requests to a host, from the spec's politeness and the host's facts."""
     return host_delay(
         politeness,
         crawl_delay_s=facts.crawl_delay_ms / 1000,

@@ -14,7 +14,8 @@ from shared.domain.ids import CrawlId, HostId
 class DueHosts:
     """The due hosts of one partition, in a line (a queue of hosts) for each crawl.
 
-    `wake` is called when capacity is allotted to a line while this partition is not between `begin` and `settle`.
+    `wake` is called when capacity is allotted to a line while no pass of dispatch is in progress. A pass lasts from
+    `begin` to `settle`.
     """
 
     def __init__(self, shares: PoolShares, wake: Callable[[], None] = lambda: None) -> None:

@@ -1,12 +1,13 @@
 """Grants: answer `begin` and `extend` for a partition's leases.
 
-The owner permits a worker to fetch only after it has proven in SQL that its term is still the partition's. The
+Before the owner permits a worker to fetch, it proves in SQL that its term is still the newest of the partition. The
 transaction or read that proves this begins after the worker's question arrived. So an owner that was deposed while its
-process slept grants nothing. A further grant of a lease waits until the outcomes published up to the question are
-applied, so that it covers only URLs without an outcome.
+process slept grants nothing. Before a lease gets a further grant, the owner applies all outcomes that were published
+before the question. So the further grant covers only URLs without an outcome.
 
 Each answer depends on the present state of the host and the crawl, not on their state when the lease was made. If no
-request may start for long, a lease that asks to begin goes back to the queue, and a running visit gets `stop`.
+request may start for long, the answer to `begin` ends the lease, and its URLs return to the queue. The answer to
+`extend` is then `stop`.
 """
 
 from collections.abc import Sequence
@@ -61,11 +62,11 @@ class GrantTerms(NamedTuple):
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
     """Return the waits that a lease's host requires at `now` (`Clock.elapsed`), and whether the visit must stop.
 
-    - `crawl`: None if the lease's crawl is unknown. Then the delay is the one of the lease.
-    - `host`: None if the host is not in memory. Then nothing but the delay of the lease applies.
+    - `crawl`: None if the lease's crawl is unknown. Then the delay is the delay with which the shard was leased.
+    - `host`: None if the host is not in memory. Then that delay applies, too, and there is no other wait.
 
-    The visit must stop if the shard was leased without a delay and the host has a delay now. Other shards of the host
-    may then be out.
+    The visit must stop if the shard was leased without a delay and the host has a delay now. The reason is that other
+    shards of the host may be out at the same time.
     """
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
@@ -82,8 +83,8 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived. Outcomes of a later grant may not
-      be applied yet. None: there was no grant, or the question needs no new one.
+    - `caught_up`: the number of the lease's newest grant when the question arrived. Its outcomes are applied, those of
+      a later grant may not be. None if there was no grant, or if the question needs no new grant.
     """
 
     lease_id: LeaseId

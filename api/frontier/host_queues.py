@@ -13,14 +13,14 @@ capacity does not block a host.
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
 - A host has at most as many shards out as the strictest crawl with a shard out allows.
-- The queue of a crawl at a host, if it has URLs, is either among the queues that take turns at the host, or its host
-  waits for it in the crawl's line. It is never in both.
+- A queue with URLs either takes turns with the other queues of its host, or its host waits in the crawl's line. A
+  queue is never in both states.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations. Replaced entries stay until there
   are about as many as hosts.
 - Every host that has only empty queues is in `_idle`; other hosts may be in it, too. So idle hosts are found without a
   scan of all hosts.
 - While `max_hosts` hosts are loaded, no other host is added. If a queue's host was not added, the queue's crawl is
-  `incomplete`. The owner later reads the queues of such a crawl from SQL again. Hosts that are blocked for long are
+  `incomplete`. The owner later reads the queues of such a crawl from SQL again. Hosts that can start no shard soon are
   removed to make room.
 """
 
@@ -41,7 +41,8 @@ from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
 
 LOOKED_AT: Final = 5000
-"""Hosts that one call of `make_room` examines. It blocks the owner for 4 us per host, 10 us if the host is dropped."""
+"""Maximum hosts that one call of `make_room` examines. A call blocks the owner for 4 us per host, and for 10 us per
+host that it removes."""
 
 PASS_S: Final = 1.0
 """How long a host waits for capacity of the crawl whose turn it is before another crawl may use the host, too."""
@@ -66,8 +67,8 @@ class HostQueues:
 
         - `shares`: divides the capacity of each pool among its crawls.
         - `max_hosts`: the maximum number of hosts in memory.
-        - `rested_from`: when the delay of each host begins (`Clock.elapsed`), unless an outcome begins it later.
-        - `wake`: called when capacity is allotted to a line while this partition takes no queues for dispatch.
+        - `rested_from`: the start of each host's delay (`Clock.elapsed`), until an outcome sets a later start.
+        - `wake`: called when capacity is allotted to a line while no pass of dispatch is in progress.
         - `on_incomplete`: called if SQL may have queues that are not in memory.
         """
         self._on_incomplete = on_incomplete
@@ -309,9 +310,10 @@ class HostQueues:
         return None if known is None else known[1]
 
     def learn_signals(self, signals: Mapping[tuple[CrawlId, HostId], bytes]) -> None:
-        """Store how often the signs of change of a host were right, for each queue of `signals` that is in memory.
+        """Store in queues how often the signs of change of their hosts were right. Skip queues that are not in memory.
 
-        A sign of change is the date that a sitemap or feed gives for a page.
+        `signals`: these results, encoded (HostSignals), by crawl and host. A sign of change is the date that a sitemap
+        or feed gives for a page.
         """
         for place, stored in signals.items():
             if (queue := self.queue(*place)) is not None:

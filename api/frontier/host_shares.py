@@ -38,7 +38,7 @@ class CrawlQueue(Struct):
     - `stored_only`: the host's page budget is spent, so only URLs that do not use that budget are queued.
     - `signals`: how often the signs of change of the host were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
-    - `credit`: the fraction of a stored page by which earlier shards were rounded down (`revisits_of`).
+    - `credit`: the fraction of a stored page that `revisits_of` carries over to the next shard.
     """
 
     crawl_id: CrawlId
@@ -89,7 +89,8 @@ class CrawlQueue(Struct):
 class HostShares:
     """The order in which the queues of one host get their turns.
 
-    Queues with URLs to fetch are ordered by virtual time. The others are ordered by the time from which they have some.
+    Queues with URLs to fetch are ordered by virtual time. The other queues are ordered by the time from which they
+    have URLs to fetch.
 
     A queue that moves gets a new entry in the order. Its old entry is removed when it comes first, or when there are
     more than about twice as many entries as queues.
@@ -144,7 +145,7 @@ class HostShares:
         return None
 
     def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
-        """Return the first time (`Clock.elapsed`) at which a queue without URLs to fetch has some, or infinity."""
+        """Return the first time (`Clock.elapsed`) at which a queue without URLs to fetch gets some, or infinity."""
         while self._later and _current(queues, self._later[0]) is None:
             heapq.heappop(self._later)
         if len(self) > 2 * len(queues) + _SPARE:

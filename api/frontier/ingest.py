@@ -37,7 +37,7 @@ _Outcome = tuple[Delivered, Outcome | ShardUnreadable | Malformed]
 log = structlog.get_logger("orb.frontier")
 
 _READ_S: Final = 60.0
-"""How long one read waits for a report. Another one follows, so this only says how often an idle partition looks."""
+"""Maximum seconds that one read waits for a report. The next read follows at once, so no report is missed."""
 
 
 def parts(reports: Sequence[Delivered], max_bytes: int) -> Iterator[Sequence[Delivered]]:
@@ -246,9 +246,9 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write outcomes in one transaction. Return the batch, and the queues that may have more URLs to fail.
+        """Write outcomes in one transaction. Return the batch, and the queues whose URLs may not all have failed yet.
 
-        These are queues of unreachable hosts. One transaction fails a limited number of their URLs.
+        These are queues of unreachable hosts. All their URLs must fail, but one transaction fails a limited number.
         """
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):

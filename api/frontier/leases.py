@@ -20,7 +20,7 @@ from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.ports.broker import QueuedVisit
 
 SPLIT_BY: Final = 8
-"""How much smaller the next shards of a queue are after a split (500, 62, 7, 1)."""
+"""After a split, the next shards of the queue have this many times fewer URLs (500, 62, 7, 1)."""
 
 
 class LeaseGrant(Struct):
@@ -29,7 +29,7 @@ class LeaseGrant(Struct):
     - `number`: 1 for the first grant of the lease.
     - `delivery`: how many times the broker had delivered the shard when the holder asked.
     - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
-    - `late`: the worker may have stopped waiting before the answer came. Then an expiry does not count as a failure.
+    - `late`: the worker may have stopped waiting before the answer came. Then its expiry does not count as a failure.
     - `counted`: the expiry was counted, and a further grant may be given.
     """
 

@@ -50,10 +50,10 @@ class OrphanedShards:
         self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
 
     def wait_s(self) -> float:
-        """Return how many seconds a partition at rest may wait before its next search.
+        """Return how many seconds a partition with nothing else to repair may wait before its next search.
 
-        That is until the next search is due. It is `_RESTS` times the usual interval if the last search found no shard
-        without a lease.
+        If the last search found no shard without a lease, that is `_RESTS` times the usual interval. Otherwise it is
+        the time until the next search is due.
         """
         if self._searched and not self._suspects:
             return self._own.settings.orphans_interval_s * _RESTS
@@ -62,7 +62,8 @@ class OrphanedShards:
     async def once(self) -> int:
         """Search if a search is due, and drop orphaned shards. Return the number of dropped shards.
 
-        A worker acknowledges its shard shortly after its last report, so only a place that is found twice is an orphan.
+        A shard is dropped only if two searches in a row found it without a lease. A shard that was just reported is
+        without a lease for a moment, until its worker acknowledges it.
         """
         own = self._own
         now = self._clock.elapsed()
@@ -99,7 +100,7 @@ class OrphanedShards:
         return len(gone)
 
     async def _dead_letter(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
-        """Store each of these shards that cannot be read as a dead letter. Call it before the shards are dropped."""
+        """Store a dead letter for each of these shards that cannot be read. Call it before the shards are dropped."""
         letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
         if not letters:
             return

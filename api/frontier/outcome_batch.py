@@ -1,6 +1,6 @@
 """What outcomes change: pure decisions, collected as the `Changes` of one transaction.
 
-A batch decides on top of the committed leases and hosts. These do not change until `commit` is called after the
+A batch decides from the committed leases and hosts, and changes neither until `commit` is called after the
 transaction. The first outcome of a URL under a live lease wins. Every other outcome is counted as stale. A `final`
 outcome frees the slot only under the newest grant: an earlier holder must not free a slot that another worker holds.
 """
@@ -124,11 +124,11 @@ class OutcomeBatch:
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
-        """Add a dead letter for a shard that a worker could not read. Count a failure of the lease at its place.
+        """Add a dead letter for a shard that a worker could not read. Count a failure of the shard's lease.
 
-        Count nothing if there is no such lease, or if it has a live grant. The failure counts like an expired grant. If
-        the lease never had a grant, too many failures end it now. Otherwise its grant has expired: the sweep ends the
-        lease later if there are too many.
+        The failure counts like an expired grant. Count nothing if there is no lease, or if it has a live grant. After
+        too many failures, a lease that never had a grant ends now. A lease whose grant has expired is ended by the
+        sweep.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))

@@ -65,7 +65,7 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return the stored reason why the URL's last fetch is not listed as a page. Return None if it is listed.
+    """Return the reason, to be stored, why the URL's last fetch is not listed as a page. Return None if it is listed.
 
     - `page`: the fetch stored a page. It is not listed if its robots directives forbid indexing.
     - `requisite`: the URL was leased as a requisite.
@@ -93,8 +93,8 @@ def fetch_row(
     - `requisite`: the URL was leased as a requisite.
     - `revision`: the revision of the spec under which the URL was leased.
 
-    The row is not marked as a page if the page's robots directives forbid indexing. Its reason then names the
-    directive. The same holds for a response whose media type the crawl does not store or fetch.
+    The row is not marked as a page if the page's robots directives forbid indexing, or if the crawl does not store or
+    fetch its media type. The row's reason then says which of these is true.
     """
     record = result.record
     return FetchRow(

@@ -104,8 +104,8 @@ class Owner:
     async def run(self) -> None:
         """Own the partition until cancelled. Return when another owner took over.
 
-        If it is unknown whether a transaction committed, the owner drops its memory and loads everything again under
-        the same term, as a new owner would.
+        If it is unknown whether a transaction committed, drop the state in memory, and load it again from SQL under the
+        same term, as a new owner would.
         """
         try:
             claimed = await self._claimed()

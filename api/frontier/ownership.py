@@ -28,8 +28,8 @@ from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
 
 _COMMANDS_UNREAD_S: Final = 30.0
-"""How long after its claim an owner judges all URLs that it leases by the scope. Commands that were sent before the
-claim are read well within this time."""
+"""For this many seconds after its claim, an owner checks all URLs that it leases against the scope. By the end of this
+time, it has read the commands that were sent before the claim."""
 
 
 class FrontierSettings(Struct, frozen=True):
@@ -190,8 +190,8 @@ class Ownership:
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
         """Return those crawls whose page counts must be read from SQL.
 
-        Only a crawl whose pages wait less if they change often needs the counts. They must be read if they are missing
-        in memory or outdated, or were made for other limits in the spec.
+        Counts must be read if they are missing in memory or outdated, or were made for other limits in the spec. Only a
+        crawl with the adaptive schedule needs counts: its pages that change often wait less for their next fetch.
         """
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
@@ -207,9 +207,10 @@ class Ownership:
             self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
-        """Return, for each of the crawls that fetches pages again, its rules for signs of change; None if it uses none.
+        """Return the rules for signs of change, by crawl, for those of the crawls that fetch their pages again.
 
-        Only a crawl whose pages wait less if they change often uses signs of change.
+        The rules are None for a crawl that uses no signs of change. Only a crawl with the adaptive schedule uses them:
+        its pages that change often wait less for their next fetch.
         """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):
@@ -225,7 +226,10 @@ class Ownership:
 
     @staticmethod
     def _is_like(known: RecrawlPages, crawl: DispatchCrawl) -> bool:
-        """Return True if `known` has the requests a day and the bounds of intervals that the crawl's spec has now."""
+        """Return True if `known` was made for the limits that the crawl's spec has now.
+
+        The limits are the requests a day, and the bounds of the interval between two fetches of a page.
+        """
         spec = crawl.spec.recrawl
         bounds = (int(spec.min_s * 1000), int(spec.max_s * 1000))
         return known.requests_per_day == spec.requests_per_day and bounds == (

@@ -16,10 +16,10 @@ from typing import Final
 from shared.domain.ids import CrawlId, HostId
 
 UNUSED_S: Final = 1.0
-"""The time after which a partition loses an unused allotment to the others, until it dispatches again."""
+"""Seconds after which a line (see WaitingHosts) loses an unused allotment, until its partition dispatches again."""
 
 AGAIN_S: Final = 0.5
-"""The time after which a crawl that may not dispatch is checked again."""
+"""Seconds after which a crawl that may not dispatch is checked again."""
 
 _FIRST_VISIT_S: Final = 1.0
 _LEAST_VISIT_S: Final = 0.05
@@ -29,7 +29,7 @@ _SPARE: Final = 64
 
 @dataclass(eq=False, slots=True)
 class WaitingHosts:
-    """The due hosts of one crawl in one partition, which wait for capacity of the crawl's pool.
+    """A line: the due hosts of one crawl in one partition, which wait for capacity of the crawl's pool.
 
     - `allotted`: how many shards of these hosts may be sent now. `given` is called after each allotment.
     - `listed`: True if this line is in its partition's list of lines with an allotment (`DueHosts`).
@@ -186,7 +186,7 @@ class PoolShares:
     def allot(self, pool: str, count: int, now: float, may_go: Callable[[CrawlId], bool]) -> None:
         """Allot up to `count` shards of the pool, each to the crawl with the least virtual time.
 
-        `may_go` returns True if a crawl may dispatch now. The others get nothing.
+        `may_go` returns True if a crawl may dispatch now. A crawl that may not dispatch gets nothing.
         """
         known = self._pools.get(pool)
         if known is None:

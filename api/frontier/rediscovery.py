@@ -40,7 +40,7 @@ log = structlog.get_logger("orb.frontier")
 
 _PAGES_AT_ONCE: Final = 10
 _KNOWN_LINKS: Final = 50_000
-"""Maximum links remembered as published. Beyond that all are forgotten, and some are published again."""
+"""Maximum links remembered as published. Beyond that, all links are forgotten, so that some may be published again."""
 
 _LINKS_A_MESSAGE: Final = 500
 _CHARS_A_MESSAGE: Final = 512 * 1024
@@ -78,8 +78,9 @@ class Rediscovery:
     async def chunk(self, run: CommandRun, crawl: DispatchCrawl, some: ReadablePages) -> Rediscovered:
         """Read the links of the pages in `some`, and publish the links that the crawl's present scope admits.
 
-        Return what was done, after the broker has acknowledged all links. The chunk ends early after LINKS_A_CHUNK
-        links. Raise Transient if the archive cannot be read now, or if the broker does not store a message.
+        After the broker has acknowledged all links, return how many pages were read and links published, and where the
+        next chunk continues. The chunk ends early after LINKS_A_CHUNK links. Raise Transient if the archive
+        cannot be read now, or if the broker does not store a message.
         """
         if not some.pages:
             return Rediscovered(0, 0, [], some.rest)

@@ -149,8 +149,8 @@ class Sweep:
     async def _purge(self) -> None:
         """Delete the applied reports from the stream, unless a backup has asked to keep reports (a purge hold).
 
-        Nothing is deleted if the stream may have been replaced. The position is read before the holds. So a hold that
-        is not seen here needs only reports after the position.
+        Nothing is deleted if the stream may have been replaced. The position of the applied reports is read
+        before the holds. So a backup that sets its hold after that needs only reports after this position.
         """
         position = self._own.position
         if position == self._purged or self._holds.standing(await self._store.report_holds(), self._clock.elapsed()):

@@ -146,7 +146,7 @@ class PartitionWriter:
     async def exclude_covered(self, unbegun: Iterable[TrackedLease], max_leases: int) -> bool:
         """Exclude the URLs of these leases that an exclusion or the scope forbids. Return True if there were any.
 
-        - `unbegun`: leases that no worker has begun. A lease of which all URLs are forbidden ends.
+        - `unbegun`: leases that no worker has begun. A lease whose URLs are all forbidden ends.
         - `max_leases`: the maximum number of leases that one call changes.
 
         Call it inside `writing`.

@@ -119,7 +119,10 @@ class Keyring:
 
 
 def _digest_of_certificate(certificate: PeerCertificate) -> bytes:
-    """Return a digest of the certificate's names that no API key has: 0xff does not occur in UTF-8."""
+    """Return a digest of the certificate's names, which differs from the digest of every API key.
+
+    The digested bytes begin with 0xff, which does not occur in UTF-8.
+    """
     return hashlib.sha256(b"\xff" + "\n".join(sorted(certificate.names)).encode()).digest()
 
 
@@ -184,8 +187,8 @@ class Authentication:
         """Return the stored identity of the request.
 
         Raise ApiProblem if there is none. If `limited`, raise it also after too many wrong keys from the peer's
-        address, unless this master has accepted the same key or certificate lately. Then a client cannot lock out
-        others at its address.
+        address. A key or certificate that this master has accepted lately is exempt from that limit. So a client with
+        wrong keys cannot lock out other clients at its address.
         """
         given = header_of(scope, b"authorization")
         if not given and peer.certificate is not None:

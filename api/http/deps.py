@@ -233,7 +233,10 @@ GREATEST: Final = 2**63 - 1
 
 
 def _storable(place: object, greatest: int) -> bool:
-    """Return True if a database can store every part of the key `place`: no NUL, integers from -1 to `greatest`."""
+    """Return True if a database can store every part of the key `place`.
+
+    Text must have no NUL. Integers must be from -1 to `greatest`.
+    """
     match place:
         case int():
             return -1 <= place <= greatest

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 INPUT: Final = "Input"
-"""The suffix of the name of a schema's copy for requests."""
+"""The suffix for the name of a schema that was copied for requests (`open_answers`)."""
 
 _TEXT: Final = {"type": "string"}
 

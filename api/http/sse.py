@@ -84,7 +84,7 @@ class OpenEventStreams:
 class EventStream(Response):
     """A response that streams events until the client disconnects or no event can follow.
 
-    - `following` reads the events from the broker. It must be open. The response closes it at its end.
+    - `following` reads the events from the broker. The caller opens it, and the response closes it.
     - `gap`: which events may be missing before the first one, None if none is. It is sent first.
     - `events`: the broker's stream of events, from which the response reads how far the stream reaches.
     - `streams` ends the response when the master stops.

@@ -30,14 +30,14 @@ T = TypeVar("T")
 AT_ONCE: Final = 200
 """Maximum due schedules that one round reads.
 
-Also the maximum verbs that one round applies after they had to wait until the present run of their crawl ended.
+It is also the maximum of waiting verbs that one round reads. A verb waits if it was fired during a run of its crawl.
 """
 
 BATCH: Final = 50
 """Maximum schedules that fire in one transaction. It locks the row of the leader's term, and their crawls."""
 
 _LOOK_S: Final = 0.5
-"""Maximum seconds between two rounds. After them, a round also finds schedules that other masters changed."""
+"""Maximum seconds between two rounds. So a round finds schedules that other masters changed within this time."""
 
 LEAST_S: Final = 0.05
 """Minimum seconds between two rounds. Schedules that become due in this time fire together.

@@ -228,7 +228,7 @@ class ClusterMaster:
         self._heartbeat.notify()
 
     def _exclude(self, exclusions: Exclusions) -> None:
-        """Apply changed exclusions. Wake the owners: some of their commands wait until this master has an exclusion."""
+        """Apply changed exclusions to this master. Wake its owners, whose EXCLUDE commands wait for that."""
         self._crawls.exclusions = exclusions
         for owner in self._fleet:
             if owner.ownership is not None:

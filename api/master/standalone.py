@@ -54,7 +54,7 @@ log = structlog.get_logger("orb.control")
 _PROGRESS_S = 0.5
 _SLOWEST = 5
 _HOSTS_A_SECOND = 1_000
-"""For how many hosts a second waits are computed at most, on average. One host takes about 8 microseconds."""
+"""Maximum hosts scanned per second, on average, to find what hosts wait for. One host takes about 8 microseconds."""
 
 _ACTIVE_TIME_S = 5.0
 _COALESCE_S = 0.02
@@ -125,8 +125,8 @@ class Standalone:
     async def _run(self, stop: asyncio.Event, active: asyncio.Event, grace_s: float) -> None:
         """Run the crawl until `stop` is set. Set `active` once the crawl is activated.
 
-        Before that it does not look at `stop`, and may wait without end for the database or NATS. So the caller must
-        then cancel it to stop it.
+        Until then, this method ignores `stop`, and may wait without limit for the database or NATS. To stop it before
+        `active` is set, the caller must cancel it.
         """
         crawl = await self._activate()
         now_ms = self._clock.unix_ms()
@@ -280,7 +280,10 @@ class Standalone:
             await find_again(self._broker, crawl.crawl_id, widened, partitions)
 
     async def _until_look(self) -> None:
-        """Wait until reports were applied and no URL shard is leased, but at most half of `_PROGRESS_S` seconds."""
+        """Wait before the next check of whether the crawl is finished.
+
+        Return when reports were applied and no URL shard is leased, or after half of `_PROGRESS_S` seconds.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_PROGRESS_S / 2):
                 leased = True

@@ -99,7 +99,7 @@ class MemberStats:
     def visits(self, pool: str, now: float) -> tuple[int, int]:
         """Return (capacity, used): how many visits the pool's workers can run at once, and how many they run now.
 
-        Only workers count that take further shards (`WorkerStatus.pulling`) and reported within the last STALE_AFTER_S
+        Count only workers that take further shards (`WorkerStatus.pulling`) and reported within the last STALE_AFTER_S
         seconds.
         """
         live = [each.status for each in self._workers.values() if now - each.received_at <= STALE_AFTER_S]
@@ -125,7 +125,7 @@ class MemberStats:
     def stands_still(self, pool: str, now: float) -> bool:
         """Return True if resource pressure stops all work of a pool.
 
-        That is so if all masters that own partitions are under pressure, or all workers of the pool. Without recent
+        That is so if all masters that own partitions, or all workers of the pool, are under pressure. Without recent
         statuses the result is False.
         """
         masters = [each.status for each in self._masters.values() if now - each.received_at <= STALE_AFTER_S]
