@@ -39,15 +39,15 @@ class Membership:
         )
 
     def drain(self, draining: bool) -> None:
-        """Change the record of this master in etcd, which states whether the master drains."""
+        """Record in etcd that this master drains (`draining` is True), or that it takes on work again."""
         self.member = msgspec.structs.replace(self.member, draining=draining)
         self.registration.change(encode_record(self.member))
 
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
         """Stay registered until cancelled.
 
-        `attached` is called with each session of etcd. When a session is lost, the call is cancelled before the next
-        begins.
+        Call `attached` once in each session of etcd, with the session as its argument. If the session is lost, cancel
+        this call before a new session is opened.
         """
         await self.registration.run(attached)
 
@@ -70,7 +70,7 @@ def leader_in(snapshot: Snapshot, keys: Keys) -> LeaderRecord | None:
 
 
 def assignments_in(snapshot: Snapshot, keys: Keys) -> Mapping[Partition, tuple[PartitionRecord, Entry]]:
-    """Return a mapping from partition to its assignment and the entry of the snapshot that holds it."""
+    """Return, for each assigned partition, its assignment and the entry of the snapshot that contains it."""
     assigned = {}
     for key, entry in snapshot.entries.items():
         partition = keys.partition_of(key)

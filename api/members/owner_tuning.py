@@ -27,8 +27,8 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
 def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettings:
     """Return the owners' settings: those of `started`, changed by the hot configuration in `tuning`.
 
-    `longest_grant_s`, how long a grant by an earlier owner may last, never falls below `started.grant_s`. The earlier
-    owner may have given grants of that length.
+    The setting `longest_grant_s` is the time that a new owner allows for grants of earlier owners. It is at least
+    `started.grant_s`, because an earlier owner may have given grants of that length.
     """
     return replace(
         started,

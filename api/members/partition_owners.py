@@ -1,8 +1,9 @@
-"""The owners of this master: one for each partition that is assigned to it, under the term that the assignment gives.
+"""Start and stop the owners of this master: one for each partition that the leader has assigned to it in etcd.
 
-An assignment counts only if its term is later than that of the partition's last known assignment. So no owner stops if
-etcd loses its assignments or is restored from a backup. Owners continue through an outage of etcd while SQL accepts
-their terms. Once another master has claimed a partition, SQL refuses the writes of the earlier owner.
+An owner has the term of its assignment. An assignment is followed only if its term is greater than the last known term
+of the partition. So an owner keeps running if etcd loses the assignments or is restored from a backup. An owner also
+keeps running while etcd does not answer. Once another master has claimed a partition, SQL refuses the writes of the
+earlier owner.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _AGAIN_S = 1.0
 _LONGEST_REST_S = 30.0
 
 MakeOwner = Callable[[Partition, Term, bool], Owner]
-"""Makes an owner. Arguments: partition, term, and whether this process claimed the partition under that term before."""
+"""Makes an owner. Its arguments are the partition, the term, and True to replace an owner of this term that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,12 @@ def owner_changes(
     member: MemberRecord,
     partitions: int,
 ) -> Iterator[StartOwner | StopOwner]:
-    """Yield which owners `member` must start or stop to follow the assignments.
+    """Yield the changes by which the master `member` follows new assignments: owners to start or stop.
 
-    `seen`: by partition, the term of the last assignment that this master followed, to itself or to another master.
-    Assignments without a newer term are ignored. `partitions`: the cluster's number of partitions.
+    - `assigned`: the assignments in etcd, to any master.
+    - `seen`: for each partition, the term of the last assignment that this master has followed. An assignment is new
+      only if its term is greater.
+    - `partitions`: the cluster's number of partitions.
     """
     for partition, (record, entry) in sorted(assigned.items()):
         term = record.term(entry.revision)
@@ -69,7 +72,7 @@ def owner_changes(
 class PartitionOwners:
     """Starts and stops the owners of this master's partitions while `run` runs.
 
-    All of them have stopped when `run` ends.
+    When `run` ends, all owners have stopped.
     """
 
     def __init__(
@@ -105,13 +108,13 @@ class PartitionOwners:
         return len(self._owners) == self._partitions and all(owner.ownership is not None for owner in self)
 
     def resumed(self) -> None:
-        """Wake every owner of this master, because a crawl may be dispatched again."""
+        """Make every owner look for work at once. Call it when a stopped crawl may be dispatched again."""
         for owner in self:
             if owner.ownership is not None:
                 owner.ownership.resumed()
 
     def capacity_changed(self) -> None:
-        """Wake the owners that can use the capacity that workers reported."""
+        """Make owners with due URLs dispatch at once. Call it when workers have reported their capacity."""
         for owner in self:
             if owner.ownership is not None:
                 owner.ownership.capacity_changed()
@@ -150,7 +153,10 @@ class PartitionOwners:
             )
 
     async def _own(self, partition: Partition, term: Term) -> None:
-        """Own the partition until another process owns it. Replace an owner that fails, under the same term."""
+        """Run an owner of the partition until another process owns it. Replace an owner that fails.
+
+        Raise Unusable if an owner raises it.
+        """
         again = False
         rest_s = _AGAIN_S
         while True:

@@ -17,13 +17,13 @@ It neither waits nor raises.
 
 
 def log_only(member: str, resource: str, reason: str | None) -> None:
-    """Do nothing about a change of resource pressure: it is in the log already."""
+    """Do nothing. A master that publishes no events uses this callback. Each change is logged in any case."""
 
 
 class MasterPressure:
     """Stops the dispatch of the master `member` while one of its resources is under pressure.
 
-    `on_pressure` is called with each change, and `notify` so that the master's changed status is published.
+    After each change it calls `notify`, which publishes the master's new status, and then `on_pressure`.
     """
 
     def __init__(

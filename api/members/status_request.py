@@ -1,4 +1,4 @@
-"""A master's request for the statuses of all workers."""
+"""Ask all workers to send their statuses to the masters now."""
 
 import structlog
 
@@ -10,7 +10,7 @@ log = structlog.get_logger("orb.control")
 
 
 async def ask_statuses(broker: Broker) -> None:
-    """Ask every worker for its status now. If the request is lost, the statuses still come within a second."""
+    """Ask every worker for its status now. A lost request does no harm, because workers send a status every second."""
     try:
         await broker.tell(STATUS_WANTED, b"")
     except Transient as error:

@@ -16,10 +16,10 @@ _FIELDS: Final = Counters.__struct_fields__
 
 
 class CrawlSums:
-    """Stores the counters of each crawl, and for each label the sum over the crawls that have it.
+    """Stores the counters of each crawl, and the sum of the counters for each label.
 
-    A crawl's label is the name under which metrics show it. `apart`: the crawls whose label is their own name. All
-    other crawls share the label OTHER.
+    A crawl's label is the name under which metrics show it: its own name, or OTHER. `apart` has the crawls whose label
+    is their own name.
     """
 
     def __init__(self) -> None:

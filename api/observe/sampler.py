@@ -1,10 +1,10 @@
 """Read numbers for metrics from SQL and the broker every few seconds, so that a scrape costs no query.
 
-Each master reads the crawls' counters in the partitions that it owns, so the sum over masters is the cluster's. It
-reads only the counters that changed since the last read, as the crawl controller reports. It reads all of them again
-when it owns other partitions.
+Each master reads the crawls' counters in its own partitions, so the sum over all masters is the cluster's value. The
+crawl controller reports which crawls changed, and only their counters are read again. If the master's partitions
+change, the counters of all crawls are read.
 
-The counters of a crawl that ended are still exported for some minutes, so that its last values are scraped.
+The counters of a finished crawl are still exported for some minutes, so that Prometheus can scrape the last values.
 """
 
 import asyncio
@@ -139,8 +139,8 @@ class StatsSampler:
     async def _read(self, changed: Collection[CrawlId], owned: Sequence[Partition]) -> Mapping[CrawlId, Counters]:
         """Return the counters of crawls in `changed`, summed over the partitions `owned`.
 
-        Only crawls that are seeding, running or paused are included, and ended ones that still have a name of their
-        own in metrics. Deleted crawls are left out.
+        The result has crawls that are seeding, running or paused. It also has finished crawls that metrics still show
+        under their own names. It has no deleted crawls.
         """
         active = self._active.keys() & changed
         ended = [crawl_id for crawl_id in self._counts if crawl_id in changed and crawl_id not in active]
@@ -149,9 +149,10 @@ class StatsSampler:
         return await self._store.counters_in(crawl_ids, owned) if crawl_ids else {}
 
     def _assign_labels(self, now: float) -> None:
-        """Let crawls that are seeding, running or paused appear in metrics under their own names, while names are free.
+        """Choose which crawls metrics show under their own names. The number of these crawls is limited.
 
-        Such a crawl keeps its name in metrics. Any other crawl loses it some minutes after it was last counted.
+        A crawl that is seeding, running or paused gets its own name if the limit allows, and keeps it. Any other crawl
+        loses its own name in metrics some minutes after it was last counted.
         """
         labelled = [crawl_id for crawl_id in self._counts if crawl_id in self._active]
         for crawl_id in labelled:

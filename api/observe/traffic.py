@@ -24,7 +24,7 @@ NO_ROUTE: Final = "none"
 _CONVERTER: Final = re.compile(r":\w+(?=\})")
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _MAX_PATHS: Final = 1024
-"""Maximum pairs of method and path whose route is cached. So a flood of equal requests without a key costs little."""
+"""Maximum number of pairs of method and path for which the search of the route is cached."""
 
 _DURATIONS_S: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

@@ -77,7 +77,7 @@ async def list_changes(
 
 
 async def _slot(served: Served) -> AsyncIterator[None]:
-    """Count the request as an open stream until its response ends. Raise ApiProblem if this master has too many."""
+    """Count the request as an open stream until its response ends. Raise ApiProblem if too many are open."""
     with served.streams.slot():
         yield
 

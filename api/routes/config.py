@@ -151,7 +151,7 @@ async def delete_config_value(
 
 
 def _setting(name: str) -> Setting:
-    """Return the setting with this name. Raise ApiProblem (404) that suggests a similar name if there is none."""
+    """Return the setting with this name. If there is none, raise ApiProblem (404), which suggests a similar name."""
     setting = setting_of(name)
     if setting is None:
         hint = did_you_mean(name, names_like(name))

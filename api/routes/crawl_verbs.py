@@ -99,7 +99,7 @@ async def get_command(command_id: Annotated[str, Path(max_length=64)], served: S
 
 
 async def collect(served: Services, crawl_id: CrawlId, by: Actor) -> str:
-    """Publish the command that removes a deleted crawl's rows, and return its id.
+    """Publish the command that removes a deleted crawl's rows. Return the id of the command.
 
     If the broker does not answer, the leader publishes the command later.
     """

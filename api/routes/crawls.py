@@ -159,8 +159,8 @@ async def put_crawl(
 
     If nothing differs, nothing changes. If the crawl's state does not agree with `desired`, the crawl is started or
     paused. A changed spec becomes a new revision. A wider scope may admit links of stored pages, which are read from
-    the archive. So a master that cannot read the archive refuses it in two cases: the earlier scope left out links of
-    stored pages, or the crawl is still storing pages.
+    the archive. A master without access to the archive refuses a wider scope if the crawl is still storing pages, or if
+    the earlier scope left out links of stored pages.
     """
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
@@ -281,10 +281,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return how a PUT would change `desired`, or else the crawl's state. The list is empty if both stay the same.
+    """Return the change that a PUT would make to `desired`, or if there is none, the change of the crawl's state.
 
-    `mended`: True if the PUT would start or pause the crawl, because its state does not agree with `desired`. The
-    change of the state is left out if `desired` changes, too.
+    Return an empty list if both stay the same. `mended`: True if the PUT would start or pause the crawl, because its
+    state does not agree with `desired`.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

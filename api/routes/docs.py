@@ -32,7 +32,7 @@ _KEPT_HERE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Headers that restrict these pages to requests to this master, because users type keys into them."""
+"""Response headers that let these pages send requests only to this master. Users type API keys into the pages."""
 
 _LOGO: Final = (b"https://cdn.redoc.ly/redoc/logo-mini.svg", b"data:image/svg+xml,<svg/>")
 """The address from which ReDoc loads its logo, and the empty picture that replaces it."""

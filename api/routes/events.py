@@ -37,7 +37,7 @@ _MAX: Final = 2**63 - 1
 
 
 async def _slot(served: Served) -> AsyncIterator[None]:
-    """Count the request as an open stream until its response ends. Raise ApiProblem if this master has too many."""
+    """Count the request as an open stream until its response ends. Raise ApiProblem if too many are open."""
     with served.streams.slot():
         yield
 

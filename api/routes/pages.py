@@ -75,8 +75,8 @@ async def list_pages(
 ) -> Listing[PageSummary]:
     """List stored pages by host.
 
-    A page of the list examines a bounded number of fetches, so it may be short or empty although more follow. Continue
-    until `next` is null.
+    A page of the list examines a bounded number of fetches, so it may be short or empty before the end of the list.
+    Continue until `next` is null.
     """
     crawl = await served.catalog.crawl(name)
     after_host, after = page.place(tuple[int, bytes], (-1, b""))

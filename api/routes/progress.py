@@ -38,7 +38,7 @@ MAX_HOSTS: Final = 200
 """Maximum hosts of a crawl whose waits are examined."""
 
 RATES_S: Final = 1.0
-"""Maximum seconds that a request waits for the rates. After them, the other numbers are shown without rates."""
+"""Maximum seconds that a request waits for the rates of a crawl. After this time the response has no rates."""
 
 
 @router.get("/stats", summary="Get a crawl's counters")
@@ -110,7 +110,7 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
 
 
 def _next_due(states: Sequence[HostState], now_ms: int) -> datetime | None:
-    """Return when the first waiting page is due; about now if one is due already. Return None if no page waits."""
+    """Return when the first waiting page is due: about now if a page is due already, None if no page waits."""
     due_s = min((state.retry_s for state in states if state.waiting), default=None)
     return None if due_s is None else moment_of(now_ms + int(due_s * 1000))
 

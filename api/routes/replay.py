@@ -113,9 +113,9 @@ async def query_captures(
 ) -> Response:
     """Return the captures of a URL, as a CDX server does: pages, redirects and errors, with the place of each record.
 
-    A place is the name of a WARC file, an offset and a length. The parameters are those of pywb's CDX server. URLs that
-    differ only in http or https, or in `www.`, are the same here. A query that would read more than 20,000 captures is
-    refused.
+    A place is the name of a WARC file, an offset and a length. The parameters are those of pywb's CDX server. The query
+    does not distinguish URLs that differ only in http or https, or in `www.`. A query that would read more than 20,000
+    captures is refused.
     """
     crawl = await served.catalog.crawl(name)
     found = cdx_query(url, match_type)
@@ -181,7 +181,7 @@ async def _bytes(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a WARC file from `begin` up to, but not including, `end`.
 
-    Raise BrokenOff if the file ends before, because it was truncated after a crash.
+    Raise BrokenOff if the file ends before `end`. A file can get shorter if it is truncated after a crash.
     """
     with served.exports.slot():
         while begin < end:
@@ -193,12 +193,12 @@ async def _bytes(
 
 
 def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
-    """Return the bytes that a Range header asks for, as the first byte and the one after the last (RFC 9110 §14.1.2).
+    """Return the bytes that a Range header asks for (RFC 9110 §14.1.2): the first byte, and the byte after the last.
 
-    - `asked`: the match of `_RANGE`.
+    - `asked`: the header, as matched by `_RANGE`.
     - `size`: the size of the file in bytes.
 
-    If the file has none of these bytes, the first number is equal to the second or greater.
+    If the file has none of these bytes, the first number is not below the second.
     """
     first, last, suffix = asked.groups()
     if suffix is not None:

@@ -44,7 +44,7 @@ router = Router(prefix="/v1/schedules", tags=["schedules"])
 
 ScheduleName = Annotated[str, Path(pattern=NAME)]
 _LATEST: Final = 2**62
-"""A due time after all others, in Unix ms."""
+"""A time in Unix ms after every due time. The first page of a schedule's history begins with it."""
 
 
 @router.get("", summary="List schedules")
@@ -210,9 +210,9 @@ async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
 
 
 def _warnings(refused: FieldError | None, remedy: str) -> list[str]:
-    """Return the result of `_refused` as a list of at most one sentence. Return an empty list for None.
+    """Convert `refused`, the result of `_refused`, to warnings: one sentence, or an empty list for None.
 
-    `remedy`: the advice that is added if the crawl does not exist.
+    `remedy`: the advice that the sentence has if the crawl does not exist.
     """
     if refused is None:
         return []

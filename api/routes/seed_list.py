@@ -30,15 +30,18 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum stored seeds that are read for one page of the list. Those in the spec were listed before and are skipped."""
+"""Maximum stored seeds that are read for one page of the list.
+
+A stored seed that is also in the spec is skipped, because the list begins with the seeds of the spec.
+"""
 
 
 @router.get("", summary="List seeds")
 async def list_seeds(name: Name, served: Served, page: Page, response: Response) -> Listing[SeedSummary]:
     """List the seeds of a crawl: first the seeds of its spec in their order, then uploaded seeds by host.
 
-    Seeds that were just accepted may not be listed yet. A page may be short or empty although more follow: continue
-    until `next` is null.
+    Seeds that were just accepted may not be listed yet. A page may be short or empty although more seeds follow:
+    continue until `next` is null.
     """
     # The cursor: how many seeds of the spec were listed, then host and fingerprint of the last uploaded one.
     crawl = await served.catalog.crawl(name)
@@ -156,9 +159,10 @@ async def _without(
 def _places(
     locations: Iterable[Location], every: Iterable[Partition], partitions: int
 ) -> Mapping[Partition, list[Place]]:
-    """Return, by partition, the host and fingerprint of each location. The result has every partition in `every`.
+    """Group the locations by their partition, each as its host and fingerprint.
 
-    `partitions`: the number of partitions of the cluster.
+    `every`: partitions that the result has in any case, with an empty list if they have no location. `partitions`: the
+    number of partitions of the cluster.
     """
     places: dict[Partition, list[Place]] = defaultdict(list, {partition: [] for partition in every})
     for location in locations:

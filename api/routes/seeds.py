@@ -47,7 +47,7 @@ _line: Final = msgspec.json.Decoder(_Seed | str)
 _whole: Final = msgspec.json.Decoder(_Seeds)
 _SEED_SCHEMA: Final[dict[str, Any]] = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Seed"}]}
 _TEXT: Final = {"type": "string", "format": "binary"}
-"""Text of any length in UTF-8. The format makes clients read it from a file."""
+"""The OpenAPI schema of a text body of any length in UTF-8. Its format makes generated clients send a file."""
 
 _BODY: Final[dict[str, Any]] = {
     "required": True,
@@ -146,7 +146,7 @@ async def add_seeds(
 
 
 def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
-    """Add to `problem` how many lines need not be sent again, and the counts of these lines. Return it."""
+    """Return `problem` with the number of lines that are stored durably, and the counts of these lines, added."""
     problem.upload = upload.durable
     if upload.durable.durable_lines:
         problem.hint = problem.hint or f"send what follows line {upload.durable.durable_lines} again"
@@ -228,7 +228,7 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the lines of the body.
 
-    A line over LINE_BYTES is cut to one byte more, so that the caller can reject it.
+    A line over LINE_BYTES is cut to LINE_BYTES + 1 bytes, so that the caller can detect and reject it.
     """
     rest = b""
     async for piece in pieces:

@@ -38,10 +38,10 @@ router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=proble
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
-"""Rules about which the explanation of a URL has a sentence, if they apply to the URL."""
+"""The rules whose details become sentences of the explanation if they apply to a URL that is not fetched yet."""
 
 _OTHERS: Final = 1000
-"""Maximum queues of a host that are read to find out from which crawl's queue the host's next URLs are taken."""
+"""Maximum queues of a host that are read to find other crawls whose URLs of this host are with workers now."""
 
 _ROBOTS_S: Final = 1.0
 
@@ -82,8 +82,8 @@ async def list_urls(
 ) -> Listing[UrlSummary]:
     """List the URLs of a crawl by host.
 
-    A page of the list examines a bounded number of URLs, so it may be short or empty although more follow. Continue
-    until `next` is null.
+    A page of the list examines a bounded number of URLs, so it may be short or empty before the end of the list.
+    Continue until `next` is null.
     """
     crawl = await served.catalog.crawl(name)
     after_host, after = page.place(tuple[int, bytes], (-1, b""))
@@ -153,7 +153,7 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
 async def _around(
     served: Services, crawl: DeclaredCrawl, spec: CrawlSpec, location: Location, view: UrlView | None
 ) -> ExplainContext:
-    """Collect what explains a URL besides its own row: the crawl, its host, workers, robots.txt and exclusions.
+    """Read what the explanation of a URL needs besides the URL's row: the state of crawl, host, workers and rules.
 
     `view`: the URL's row; None if the crawl does not know the URL.
     """
@@ -186,7 +186,7 @@ async def _around(
 async def _exclusion(served: Services, location: Location, host: HostView | None) -> str | None:
     """Return a sentence with the exclusion in force that covers the URL, and its reason. Return None if none covers it.
 
-    `host`: the state of the URL's host; None if unknown. An exclusion of its last address covers the URL, too.
+    `host`: the state of the URL's host; None if unknown. An exclusion of the host's last address covers the URL, too.
     """
     exclusions = served.exclusions()
     target = exclusions.first(location.url, location.host)

@@ -38,11 +38,11 @@ _BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le"}
 
 
 def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callable[[str, str, float], Any]:
-    """Return a function that makes the pydantic field of a setting. Its arguments are name, description and example.
+    """Return a function `(name, description, example)`, which makes the pydantic field of a setting.
 
     - `part`: the section of the hot configuration that has the settings. Its JSON schema gives the bounds of a field.
-    - `started`: the value of each setting in a member that was started without flags. The returned function adds this
-      value to the description as the default.
+    - `started`: the default of each setting by name, which the function adds to the description. It is the value in a
+      member that was started without flags.
     """
     schema = msgspec.json.schema(part)["$defs"][part.__name__]["properties"]
 
@@ -135,8 +135,8 @@ class MasterValues(_Values):
 class StorageValues(_Values):
     """The limits at which a database, NATS or an archive counts as full.
 
-    They apply to the used part of its disk, or of the size that is set for it. While a resource counts as full, no work
-    begins that would fill it further.
+    The limits apply to the used part of the resource's disk, or of the size that is set for the resource. While a
+    resource counts as full, members begin no work that would add to it.
     """
 
     high_watermark_ratio: float | None = _storage(

@@ -42,7 +42,7 @@ _UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
     "_days": "days",
     "_ratio": "ratio",
 }
-"""The units by the endings of names. A value with another ending is a number of things, or a text."""
+"""The unit of a setting, by the ending of the setting's name. Any other setting is a number of things, or a text."""
 
 _DEFAULT_TEXT: Final = re.compile(r" Default: `[^`]*`\.$")
 
@@ -69,8 +69,8 @@ class Setting:
     def usual(self) -> tuple[str, str]:
         """The section and name of the setting whose default applies to this setting.
 
-        For a setting of a single pool, this is the setting of the same name for all workers. For any other setting, it
-        is the setting itself.
+        A setting of a single pool has the default of the setting with the same name for all workers. Any other setting
+        has its own default.
         """
         return ("worker" if self.path[0] == _POOLS else self.path[0], self.path[-1])
 
@@ -134,7 +134,7 @@ def names_like(name: str) -> Iterable[str]:
 
 
 def _scalar(given: Any) -> Any:
-    """Return a number or a text unchanged. Raise ValueError for a bool and anything else."""
+    """Return a number or a text unchanged. Raise ValueError for any other value, such as a bool."""
     if isinstance(given, bool) or not isinstance(given, Scalar):
         raise ValueError("expected a number or a text; DELETE gives the setting its default again")
     return given

@@ -294,7 +294,7 @@ class CommandStatus(Model):
 
 
 class CrawlVerbResult(Model):
-    """The result of a verb: the crawl after it, and the command that applies the verb to the crawl's URLs, if any."""
+    """The crawl after a verb was applied, and the command, if any, that applies the verb to the crawl's URLs."""
 
     crawl: Crawl = field("The crawl after the verb.")
     command: str | None = Field(
@@ -306,7 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """Sources of a response about a crawl besides SQL: members' statuses (`roster`), members (`plane`), the time."""
+    """What a response about a crawl needs besides SQL: members' statuses (`roster`), members (`plane`) and the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -320,7 +320,7 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a crawl's spec requires of workers: a pool, and that they may fetch from the private networks in `allow`.
+    """What a crawl's spec requires of workers: a pool, and access to the private networks in `allow`.
 
     - `refused`: why workers cannot use one of the patterns in the spec. None if they can use all.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.

@@ -14,8 +14,7 @@ from pydantic_core import CoreSchema
 T = TypeVar("T")
 
 ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
-"""The pattern of a text without control characters, which must not reach a terminal or a log. PostgreSQL cannot store
-NUL, either."""
+"""The pattern of a text without control characters. They could control a terminal, and PostgreSQL cannot store NUL."""
 
 ANYTHING: Final = r"^\*$"
 VISIBLE: Final = r"^[!-~]+$"

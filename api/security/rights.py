@@ -19,7 +19,7 @@ class UndeclaredRoute(RuntimeError):
 
 
 class RouteClass(StrEnum):
-    """The class of a route by its cost. `Permits` limits the requests of a key a second, separately for each class.
+    """The class of a route by its cost. For each class, `Permits` limits a key's requests per second separately.
 
     READ: one response from memory or an index. WRITE: a change. BULK: a stream, an export or an upload.
     """

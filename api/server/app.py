@@ -114,7 +114,7 @@ _METHODS: Final[tuple[tuple[re.Pattern[str], frozenset[str]], ...]] = tuple(
 async def _no_such_method(request: Request, error: Exception) -> Response:
     """Answer 405, and list all methods that the path has.
 
-    Starlette would list only those of the first route of the path.
+    Starlette would list only the methods of the first route that has this path.
     """
     allowed = frozenset().union(*(methods for path, methods in _METHODS if path.match(request.url.path)))
     allowed |= {"HEAD"} if "GET" in allowed else frozenset()
@@ -132,8 +132,8 @@ class _Application(FastAPI):
 class HeadReads:
     """ASGI layer that answers HEAD with the status and headers of GET, without a body (RFC 9110 §9.3.2).
 
-    If the route sends its body in several parts, it is cancelled after the first, so that no export or stream is
-    produced without use.
+    If the route sends its body in several parts, the route is cancelled after the first part. So HEAD does not produce
+    a whole export or stream.
     """
 
     def __init__(self, app: ASGIApp) -> None:

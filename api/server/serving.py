@@ -24,31 +24,31 @@ from shared.runtime.supervise import Tasks
 from shared.tls import ServerTls
 
 GRACE_S: Final = 5
-"""How long responses in progress may take once the master stops."""
+"""How many seconds responses in progress may still take after the master begins to stop."""
 
 HEAD_BYTES: Final = 1 << 18
-"""Maximum size of a request's head.
+"""Maximum bytes of a request's head: the request line and the headers.
 
-A URL in a parameter has up to 16,384 characters, each of up to twelve bytes when encoded. A longer head is answered
-with a plain 400, without a problem body, and the connection is closed.
+There is space for a URL of 16,384 characters as a parameter, each of up to twelve bytes when encoded. A longer head is
+answered with a plain 400, without a problem body, and the connection is closed.
 """
 
 HEAD_S: Final = 30.0
-"""How long a client may take to send the head of a request: from the connection, or from the first byte of the head."""
+"""How many seconds a client may take to send the head of a request, from the connection or the head's first byte on."""
 
 RESTS_S: Final = 5
-"""How long a connection may be idle between two requests."""
+"""How many seconds a connection may be idle between two requests."""
 
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""How long a connection beyond the limit of open connections may stay open after the head of its request.
+"""How many seconds a connection beyond the limit of open connections may stay open after the head of its request.
 
 Otherwise, slow clients could use up the connections that remain for probes and scrapes.
 """
 
 FILES_ASIDE: Final = 512
-"""Open files that a master keeps for everything else: databases, engines, stored pages."""
+"""Open files that a master reserves for all but HTTP connections: databases, engines and stored pages."""
 ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that are served even on connections beyond the limit. At most `MAX_SPARE` such connections may be open."""
 
