@@ -125,9 +125,9 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
 
 
 async def _keys(settings: ClusterMasterSettings, new: NewBackup) -> Part | None:
-    """Copy all keys and values of the cluster in etcd to the backup, for information only. Return the file's entry.
+    """Copy the contents of etcd to a file of the backup, for information only.
 
-    Return None if no etcd is configured.
+    Return the manifest's entry for the file, or None if no etcd is configured.
     """
     if not settings.etcd:
         return None

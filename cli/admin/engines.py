@@ -35,7 +35,7 @@ _OPTIONAL: Final = {
     "nats_url": SettingValue("", SettingOrigin.DEFAULT, ""),
     "database": SettingValue("", SettingOrigin.DEFAULT, ""),
 }
-"""Values for settings that a master requires, but an admin command may not need. Used if the user sets none."""
+"""Values for settings that the user has not set. A master requires these settings, but not every admin command."""
 
 
 def add_database_flag(parser: argparse.ArgumentParser) -> None:

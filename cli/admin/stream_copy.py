@@ -30,7 +30,7 @@ _BATCH: Final = 200
 _WAIT_S: Final = 5.0
 _AT_ONCE: Final = 32
 PATIENCE_S: Final = 20.0
-"""How long a step retries after its first failure; shorter than a hold lasts (`cli.admin.purge_hold`)."""
+"""Maximum seconds of retries after a step's first failure. A purge hold (`cli.admin.purge_hold`) lasts longer."""
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class Stretch:
 async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
     """Return the ranges of reports in NATS that are not applied in the tables. Leave out empty ranges.
 
-    `positions`: the last reports that are applied, by partition. A range begins after them, or at the first report if
-    they belong to another stream.
+    `positions`: for each partition, the position up to which reports are applied. A range begins after this position.
+    It begins at the first report in NATS if the position belongs to another stream.
     """
     state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)
@@ -203,7 +203,7 @@ async def publish_events(events: Events, name: str, batches: Iterable[list[tuple
 
 
 async def _each(calls: Iterable[Callable[[], Awaitable[object]]]) -> int:
-    """Await each call in order, with retries as in `patiently`. Return the number of calls."""
+    """Await `patiently(call)` for each of the calls, in order. Return the number of calls."""
     number = 0
     for call in calls:
         await patiently(call)

@@ -108,7 +108,7 @@ def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _lost_secret(name: str) -> str:
-    """Return the advice for a key that may have been created, although the answer with its secret was lost."""
+    """Return advice for the user after the answer with a new key's secret was lost. The key may have been created."""
     return (
         f"If `orb ctl get key {name}` shows the new key, its secret is lost: run `orb ctl keys revoke {name}` and "
         "create the key again."
@@ -184,12 +184,12 @@ def _slots(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Change the fields of a host's policy that `change` names, and keep its other fields.
+    """Set the fields in `change` in a host's policy, and keep the policy's other fields. Return the master's answer.
 
-    A value None removes the field. Delete the policy if no field is left. If another client changes the policy
-    meanwhile, read it again and retry a few times.
+    A value None removes a field. The policy is deleted if no field is left. If another client changes the policy
+    meanwhile, read it again and retry, a few times.
 
-    Return the body of the master's answer. Return an empty mapping if there was no policy and nothing to set.
+    Return an empty mapping if the host had no policy and `change` sets no field.
     """
     at = path("host-policies", host)
     for left in reversed(range(_AGAIN)):
@@ -217,8 +217,8 @@ def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> 
 def _ends_at(length: str, option: str, otherwise: str) -> datetime:
     """Return the current time plus `length`, a duration such as 2h30m.
 
-    Raise Usage if `length` is not a duration, or is too long. The message names the option that has the duration, and
-    what happens without this option (`otherwise`).
+    Raise Usage if `length` is not a duration, or is too long. Two parameters are for the message: `option` is the
+    option that was given, such as `--for`. `otherwise` says what happens without it, such as `a block never ends`.
     """
     try:
         return datetime.now(UTC) + timedelta(seconds=_seconds(length))

@@ -19,10 +19,10 @@ FORMATS: Final = ("jsonl", "csv", "parquet")
 _WHAT: Final = ("pages", "urls", "links", "items", "changes")
 ESTATE: Final = "estate"
 DELETED_UNTIL: Final = "X-Orb-Deleted-Until"
-"""The header of an export of changes with a time. Older changes are missing, because retention has deleted them."""
+"""A response header of an export of changes: the time up to which retention has deleted the changes."""
 
 _SILENCE_S: Final = 120.0
-"""How long the server may send nothing during an export, for example while it reads rows from the database."""
+"""How many seconds the server may send nothing during an export, such as while it reads rows from the database."""
 
 
 def declare(verbs: Verbs) -> None:

@@ -9,7 +9,7 @@ NONE: Final = "-"
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _BIDI: Final = frozenset((*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF))
-"""Characters that reorder or hide their neighbours."""
+"""The code points of characters that reorder or hide the text around them."""
 
 
 def printable(text: str) -> str:
@@ -112,7 +112,7 @@ def picked(path: str) -> Callable[[Any, Now], str]:
 
 
 def leaves(body: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the value of each value in a JSON object and its nested objects. Skip nulls.
+    """Yield a pair (dotted path, value) for each value in a JSON object and its nested objects. Skip nulls.
 
     `below` is put before each path.
     """

@@ -29,7 +29,7 @@ PATIENCE_S: Final = 30.0
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 15.0
-"""A master that is silent for longer counts as stopped. A request forwarded to the leader takes at most 10 s."""
+"""Seconds that a master may be silent before an attempt fails. A request forwarded to the leader takes at most 10 s."""
 
 PAGE: Final = 500
 _FIRST_WAIT_S: Final = 0.25
@@ -54,9 +54,9 @@ def waits(
 
     - `trouble`: how the attempt failed.
     - `repeatable`: applying the request twice is harmless.
-    - `attempt`: the number of the attempt that failed, from 1.
-    - `asked_s`: the wait that the server requested, None for none. It replaces the client's own wait.
-    - `left_s`: the time left for retries. Return None if the wait would be longer.
+    - `attempt`: the number of the attempt that failed, from 1. The wait doubles with each attempt, up to a limit.
+    - `asked_s`: the wait that the server requested, None if it requested none. It replaces the wait by `attempt`.
+    - `left_s`: the time left for retries. If the wait would be longer, the result is None.
     """
     match trouble:
         case AttemptFailure.REFUSED:
@@ -242,9 +242,10 @@ class Client:
 
     @contextmanager
     def _answered(self, request: "_Request") -> Iterator[tuple[httpx.Response, bool]]:
-        """Send the request, with retries. Yield a response with a status below 400, and `unsure`.
+        """Send the request, with retries. Yield a response with a status below 400, and a flag.
 
-        `unsure` is True if an earlier attempt may have been applied. Raise the errors that the class describes.
+        The flag is True if an earlier attempt may have been applied. Raise Refusal, Environment or Failed as the class
+        describes.
         """
         until = self.now() + self.patience_s
         unreachable: dict[str, str] = {}
@@ -286,10 +287,13 @@ class Client:
             response.close()
 
     def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
-        """Wait before the retry of a request that was answered with `problem`. Raise Refusal if there is no retry.
+        """Wait before the retry of a request that was answered with `problem`. Raise Refusal if it must not be retried.
 
-        After 502, 503 or 504, select the next master. Return True if this or an earlier attempt (`unsure`) may have
-        been applied. `attempt`: the number of this attempt. `until`: when retries end, by the client's clock.
+        After 502, 503 or 504, select the next master. Return True if any attempt so far may have been applied.
+
+        - `attempt`: the number of the attempt that was answered, from 1.
+        - `until`: when retries end, by the client's clock.
+        - `unsure`: True if an earlier attempt may have been applied.
         """
         match problem.status:
             case 429:
@@ -334,9 +338,9 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request that can be sent to any of the masters.
+    """A request that can be sent to any of the masters. Its fields are named like the parameters of `Client.ask`.
 
-    `whole`: read the whole body of the response before the response is returned.
+    `whole`: True to read the whole body of the response, False to leave this to the caller.
     """
 
     method: str
@@ -369,7 +373,7 @@ def _unreached(server: str, error: Exception) -> str:
 
 
 def cause_of(error: httpx.RequestError) -> str:
-    """Return the text of `error` for use within a sentence: without a full stop, or its type if it has no text."""
+    """Return the text of `error` without its full stop, for use within a sentence. Without a text, return its type."""
     return str(error).rstrip(".") or type(error).__name__
 
 
@@ -398,7 +402,7 @@ _REFUSED_CERTIFICATE: Final = (
 )
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-"""The names of the OpenSSL error for a server that does not answer with TLS. The name depends on OpenSSL's version."""
+"""The names that OpenSSL gives, depending on its version, to the error of a server that does not use TLS."""
 
 _SPEAKS_HTTP: Final = "speaks http, not https"
 

@@ -71,7 +71,7 @@ def size(path: str) -> Cell:
 
 
 def crawl_state(row: Any, now: Now) -> str:
-    """Return a crawl's state, with the reason in parentheses if there is one.
+    """Return the table cell for a crawl's state, with a reason in parentheses if the state has one.
 
     Examples are `running`, `finished (complete)`, and `running (blocked)` if the crawl has a blocking reason.
     """
@@ -83,7 +83,7 @@ def crawl_state(row: Any, now: Now) -> str:
 
 
 def url_state(row: Any, now: Now) -> str:
-    """Return a URL's state, with its reason if it has one: `done`, or `excluded (robots)`."""
+    """Return the table cell for a URL's state, with its reason if it has one: `done`, or `excluded (robots)`."""
     state, reason = shown(row.get("state")), row.get("reason")
     return f"{state} ({shown(reason)})" if reason else state
 
@@ -103,7 +103,7 @@ def block_style(text: str) -> str:
 
 
 def key_state(row: Any, now: Now) -> str:
-    """Return the state of an API key: `valid`, `ended` if its end has passed, or `revoked`."""
+    """Return the table cell for an API key's state: `valid`, `ended` after its time of expiry, or `revoked`."""
     if row.get("revoked_at"):
         return "revoked"
     end = moment(_at(row, "effective.expires_at"))
@@ -122,7 +122,7 @@ def owned(row: Any, now: Now) -> str:
 
 
 def limits(row: Any, now: Now) -> str:
-    """Return the allowed values of a setting, such as `1 to 100000`, `over 0, to 1` or `debug,info`."""
+    """Return the table cell for a setting's allowed values, such as `1 to 100000`, `over 0, to 1` or `debug,info`."""
     if row.get("choices"):
         return shown(row["choices"])
     least, above, most = row.get("minimum"), row.get("exclusive_minimum"), row.get("maximum")
@@ -131,7 +131,7 @@ def limits(row: Any, now: Now) -> str:
 
 
 def settings(row: Any, now: Now) -> str:
-    """Return the hot configuration of a row as `worker.max_visits=512 master.grant_s=30`. Leave out null values."""
+    """Return the table cell for a configuration: `worker.max_visits=512 master.grant_s=30`. Leave out null values."""
     return shown(" ".join(f"{name}={shown(value)}" for name, value in leaves(row.get("config") or {})))
 
 

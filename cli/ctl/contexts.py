@@ -41,16 +41,17 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The content of the file of contexts: `known` has the Access (masters and key) of each cluster by context name.
+    """The content of the file of contexts. Instances are immutable.
 
-    `current` names the context to use if the command names none. Instances are immutable.
+    - `current`: the name of the context that is used if the command names none.
+    - `known`: for each context by name, its masters, API key and TLS files.
     """
 
     current: str | None = None
     known: Mapping[str, Access] = field(default_factory=dict)
 
     def having(self, name: str, access: Access) -> "Contexts":
-        """Return a copy in which `name` has this access (masters and key) and is the current context."""
+        """Return a copy in which `name` is the current context and has this access (masters, API key, TLS files)."""
         return Contexts(name, {**self.known, name: access})
 
     def using(self, name: str) -> "Contexts":

@@ -1,4 +1,7 @@
-"""Verbs create and delete of `orb ctl`. `create` fails for a resource that exists. `delete` takes names or files."""
+"""Verbs create and delete of `orb ctl`, for resources that the user names or declares in files.
+
+Unlike `apply`, `create` fails if a resource exists already.
+"""
 
 import argparse
 import sys
@@ -114,9 +117,8 @@ def _place(kind: str, plural: str, name: str) -> str:
     """Return the API path of the resource `name`.
 
     - `kind`: the word for the kind of resource, such as `crawl`.
-    - `plural`: the name of its list in an API path, such as `crawls`.
-
-    The name of a seed set is CRAWL/SET. Raise Usage if it has no slash.
+    - `plural`: the name of the kind's list in an API path, such as `crawls`.
+    - `name`: the name of the resource. For a seed set it is CRAWL/SET. Raise Usage if its slash is missing.
     """
     if kind != "seed-set":
         return path(plural, name)
@@ -144,8 +146,8 @@ def _delete_declared(desk: VerbContext, declared: Declared, *, ignore: bool) -> 
 def _removed(client: Client, at: str, *, ignore: bool) -> ClientResponse | None:
     """Delete the resource at the API path `at`, and return the answer. Raise Refusal if a master refuses.
 
-    A 404 counts as success if an earlier attempt may have deleted the resource. With `ignore`, return None for any
-    other 404.
+    If the resource does not exist, the result depends on earlier attempts. The deletion counts as successful if one
+    of them may have deleted the resource. Otherwise raise Refusal, or return None if `ignore` is True.
     """
     try:
         return client.ask("DELETE", at)

@@ -15,12 +15,15 @@ from cli.ctl.problems import Refusal
 from cli.terminal.exits import Environment
 
 SILENCE_S: Final = 45.0
-"""Three heartbeats: a connection that is silent for longer counts as dead."""
+"""Seconds of silence after which a connection counts as dead: three times the interval of the server's heartbeats."""
 
 LONGEST_EVENT: Final = 4 << 20
 _PAST_KEPT: Final = ("past what was kept", "ping")
-"""Comments that show that the server has sent all stored events. The server sends the first one right after them. The
-second one is the heartbeat, which it sends when it has no event to send."""
+"""Two comments in a stream, each of which shows that the server has sent all stored events.
+
+The server sends the first comment right after the stored events. The second comment is its heartbeat, which it sends
+while it has no event to send.
+"""
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
@@ -32,7 +35,7 @@ ENDED: Final = "end"
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One Server-Sent Event. An event without an id has the last id before it, "" if the stream had none yet."""
+    """One Server-Sent Event. If it was sent without an id, `id` is the last id that was sent before it, or ""."""
 
     kind: str
     data: str
@@ -142,8 +145,8 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
 def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent]:
     """Yield the events that the server has stored, and end after the last one. Do not wait for new events.
 
-    `last_id`: yield only events after this one, None for all. Raise Environment if the stream ends before all stored
-    events were received.
+    `last_id`: yield only events after the event with this id; None for all events. Raise Environment if the stream ends
+    before all stored events were received.
     """
     parser = EventParser()
     with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:

@@ -54,7 +54,7 @@ DRIFTED: Final = ", but a verb changed that: apply the declaration again"
 def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
     """Return sections that show a crawl: its state and progress, its counters and its spec.
 
-    `whole` has the API's answers under `crawl`, `progress` and `stats`.
+    `whole` has three of the API's answers about the crawl, by the keys `crawl`, `progress` and `stats`.
     """
     crawl, progress = whole["crawl"], whole["progress"]
     rows = [
@@ -77,7 +77,7 @@ def crawl_sections(whole: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def _waits(waits: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return labelled lines on which hosts of a crawl wait and why. Return an empty list if no host waits.
+    """Return rows (label, text) that show which hosts of a crawl wait, and why. Return an empty list if no host waits.
 
     `waits` is the field of this name in the API's progress of a crawl.
     """
@@ -119,7 +119,7 @@ def stats_sections(stats: Mapping[str, Any], now: Now) -> list[Section]:
 
 
 def lag_sections(body: Mapping[str, Any], now: Now) -> list[Section]:
-    """Return a section that shows, for each stage of work, how many things wait and how long the oldest has waited."""
+    """Return a section that shows, for each stage of work, how many entries wait and how long the oldest has waited."""
     rows = []
     for name, queue in body.items():
         if not isinstance(queue, dict):

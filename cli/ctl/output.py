@@ -21,7 +21,7 @@ from cli.ctl.tables import laid_out, offered
 
 FORMS: Final = ("table", "wide", "json", "yaml", "name")
 _BATCH: Final = 500
-"""How many rows are laid out together. A longer list is printed in batches, so memory stays bounded."""
+"""Maximum rows that are printed as one table. A longer list is printed in batches of this size, to save memory."""
 _JSON_LIST: Final = '{"items": ['
 _YAML_LIST: Final = "items:\n"
 
@@ -96,7 +96,7 @@ class CtlOutput:
         """Print what was done to a resource, as `crawl/docs paused`.
 
         With `-o name`, print only the name. With JSON or YAML, print `body`. If `body` is None, print an object with
-        the fields `name` and `done`, which is `what`.
+        `name` in the field `name` and `what` in the field `done`.
         """
         if self.for_people:
             self._out.write(f"{name} {what}\n")

@@ -23,11 +23,13 @@ _LOGIN: Final = (
 
 
 ANOTHER: Final = "set another with --server or ORB_SERVER"
-"""The advice if a server is not a master."""
+"""The advice for the user if the server that was set is not a master."""
 
 _NO_API: Final = (404, 405, 501)
-"""An HTML answer with one of these statuses does not come from a cluster. With another status, it may come from a proxy
-in front of a master."""
+"""Statuses that show, for an HTML answer, that the server is not a master.
+
+An HTML answer with any other status may come from a proxy in front of a master.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ class Refusal(Exception):
         self.unsure = unsure
 
     def ending(self) -> Exception:
-        """Return the exception that ends the command with this message and the right exit code.
+        """Return the exception that ends the command with this refusal's message and the exit code for its status.
 
-        It is Usage for an invalid request (400, 413, 415, 422), Environment for a status from 500 on, else Failed.
+        The exception is Usage for an invalid request (400, 413, 415, 422), Environment from 500 on, else Failed.
         """
         match self.problem.status:
             case 400 | 413 | 415 | 422:

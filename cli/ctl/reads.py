@@ -42,11 +42,13 @@ _FILTERS: Final = {
     "since": "entries from this time on, as 2030-01-01T00:00:00Z",
     "until": "entries before this time",
 }
-"""The options of `get` that filter a list, with their help. The kind of resource (`ResourceKind.filters`) determines
-which of them its list accepts."""
+"""The options of `get` that filter a list, with their help texts.
+
+Each kind of resource accepts only the options in its `ResourceKind.filters`.
+"""
 
 _HISTORY: Final = 20
-"""How many entries of a schedule's history `describe` shows at most."""
+"""Maximum entries of a schedule's history that `describe` shows."""
 
 _OF_A_CRAWL: Final = frozenset(("queued", "waiting", "leased", "pages"))
 
@@ -111,7 +113,7 @@ def _get(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _gap(desk: VerbContext, page: Mapping[str, Any]) -> None:
-    """Print a note if the page of a list says that the oldest changes have been deleted."""
+    """Print a note if a page of a list has the field `gap`, because retention has deleted the oldest changes."""
     if gap := page.get("gap"):
         desk.note(f"the changes up to {gap['deleted_until']} are deleted (retention.changes_days)")
 

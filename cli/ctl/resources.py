@@ -34,9 +34,9 @@ class Belongs(Enum):
 
     TO_CLUSTER = auto()
     TO_CLUSTER_OR_CRAWL = auto()
-    """There is one list. Its query parameter `crawl` selects the resources of one crawl."""
+    """The cluster has one list. The query parameter `crawl` of this list selects the resources of one crawl."""
     TO_CRAWL = auto()
-    """Each crawl has its own list. The path has `{crawl}` in place of the crawl's name."""
+    """Each crawl has its own list. `ResourceKind.path` has `{crawl}` in place of the crawl's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class ResourceKind:
     - `columns`: the columns of a table of such resources.
     - `key`: the field that names a resource, empty if there is only one resource.
     - `filters`: the options of `get` that filter the list.
-    - `single`: the API path of one resource. It ends in a query parameter, to which the name is appended. None: the
-      path is that of the list, with the name appended. Empty: the API has only the list.
-    - `within`: in the answer for one resource, the field that has what the list shows. Empty: the whole answer has it.
+    - `single`: the API path of one resource, to which its name is appended, such as `.../lookup?url=`. None: the name
+      is appended to the list's path, after a slash. Empty: the API has only the list.
+    - `within`: the field with the columns' values in the answer for one resource. Empty: they are not nested.
     """
 
     name: str
@@ -132,7 +132,7 @@ HOSTS: Final = ResourceKind(
 HOSTS_OF_NO_CRAWL: Final = replace(
     HOSTS, columns=tuple(each for each in HOSTS.columns if each.title not in ("PAGES", "QUEUED", "WAITING", "LEASED"))
 )
-"""Hosts as the cluster lists them, without counters: a host's counters belong to one crawl."""
+"""Hosts listed without a crawl. There are no columns for counters, because a host's counters belong to one crawl."""
 
 URLS: Final = ResourceKind(
     "urls", "url", "/v1/crawls/{crawl}/urls", (

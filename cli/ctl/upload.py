@@ -17,7 +17,7 @@ from cli.terminal.exits import Usage
 
 PIECE_BYTES: Final = 4 << 20
 ANSWER_S: Final = 300.0
-"""Time limit for the answer to a piece. The server answers when the piece is stored durably."""
+"""Maximum seconds until the server answers a request with a piece. It answers when the piece is stored durably."""
 
 _LATER: Final = (429, 503)
 """Statuses after which an upload waits, and then sends the lines that are not stored durably yet."""
@@ -26,8 +26,10 @@ _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
 _READ: Final = 1 << 18
 _LONGEST: Final = (1 << 16) + 1
-"""How many bytes are kept of a line whose end is not read yet. The rest may be dropped: the line is then still longer
-than the server accepts."""
+"""Maximum bytes that are kept of a line whose end is not read yet. Further bytes are dropped.
+
+The server rejects the line all the same, because this is one byte more than it accepts.
+"""
 
 _FIRST_REASONS: Final = 10
 
@@ -112,9 +114,9 @@ class Upload:
     def _count(
         self, lines: int, accepted: int, duplicate: int, rejected: int, first_rejected: Iterable[RejectedLine]
     ) -> None:
-        """Add the results of a number of lines to the total. The lines follow those that the total has already.
+        """Add the results for the next lines of the upload to the total.
 
-        The entries of `first_rejected` count lines from 1 at the first of these lines.
+        `lines` is the number of these lines. In `first_rejected`, the first of them has the number 1.
         """
         total = self.total
         for each in first_rejected:

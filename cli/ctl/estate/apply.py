@@ -103,8 +103,8 @@ def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyThere], labels: Labels) -> None:
     """Make the planned changes in the order of `plans`, then delete the resources in `gone`. Print each result.
 
-    `labels` are the labels of the resources to delete. A resource that has lost one of them is kept. If a change fails,
-    print to stderr which changes were not made, and raise the error of this change.
+    Keep a resource of `gone` if it no longer has all the `labels`. If a change fails, print to stderr which changes
+    were not made, and raise the error of the failed change.
     """
     left = [each.declared.title for each in plans] + [f"{each.title} (delete)" for each in gone]
     total = len(left)
@@ -127,8 +127,8 @@ def _carry_out(desk: VerbContext, plans: Sequence[Planned], gone: Sequence[OnlyT
 def show_done(desk: VerbContext, declared: Declared, done: str, body: Any) -> None:
     """Print what was done to a resource (`done`, such as `created`).
 
-    For a new API key, also print its secret. For a changed seed set, also print how to wait until owners have applied
-    the change. `body` is the resource in the API's answer, None if there is no answer.
+    For a new API key, also print its secret. For a changed seed set, also print the command that shows when owners have
+    applied the change. `body` is the resource in the API's answer, None if there is no answer.
     """
     desk.output.done(declared.title, done, body)
     if body is None or done == "unchanged":
@@ -196,8 +196,8 @@ def _sent(client: Client, plan: Planned) -> Any:
 def create(client: Client, declared: Declared) -> Any:
     """Create a resource, and return the answer's body. Raise Refusal if it exists.
 
-    Retries never create it twice. If the answer to a PUT is lost, the retry of this PUT raises Refusal, because the
-    resource exists now. The error's `unsure` is True.
+    Retries never create the resource twice. If the answer to a PUT is lost, the retry raises Refusal with `unsure`
+    True, because the first attempt may have created the resource.
     """
     kind = declared.kind
     if kind.posted:

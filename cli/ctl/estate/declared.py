@@ -28,14 +28,15 @@ from shared.domain.suggestions import did_you_mean
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 _KIND: Final = "kind"
 _BESIDE_SPEC: Final = ("labels", "desired", "start")
-"""The fields of a crawl that are not in its spec."""
+"""The fields that a crawl has in a file beside its spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A resource that a file declares. `body` is the body of its PUT request.
+    """A resource that a file declares.
 
-    `source` names the file and the document in it, for messages.
+    - `body`: the body of the PUT request for the resource.
+    - `source`: a phrase for messages that names the file, and the document within the file.
     """
 
     name: str
@@ -55,15 +56,15 @@ class Declared:
 
     @property
     def wrong(self) -> WrongField | None:
-        """Why the resource's name is not valid, as a master would state it. None if it is valid.
+        """The error in the resource's name, as a master would report it. None if the name is valid.
 
-        The check runs before any request, because not every invalid name can be sent in a path.
+        The client checks the name itself, because some invalid names cannot be sent in the path of a request.
         """
         named = self.kind.named(self.name)
         return named if isinstance(named, WrongField) else None
 
     def sourced(self, problem: ProblemAnswer) -> ProblemAnswer:
-        """Return a copy of a master's error about this resource whose message begins with the file and the name."""
+        """Return a copy of `problem`, whose message begins with the file and the name of this resource."""
         what = f"{self.kind.name} {self.name}" if self.kind.key else self.kind.name
         return replace(problem, detail=f"{self.source}: {what}: {problem.detail}")
 
@@ -162,8 +163,8 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
     """Return the fields of a crawl's body. Raise Usage if a document has neither `spec` nor `seeds`.
 
     `rest` has the fields of the document except its kind and name. If it has no `spec`, all its fields except `labels`,
-    `desired` and `start` are moved into a new `spec`. `explicit`: the document names its kind, which changes the error
-    message.
+    `desired` and `start` are moved into a new `spec`. `explicit`: True if the document states its kind. Otherwise the
+    error message explains that `kind` can state another kind.
     """
     if isinstance(rest.get("spec"), dict):
         return rest

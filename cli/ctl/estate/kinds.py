@@ -35,7 +35,8 @@ class DeclaredKind:
     - `name`: the value of `kind` in a document, such as `host-policy`.
     - `at`: the API path of the list, or of the only resource of the kind.
     - `key`: the field that names a resource, empty if a cluster has only one.
-    - `signs`: fields that show the kind of a document without `kind`. One of them is enough.
+    - `signs`: fields that identify this kind in a document without `kind`. One of them is enough. Empty: a document
+      needs `kind`.
     - `shown_only`: fields that a master adds in answers. In a file they are ignored.
     - `document(body, now_s)`: converts a master's answer to the fields that a file declares. Parts that have ended by
       the Unix time `now_s` are left out. Returns None if no part is left.
@@ -43,8 +44,8 @@ class DeclaredKind:
     - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
     - `numbered`: True if the path of a resource ends in its `id`. The list, filtered by `key`, gives the `id`.
     - `query`: parameters of a request for the list.
-    - `carries`: returns True if a resource has the labels. None: the kind has no labels.
-    - `loses`: returns a text on what a deletion of the resource removes or ends.
+    - `carries(body, asked)`: returns True if a resource has the labels in `asked`. None: the kind has no labels.
+    - `loses`: returns a text for the user on what is lost if the resource is deleted.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
     - `of_crawl`: True if each crawl has its own list. The name of a resource is then CRAWL/NAME, and lists omit some
       fields.
@@ -80,7 +81,7 @@ class DeclaredKind:
         return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
-        """Return the API path to which a resource is posted to get the master's plan: what a PUT of it would change."""
+        """Return the API path to which a resource is posted for a plan: what a PUT of the resource would change."""
         return f"{self.at}/plan" if self.numbered else f"{self.path(name)}/plan"
 
     def title(self, name: str) -> str:
@@ -186,8 +187,9 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    If the files declare its crawl (`crawl`), the reason is the first seed that is not valid under the crawl's scope. If
-    they do not (None), the reason is the first warning in `plan`, the master's plan for the seed set.
+    `crawl`: the seed set's crawl as the files declare it. The reason is then the first seed that is not valid under the
+    crawl's scope. None: the files do not declare the crawl. The reason is then the first warning in `plan`, which the
+    master returned.
     """
     if crawl is None:
         return _missing(plan)
@@ -202,8 +204,9 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could never apply its verb, None if it could.
 
-    If the files declare its crawl (`crawl`), the reason is the crawl's `desired`, if that forbids the verb. If they do
-    not (None), the reason is the first warning in `plan`, the master's plan for the schedule.
+    `crawl`: the schedule's crawl as the files declare it. The reason is then that the crawl's `desired` forbids the
+    verb. None: the files do not declare the crawl. The reason is then the first warning in `plan`, which the master
+    returned.
     """
     if crawl is None:
         return _missing(plan)

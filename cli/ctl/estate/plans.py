@@ -15,10 +15,10 @@ from cli.ctl.problems import ProblemAnswer, Refusal, WrongField
 from cli.terminal.exits import Usage
 
 _NOT_OF_THE_FILE: Final = (401, 403, 429)
-"""Statuses with which a master refuses a request for another reason than its content."""
+"""Statuses of refusals that do not depend on what the file declares: authentication, rights and the request limit."""
 
 SHOWN: Final = 5
-"""How many differing entries of a list are shown at most, and how many names a message lists."""
+"""Maximum entries of a changed list that are shown, and maximum names in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Planned:
         return str(self.plan["action"])
 
     def same_as(self, other: "Planned") -> bool:
-        """Return True if nothing changed between the two plans: the cluster had the same resource, or none both times.
+        """Return True if the resource did not change in the cluster between the two plans, or was missing both times.
 
         Fields that a file cannot declare are not compared.
         """
@@ -109,8 +109,8 @@ def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
 def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield all resources of a kind, with the fields that lists show.
 
-    If each crawl has its own list of the kind, read the lists of `crawls` (names, None for all crawls). Otherwise
-    `crawls` is ignored.
+    `crawls` is used only if each crawl has its own list of the kind: the names of the crawls whose lists are read, None
+    for all crawls.
     """
     if not kind.key:
         yield client.get(kind.at).body
@@ -135,8 +135,9 @@ def _named(kind: DeclaredKind, name: str, body: Mapping[str, Any]) -> Mapping[st
 def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
     """Send the resource to a master for validation, and return the plan.
 
-    Raise Refusal, with the file's name, if the resource is invalid. With `to_apply`, first read the resource, so that
-    the plan has its present ETag. The master then refuses the update if another client changes the resource meanwhile.
+    Raise Refusal, with the file's name, if the resource is invalid. With `to_apply`, first read the resource from the
+    cluster, so that the plan has its ETag. A later update with this ETag fails if another client has changed the
+    resource meanwhile.
     """
     kind = declared.kind
     with Sourced(declared):
@@ -229,8 +230,8 @@ def _brief(value: Any, before: Any, after: Any) -> str:
     - `value`: the value to show, which is `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
 
-    Of a seed, only its URL is shown if `before` and `after` have no URL in common. Otherwise seeds
-    may differ only in other fields, so these are shown, too.
+    For a list of seeds, show only the URLs if `before` and `after` have no URL in common. Otherwise show all fields of
+    the seeds, because the difference may be in another field than the URL.
     """
     if not isinstance(value, list):
         return shown(value)
