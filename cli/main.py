@@ -125,13 +125,13 @@ _LOGGING: Final = (COMMANDS.keys() | HIDDEN.keys()) - frozenset(
         "lock",
     )
 )
-"""The commands that load structlog."""
+"""The commands that use structlog. `main` imports it for them before it imports the module of the command."""
 
 _ASKING: Final = frozenset(("up", "master", "ctl"))
-"""The commands that load httpx."""
+"""The commands that use httpx. `main` imports it for them before it imports the module of the command."""
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The `errno` of a write that fails because the file cannot grow. For standard output, EIO counts as well."""
+"""The values of `errno` for a failed write that mean that there is no space. For standard output, EIO does, too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -245,9 +245,10 @@ def _importing() -> Iterator[None]:
 
 
 def _load_undrawn(*modules: str) -> None:
-    """Import `modules` while the packages rich and pygments appear to be absent. This saves each process 60 ms of CPU.
+    """Import `modules`, and prevent them from importing the packages rich and pygments.
 
-    structlog and httpx would import rich and pygments for features that this program does not use.
+    structlog and httpx would import these packages for features that this program does not use. That would cost each
+    process 60 ms of CPU time.
     """
     hidden = [name for name in ("rich", "pygments") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden, cast(ModuleType, None)))  # Python treats None as an absent module

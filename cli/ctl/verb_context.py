@@ -24,17 +24,19 @@ class VerbContext:
         note(line)
 
     def asked(self, answer: Mapping[str, Any]) -> None:
-        """Print to stderr how the user can wait until owners have applied the command that `answer` names.
+        """Print to stderr how the user can wait until all owners have applied a command.
 
-        Print nothing if `answer` names no command, or if the output format is for programs.
+        `answer` is the API's answer to the request that issued the command. Print nothing if it names no command, or if
+        the output format is for programs.
         """
         if answer.get("command") is not None and self.output.for_people:
             self.note(f"the owners apply it: `orb ctl wait command {answer['command']}` waits until all have")
 
     def issued(self, made: Mapping[str, Any]) -> None:
-        """Print the secret of a new API key. `made` is the answer that created it, the only one with the secret.
+        """Print the secret of a new API key. `made` is the API's answer to the request that created the key.
 
-        Print nothing if the output format is for programs, since the answer itself is printed then.
+        No later answer contains the secret. Print nothing if the output format is for programs, because the command
+        then prints the whole answer.
         """
         if made.get("key") is not None and self.output.for_people:
             self.output.say(made["key"])

@@ -1,7 +1,7 @@
 """The verbs of `orb ctl` for a crawl, such as start and pause, and the verbs drain, undrain and wait.
 
-A verb for a crawl is sent with the crawl's ETag. So a retry with the same ETag cannot apply it twice. With a new ETag a
-verb is sent again only if it was not applied before, or if applying it twice is harmless.
+A verb for a crawl is sent with the crawl's ETag, so a retry with the same ETag cannot apply it twice. If the ETag has
+changed, the verb is sent with the new one only if it was not applied yet, or if applying it twice is harmless.
 """
 
 import argparse
@@ -74,9 +74,9 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _left_for(name: str, reason: str | None) -> str | None:
-    """Return a message for the user if a crawl that was started again may finish at once.
+    """Return a message for the user if the crawl `name`, which was started again, may finish at once. Otherwise None.
 
-    That is so if `reason`, its finish reason before this start, is `complete` or a budget. Otherwise return None.
+    `reason`: why the crawl had finished before this start. It may finish at once if this is `complete` or a budget.
     """
     match reason:
         case "complete":

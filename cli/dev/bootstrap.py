@@ -1,8 +1,9 @@
 """Sets up the .venv of a clone from a lock file. The launcher runs it with Python 3.11 or later, without any package.
 
-Every package, including the installer, is checked against the hashes in the lock file. Several first uses may run at
-the same time: one does the set-up, and the others wait for a kernel lock. A killed process releases the lock. A stamp
-file is written last, so the next use repeats an interrupted set-up. A .venv that does not work is created anew.
+Every package, including the installer, is checked against the hashes in the lock file. If several commands start in a
+new clone at the same time, one does the set-up, and the others wait for a kernel lock. A killed process releases the
+lock. A stamp file is written last, so the next command repeats an interrupted set-up. A .venv that does not work is
+created anew.
 """
 
 import fcntl
@@ -102,10 +103,10 @@ class Setup:
                 return None
 
     def _developer_before(self) -> str | None:
-        """Return "dev" if the stamp file says that .venv has the packages for development, else None.
+        """Return "dev" if .venv had the packages for development at its last set-up, by the stamp file. Otherwise None.
 
-        The stamp file may be from other lock files. A set-up of a .venv for development must again install the packages
-        for development, even if `wanted` is "runtime".
+        This set-up must then install them again, even if `wanted` is "runtime". The last set-up may have used other
+        lock files.
         """
         match self._stamp_words():
             case ["dev", *_]:
@@ -186,9 +187,9 @@ class Setup:
         return done.returncode == 0
 
     def _failed(self, what: str) -> CannotSetUp:
-        """Return the error to raise after a command has failed. Write the output of all commands to a file.
+        """Return the error to raise after a command of the set-up has failed. `what` says what could not be done.
 
-        `what` says what could not be done.
+        Write the output of all commands of the set-up to a file, which the error names.
         """
         log = self._root / f".venv.{LOG}"
         try:

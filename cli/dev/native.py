@@ -1,7 +1,8 @@
 """Builds the compiled tag scanner of `workers.parse`. It needs only a C compiler and Python's headers.
 
-The set-up of a clone runs `python -m cli.dev.native` with the Python of .venv. The build of the wheel calls `build`. A
-new file is tested in a separate process before it gets its final name. So a worker finds a file that works, or none.
+The set-up of a clone runs `python -m cli.dev.native` with the Python of .venv. The build of the wheel calls `build`.
+The compiled file is tested in a separate process before it gets its final name. So workers never load a file that does
+not work.
 """
 
 import os
@@ -50,7 +51,7 @@ def build(folder: Path, suffix: str, *flags: str) -> Path:
 def build_in_clone() -> Path:
     """Build the tag scanner of a clone, after removing older builds. Return the path of the file.
 
-    If that fails, write the reason to a file beside it and raise CannotBuild.
+    If the build fails, write the reason to a file in the same folder, and raise CannotBuild.
     """
     BUILT.mkdir(parents=True, exist_ok=True)
     for old in BUILT.iterdir():
@@ -84,7 +85,10 @@ def _headers() -> str:
 
 
 def _run(command: Sequence[str], failing: str) -> None:
-    """Run `command` until it ends. If it fails, raise CannotBuild with `failing` and a line of its output."""
+    """Run `command` until it ends. If it fails, raise CannotBuild with a line of its output.
+
+    `failing` is the beginning of the error's message: it says what failed.
+    """
     try:
         done = subprocess.run(
             command,

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def overrides(folder: Path) -> str:
-    """Return the block for Terraform's CLI configuration that points to the provider in `folder`."""
+    """Return text for Terraform's CLI configuration, which makes Terraform use the provider in `folder`."""
     path = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     return f'provider_installation {{\n  dev_overrides {{ "{SOURCE}" = "{path}" }}\n  direct {{}}\n}}'
 

@@ -25,15 +25,17 @@ from shared.settings import is_postgresql
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""Free space that a start needs: FIRST_BYTES for the first one, AGAIN_BYTES for a later one. Before it answers, etcd
-allocates two log files of 64 MB each, and panics if it cannot. At a later start the first file exists. If the second
-one (`_AHEAD`) exists, too, ROOM_BYTES are enough."""
+"""The free bytes that a start of the cluster needs: FIRST_BYTES for the first start, AGAIN_BYTES for a later one.
+
+At its first start, etcd allocates two log files of 64 MB each, and panics if the disk is too full. At a later start the
+first file exists. If the second file (`_AHEAD`) exists, too, ROOM_BYTES are enough."""
 
 _AHEAD: Final = "0.tmp"
 _AHEAD_BYTES: Final = 64_000_000
-"""Least size in bytes at which the file `_AHEAD` counts as allocated completely. etcd allocates the log files that it
-needs next, and names them 0.tmp and 1.tmp in turn. Every start begins with 0.tmp. So if a killed etcd left a 1.tmp, the
-next start does not use it."""
+"""If the file `_AHEAD` has at least this many bytes, it is allocated completely.
+
+etcd allocates its next log file in advance, under the names 0.tmp and 1.tmp in turn. After a start the name is 0.tmp. A
+1.tmp that a killed etcd left behind is not used again, so only 0.tmp is checked."""
 
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"
@@ -138,9 +140,9 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """Remove the files of a first start if the `with` block raises. Files of an existing cluster are never removed.
+        """Remove the files of a new cluster if the `with` block, which creates them, raises.
 
-        The caller must hold the folder's lock.
+        The files of a cluster that existed before are never removed. The caller must hold the folder's lock.
         """
         new = not self.mark.exists()
         try:

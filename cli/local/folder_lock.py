@@ -18,8 +18,8 @@ from cli.terminal.progress import say
 from shared.adapters.local.private_folder import closing, make_private
 
 ROOM_BYTES: Final = 16 << 20
-"""Least free space, in bytes, for the start of a command. A run with less stops early: at the end of a run the
-processes still write."""
+"""The free bytes without which a command does not start. A run also stops if less is free, because the processes
+need space for their last writes."""
 
 _STRAGGLERS_S: Final = 5.0
 _POLL_S: Final = 0.05

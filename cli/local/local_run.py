@@ -35,9 +35,10 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
-"""Times are counted in checks of the disk, one every `_LOOK_S` seconds. Every `_LOOKS` checks, the sizes of the logs
-and the end of the crawl are checked, too. If the master has sent no progress by check `_SILENT_LOOKS`, the user gets a
-note."""
+"""After this many checks without any progress message from the master, the user gets a note.
+
+The free space of the disk is checked every `_LOOK_S` seconds. At every check whose number is a multiple of `_LOOKS`,
+the run also limits the sizes of the logs, and checks if the crawl is finished."""
 
 
 class LocalRun:
@@ -46,7 +47,7 @@ class LocalRun:
     - `lock`: the descriptor of the folder's lock, which the caller holds and all processes inherit.
     - `watch` shows progress and messages to the user.
     - `finished` returns True if the crawl is finished according to the database. It is called in a thread.
-    - `retry_id`: retry every failed URL, once for each id, also if the master restarts. "": retry none.
+    - `retry_id`: an id for which all failed URLs are retried once, even if the master restarts. "": no retry.
     - `unblock`: True to end the back-off of all hosts at the start.
     - `renewed`: True if the previous contents of the folder have just been deleted.
     - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: no refresh.
@@ -143,7 +144,7 @@ class LocalRun:
     async def _follow(self, endpoint: Endpoint) -> None:
         """Show the progress that the master publishes, and end the run when the crawl is finished.
 
-        A message may be lost, so `_look_after` also checks in the database if the crawl is finished.
+        The last message may be lost. So `_look_after` regularly checks in the database, too, if the crawl is finished.
         """
         connect = partial(
             NatsBroker.connect, [endpoint.url], login=endpoint.master, name="orb", settings=StreamSettings()

@@ -14,7 +14,7 @@ from shared.telemetry import LogStream
 log = structlog.get_logger(__name__)
 
 LOG_BYTES: Final = 10 << 20
-"""Size above which the lines of a log are moved to *.1. They replace the lines there."""
+"""The size in bytes above which the lines of a log are moved to the file *.1. They replace the content of *.1."""
 
 _TAIL_BYTES: Final = 16 << 10
 _TAIL_LINES: Final = 12
@@ -29,9 +29,10 @@ def begin_log(path: Path) -> None:
 
 
 def bound_log(path: Path) -> None:
-    """Move the lines of a log to *.1 if it is larger than LOG_BYTES. Other processes may append to it meanwhile.
+    """Copy the log at `path` to *.1 and then empty it, if it is larger than LOG_BYTES.
 
-    Lines that are written during the copy may be lost. If the disk is too full for the copy, the log stays unchanged.
+    Other processes may append to the log meanwhile. Lines that they write during the copy may be lost. If the disk is
+    too full for the copy, the log stays unchanged.
     """
     try:
         if path.stat().st_size > LOG_BYTES:

@@ -17,10 +17,10 @@ from cli.terminal.progress import Watch
 log = structlog.get_logger(__name__)
 
 ENOUGH_BYTES: Final = 2 * ROOM_BYTES
-"""Free space on the disk of NATS from which a restart is worthwhile."""
+"""NATS is restarted only if its disk has at least this many free bytes."""
 
 APART_S: Final = 30.0
-"""Least time between restarts, so that a disk that fills repeatedly does not exhaust the restart budget."""
+"""The least number of seconds between two restarts. The supervisor gives up after too many restarts in a short time."""
 
 
 class NatsStorage(Protocol):
@@ -33,9 +33,9 @@ class NatsStorage(Protocol):
 
 
 class NatsRestart:
-    """Kills NATS if a write has failed and its disk has free space again.
+    """Restarts NATS if it failed to write to its disk, and the disk has free space again.
 
-    `broker` is NATS as a child process, which its supervisor (`cli.local.supervisor`) then starts again.
+    It kills `broker`, the child process of NATS. The supervisor (`cli.local.supervisor`) then starts NATS again.
     No message is lost: acknowledged messages are in the files of NATS, and publishers repeat all others.
     """
 
@@ -49,7 +49,7 @@ class NatsRestart:
         self._again_at = 0.0
 
     def look(self, free_bytes: int) -> None:
-        """Kill NATS if it needs a restart now. `free_bytes` is the free space on its disk.
+        """Kill NATS if it needs a restart now. Call this regularly. `free_bytes` is the free space on its disk.
 
         Do nothing for APART_S seconds after a restart.
         """

@@ -21,8 +21,8 @@ from cli.terminal.progress import Watch
 log = structlog.get_logger(__name__)
 
 CURT_S: Final = 5.0
-"""How many seconds a child gets to complete its work after the run has failed. Other processes that it needs may have
-ended, so it is not worth waiting longer."""
+"""How many seconds a child gets to complete its work after the run has failed. The limit is short, because another
+process that the child needs may have ended."""
 
 
 class RunEnd(StrEnum):
@@ -118,10 +118,10 @@ class ProcessGroup:
             self.end(await ended(keeper.child))
 
     def ready(self) -> None:
-        """Record that all children work.
+        """Record that the start is over and all children work.
 
-        From now on a child that ends with exit code 4 (its environment is unusable) is restarted. Before this call,
-        such a child ends the run.
+        Before this call, a child that ends with exit code 4 (its environment is unusable) ends the run. After this
+        call, such a child is restarted.
         """
         for keeper in self._keepers:
             keeper.ready()

@@ -40,7 +40,7 @@ _EFFECTS: Final = {
     "priority": "the changed rules apply to URLs found from now on: queued URLs keep their priority",
     **dict.fromkeys(("politeness", "fetch", "retry", "egress"), _REQUESTS),
 }
-"""The effect of a change in a section of the spec on a resumed crawl."""
+"""For each section of the spec, a sentence on how a change of the section affects a resumed crawl."""
 
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?").fullmatch
 
@@ -49,7 +49,8 @@ class Flag(msgspec.Struct, frozen=True):
     """A flag of `orb crawl` that sets one field of the spec.
 
     - `path`: the path of the field, such as `budget.max_pages`.
-    - `metavar`: the placeholder for the value. It also decides how the text of the value is converted.
+    - `metavar`: the placeholder for the value in the help, such as N or TIME. It also decides how the value's text is
+      converted.
     - `many`: True if the flag may be repeated, so that its values form a list.
     - `hint`: how to write the value, appended to errors. "" if the error of the field suffices.
     """

@@ -23,15 +23,16 @@ from shared.domain.errors import Transient, Unusable
 from shared.runtime.supervise import Process, dying_with, process_end
 
 MEMBER_S: Final = 25.0
-"""How many seconds after SIGTERM a master or worker is killed if it has not ended. This is the time in which it
-completes its work (`grace_s`, 10 by default), and a margin."""
+"""The seconds that a master or worker gets to end after SIGTERM. After that it is killed. They include the time in
+which it completes its work (`grace_s`, 10 by default), and a margin."""
 
 ENGINE_S: Final = 5.0
-"""How many seconds after SIGTERM an engine is killed if it has not ended. The time is short, because engines end last:
-no process uses them any more, and what they acknowledged is in their files."""
+"""The seconds that an engine gets to end after SIGTERM. After that it is killed. The time is short, because engines end
+last: no process uses them any more, and what they acknowledged is in their files."""
 
 _FAILED: Final = ("master.failed", "worker.failed")
-"""The last log events of a member that failed, if a restart would not help. The field `error` has the cause."""
+"""The names of the events that a master or worker logs before it ends because of an error. The field `error` of such an
+event has the cause."""
 
 E_co = TypeVar("E_co", covariant=True)
 E = TypeVar("E")
@@ -331,7 +332,7 @@ class Supervisor:
                 return
 
     async def _may_restart(self, how: str) -> bool:
-        """Count a death of the child, and wait until it may be restarted. Return True then.
+        """Count a death of the child, and wait for the delay before its restart. Return True if it may be restarted.
 
         Return False if `stop` or `kill` was called during the wait. Raise RestartLimitReached after too many deaths.
         `how` says how the child died, for messages.
@@ -352,7 +353,10 @@ class Supervisor:
         return not self._stopped.is_set()
 
     def ready(self) -> None:
-        """Record that the child works. If it later ends with exit code 4 (its environment is unusable), restart it."""
+        """Record that the start is over and the child works. `keep` treats exit code 4 differently from now on.
+
+        A child that ends with this code (its environment is unusable) is then restarted.
+        """
         self._ready = True
 
     def stop(self) -> None:

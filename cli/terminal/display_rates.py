@@ -13,10 +13,10 @@ from shared.domain.frontier.states import CrawlState
 from shared.wire.messages import Progress
 
 MEMORY_S: Final = 10.0
-"""Time constant of a rate: events this old have 1/e of the weight of new ones."""
+"""The time constant of a rate in seconds: an event of this age has 1/e of the weight of a new event."""
 
 LEAST_EVENTS: Final = 1.0
-"""The least sum of the weights of counted events. Below it, a rate gives no estimate."""
+"""The least sum of the weights of the counted events for which a rate gives an estimate."""
 
 _SETTLED: Final = ("done", "failed", "excluded")
 
@@ -87,8 +87,8 @@ class ProgressRates(Struct):
     def left_s(self, progress: Progress) -> float | None:
         """Return an estimate of the seconds until the queue is empty or a budget is used up.
 
-        Return None if the crawl is not running or no estimate is possible. The queue takes at least as long as its
-        slowest host needs, including waits and delays. If the queue still grows, the estimate is too low.
+        Return None if the crawl is not running or no estimate is possible. The estimate for the queue is not less than
+        the time that its slowest host needs, including waits and delays. If the queue still grows, it is too low.
         """
         if progress.state != CrawlState.RUNNING:
             return None
@@ -105,7 +105,7 @@ class ProgressRates(Struct):
         return min(ends) if ends else None
 
     def _pages_left_s(self, progress: Progress, pages: int, open_urls: int) -> list[float]:
-        """Estimate the seconds until `pages` more pages are stored. Return a list with the estimate.
+        """Estimate the seconds until `pages` more pages are stored. Return a list with this one number.
 
         Return an empty list if no estimate is possible. `open_urls` is the number of URLs that are queued or leased.
         """

@@ -65,7 +65,7 @@ def read(kind: type[Process], values: Mapping[str, SettingValue], flags: Mapping
 def in_file(role: str, path: Path) -> dict[str, SettingValue]:
     """Read the settings of a role (`master` or `worker`) from a YAML file. A list becomes a text joined by commas.
 
-    Raise Usage with every error and its line, or without a line if `_lines` finds none. An unknown key is an error.
+    Raise Usage with every error in the file, each with its line number if that is known. An unknown key is an error.
     """
     text = text_of(path, "configuration")
     data = document(text, str(path))

@@ -78,7 +78,7 @@ def _finite(text: str) -> float:
 
 
 MAX_EXPANDED: Final = 10_000_000
-"""Once its aliases (`*name`) are written out, a document may have twice its length plus this number of characters."""
+"""Limits the size of a document whose aliases (`*name`) are written out: twice its length plus this many characters."""
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
