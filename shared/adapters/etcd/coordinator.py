@@ -14,10 +14,10 @@ from shared.ports.coordinator import Entry, Snapshot
 class EtcdCoordinator:
     """Reads and watches keys of an etcd cluster, and opens sessions. It implements the port `Coordinator`.
 
-    A session is an etcd lease, which is renewed until the session ends, with the keys attached to it.
+    A session is an etcd lease with the keys attached to it. The lease is renewed until the session ends.
 
-    It connects at the first call, and again whenever needed. Create it on the event loop that uses it, in a process
-    that does not fork afterwards.
+    The coordinator connects at the first call, and again whenever needed. Create it on the event loop that uses it, in
+    a process that does not fork afterwards.
     """
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:

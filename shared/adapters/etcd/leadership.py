@@ -55,9 +55,10 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Run until the leadership is over: the session ends, or the leader's key is no longer this master's.
+        """Detect the end of the leadership, and return then. Run it for as long as the leadership is used.
 
-        Afterwards every wait in `lost` ends, and `acting` returns False.
+        The leadership ends when the session ends, or when the leader's key belongs to another leadership. Afterwards
+        every wait in `lost` ends, and `acting` returns False.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())
@@ -83,8 +84,8 @@ class EtcdLeadership:
         The request is sent only once. If an attempt had succeeded without an answer, a second attempt would report a
         conflict. `expect` maps keys to the revision of their last write, 0 for a key that must not exist.
 
-        Raise Conflict if a key has another revision than expected, and OwnershipLost if the leadership is over or may
-        not act. Raise Transient if the result is unknown, and ValueError for more than MAX_WRITES keys.
+        Raise Conflict if a key has another revision than expected, and OwnershipLost if the leadership is over or
+        `acting` is False. Raise Transient if the result is unknown, and ValueError for more than MAX_WRITES keys.
         """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})

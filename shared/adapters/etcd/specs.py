@@ -24,9 +24,9 @@ _RESYNC_S: Final = 5.0
 class EtcdSpecs:
     """Reads the cluster's published specs from a view, a copy of etcd's keys in memory that follows their changes.
 
-    It implements the port `SpecSource`. A missing record may not have reached the view yet, or may have been removed
-    long after the crawl was deleted. So a missing record does not mean that the crawl is deleted. The record of a
-    deleted crawl has `gone` set.
+    It implements the port `SpecSource`. The record of a deleted crawl has `gone` set. A missing record does not mean
+    that the crawl is deleted: the record may not have reached the view yet. Records of deleted crawls are removed, too,
+    but only long after the deletion.
     """
 
     def __init__(self, view: View, keys: Keys, *, wait_s: float = 2.0) -> None:
@@ -55,9 +55,9 @@ class EtcdSpecs:
             await self._view.changed(snapshot, left_s)
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """Return the crawl's newest published spec in the view. None if there is none or it cannot be read.
+        """Return the crawl's newest published spec in the view, without waiting.
 
-        Never wait.
+        Return None if the view has no spec of the crawl, or if it cannot be read.
         """
         try:
             return self._read(crawl_id, self._view.snapshot.entries.get(self._keys.crawl(crawl_id)))

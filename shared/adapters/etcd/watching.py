@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _REFUSALS: Final = 3
-"""Refusals in a row, each with a new login, after which a watch counts as not permitted."""
+"""After etcd has refused a watch this many times in a row, each time with a new login, the watch is not permitted."""
 
 
 async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
@@ -157,7 +157,7 @@ class EtcdView:
         """Run one watch stream until it fails, or until another call has made the connection change to another member.
 
         A member that failed another call may no longer send events, although its stream is open. Raise the stream's
-        error, or Transient after a change.
+        error, or Transient if the connection has changed to another member.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.stream {self._prefix}", self._stream())

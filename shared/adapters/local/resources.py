@@ -21,8 +21,8 @@ OF_A_MACHINE: Final = 0.25
 database share the machine."""
 
 KEPT_BYTES: Final = 32 << 20
-"""The bytes of a disk, at most an eighth of it, that never count as free. They are left to logs, NATS, etcd, the
-database and reports that are not sent yet. `orb up` ends when less than 16 MiB is free."""
+"""The bytes of a disk that a gauge never counts as free, but at most an eighth of the disk. They are reserved for logs,
+NATS, etcd, the database and reports that are not sent yet. `orb up` ends when less than 16 MiB is free."""
 
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60

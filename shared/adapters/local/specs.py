@@ -102,7 +102,7 @@ class LocalSpecs:
             await asyncio.sleep(_POLL_S)
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
-        """Return the crawl's newest published spec. None if there is none or it cannot be read. Never wait."""
+        """Return the crawl's newest published spec, without waiting. Return None if it is missing or unreadable."""
         return self._readable(crawl_id)
 
     def _readable(self, crawl_id: CrawlId) -> PublishedSpec | None:

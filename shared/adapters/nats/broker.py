@@ -90,10 +90,10 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return how full NATS is: the fill level of the size limit, of the account or a stream, with the least left.
+        """Return the fill level of the fullest storage bound in NATS: that of the account, or of a stream.
 
-        The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no size
-        limit, return None until `refused` was True once, then a level with capacity 0, so that it can show `refused`.
+        The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no bound,
+        return None as long as it has always stored messages. After it has refused once, return a level with capacity 0.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)
@@ -194,8 +194,8 @@ class NatsBroker:
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
         """Return about how many stored reports are not applied yet, and the age of the oldest by the broker's clock.
 
-        `positions` maps a partition to the position up to which its reports are applied. In a subject with unapplied
-        reports, applied ones that are not purged yet count too.
+        `positions` maps a partition to the position up to which its reports are applied. The number is approximate: if
+        a subject has an unapplied report, all its stored reports count, including applied ones that are not purged yet.
 
         Send one request, and then one for each subject that has stored reports.
         """

@@ -51,7 +51,8 @@ class _Line(TcpTransport):
     """
 
     closing = False
-    """True once the client closes. Then a failure to send the last bytes is no error, and no new connection is made."""
+    """True from the moment when the client begins to close. From then on, a failure to send bytes is no error, and no
+    new connection is made."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Connect to the server. If the client is closing, abort the connection and raise CancelledError."""
@@ -172,9 +173,9 @@ class PlainClient(Client):
             await _end(subscribed | self._changing() | self._connected())
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Close as the library does, and remember the running task, so that `close` can end it.
+        """Close as the library does. Meanwhile, store the task that runs this method, so that `close` can end it.
 
-        If the server refuses this client, the library starts this method as a task that it does not remember.
+        If the server refuses this client, the library runs this method in a task to which it keeps no reference.
         """
         if self._disconnecting is not None:
             return

@@ -40,9 +40,9 @@ _PING_S: Final = 10
 _CLOSE_S: Final = 2.0
 
 _DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
-"""The server's refusal, as the client library passes it on: in lower case."""
+"""Matches the error text for a denied publish or subscription. The client library converts it to lower case."""
 DENIED_S: Final = 5.0
-"""Seconds until a denied request may be repeated: the configuration of the server may be corrected meanwhile."""
+"""The seconds after which a caller may repeat a denied request. The server's permissions may have changed by then."""
 _DENIALS_S: Final = 60.0
 """The least number of seconds between two log lines about denials."""
 

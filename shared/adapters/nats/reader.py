@@ -44,7 +44,7 @@ _SILENCE_S: Final = 1.5 * _HEARTBEAT_S
 _FIRST_S: Final = 0.05
 """The least wait for the first message of a new pull, so that a read with `wait_s` 0 returns stored messages."""
 _REST_S: Final = 0.1
-"""The seconds that a read waits for another message that the broker still has, before it returns what has arrived."""
+"""How many seconds a read waits for the next message if the broker has more. Then it returns what has arrived."""
 _CURSORS: Final = 3
 """How many cursors one read may create."""
 _OVERHEAD: Final = 4096
@@ -60,11 +60,11 @@ async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -
 
 
 async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
-    """Return True if `stream` is still the one that stored a message at `sequence` at the time `at_ns` (Unix ns).
+    """Return True if `stream` still has the history in which a message got `sequence` at the time `at_ns` (Unix ns).
 
-    Return False if the message at `sequence` has another time: it is another stream. Return False also if a message up
-    to `sequence` was stored after `at_ns`: the stream was restored to an earlier state. A new consumer that begins
-    after that time shows this, even if the messages around it were purged.
+    Return False if the stream was replaced or restored to an earlier state. In a replaced stream, the message at
+    `sequence` has another time. In a restored stream, a message at or before `sequence` was stored after `at_ns`. A
+    temporary consumer that begins after `at_ns` shows the latter, even if the messages around `sequence` were purged.
     """
     answer = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
     if isinstance(answer, ApiError):
@@ -227,10 +227,10 @@ class StreamReader:
         return True
 
     async def _place(self) -> None:
-        """Create a consumer at the reader's position, and check that the stream is still the same one.
+        """Create a consumer at the reader's position. Then check that the stream is the one that was read before.
 
-        The check comes second, because a consumer is deleted together with its stream. Raise StreamReplaced if the
-        stream is another one or came back shorter.
+        If the stream is replaced after the check, its consumer is deleted with it, so the reader does not read the
+        wrong stream. Raise StreamReplaced if the stream is another one, or was restored to an earlier state.
         """
         name = f"reader-{secrets.token_hex(8)}"
         verb = f"CONSUMER.CREATE.{self._stream}.{name}"

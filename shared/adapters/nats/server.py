@@ -35,7 +35,7 @@ MASTER: Final = "master"
 _POLL_S: Final = 0.02
 _PORT_WAIT_S: Final = 0.25
 _DEFAULT_ACCOUNT: Final = "$G"
-"""The account of all streams in a server whose configuration declares no accounts."""
+"""The account to which all streams belong in a NATS server whose configuration declares no accounts."""
 _STORAGE_FAILURES: Final = ("no space left on device", "ritical write error", "out of resources")
 
 
@@ -147,10 +147,10 @@ class EmbeddedServer(BundledServer):
         return await self.start()
 
     def storage_failure(self) -> str | None:
-        """Return the last line that reports a failed write to the storage, of the newest 200 log lines, or None.
+        """Return the last log line that reports a failed write to the storage. Search the newest 200 lines.
 
-        The cause is usually a full disk. The server then keeps running, but does not answer publishes to the stream
-        concerned until it is restarted.
+        Return None if there is none. The cause is usually a full disk. The server then keeps running, but does not
+        answer publishes to the stream concerned until it is restarted.
         """
         lines = self.log_tail(lines=200).splitlines()
         return next((line for line in reversed(lines) if any(sign in line for sign in _STORAGE_FAILURES)), None)
@@ -242,7 +242,7 @@ def _port_in(file: Path) -> int | None:
 def master_login(config: Path) -> NatsLogin:
     """Return the masters' login from `config`, the configuration file of a bundled nats-server.
 
-    Raise OSError, ValueError, LookupError or TypeError if the file cannot be read or contains none.
+    Raise OSError, ValueError, LookupError or TypeError if the file cannot be read or has no login of masters.
     """
     users = json.loads(config.read_bytes())["accounts"][MASTERS]["users"]
     passwords = {user["user"]: user["password"] for user in users}

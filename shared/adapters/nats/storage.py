@@ -45,8 +45,8 @@ SILENT_S: Final = 10.0
 """A stream counts as failed if publishes to it have failed for this many seconds, and more than once."""
 
 TRIED_S: Final = 30.0
-"""A failed stream counts as working again when its last failure is this many seconds old. Masters that paused then
-publish to it again, which shows if it works."""
+"""When the last failure of a stream is this many seconds old, the stream is tried again: it counts as working. Masters
+that had paused then publish to it, and the result shows if it really works."""
 
 
 class StorageHealth:

@@ -163,8 +163,8 @@ def signed(declared: dict[str, Any]) -> dict[str, Any]:
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
     """Return True if the existing configuration `current` needs no change to match `declared`.
 
-    That is so if a later release declared `current`, by the number in its metadata. It is also so if this release
-    declared it and all fields of `declared` except the metadata are equal. Other fields of `current` are ignored.
+    There are two such cases. The number in the metadata of `current` is that of a later release. Or it is that of this
+    release, and all fields of `declared` except the metadata have the same values in `current`.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 _HAND_BACK: Final = b"-NAK"
 _GRACE_S: Final = 0.25
-"""How long to wait for the server's status after the end of a pull."""
+"""How many seconds a call waits, after the end of its pull, for the status with which the server ends the pull."""
 _FORGET_S: Final = 5.0
 _REST_S: Final = 0.02
 _PULL_ENDED: Final = frozenset({"404", "408"})
@@ -171,7 +171,11 @@ class VisitQueue:
         self._changed.set()
 
     def _drop_stale(self, now: float) -> None:
-        """Forget earlier errors, a pull that should have ended long ago, and shards kept for half of `ack_wait_s`."""
+        """Forget what earlier calls of `pull` left behind and what is too old to use.
+
+        This is the error of an earlier pull, a pull without an end status long after its time limit, and shards kept
+        for more than half of `ack_wait_s`.
+        """
         if now > self._until + _FORGET_S:
             self._left = 0
         while self._ready and now - self._ready[0].arrived > self._settings.ack_wait_s / 2:

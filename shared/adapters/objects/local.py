@@ -1,8 +1,8 @@
 """Segments, the WARC files of an archive, in a local folder.
 
 While a segment is written, its file is named `<name>.open`, and its writer has an flock on it. `finish` renames the
-file to `<name>`. The suffix shows that the file is unfinished. The lock shows to a process that repairs unfinished
-files that the writer is alive.
+file to `<name>`. The suffix marks the file as unfinished. The lock shows that the writer is alive, so another process
+does not repair the file.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ from shared.ports.archive import RecordUnreadable, SegmentReader
 _PIECE: Final = 64 << 10
 _MOST: Final = 64 << 20
 _BESIDE: Final = 2
-"""The number of a page's records after its response: the request, then the metadata, directly after it."""
+"""The number of records that follow the response of a page in the WARC file: its request, and then its metadata."""
 
 
 def read_outlinks(segments: SegmentReader, page: RecordLocation) -> list[tuple[str, str]]:

@@ -18,7 +18,8 @@ _PIECE: Final = 64 << 10
 class ServedPages:
     """Reads stored pages from WARC files (`shared.ports.archive.PageArchive`).
 
-    The methods block their caller, except `aside`, which runs a function in one of `threads` threads.
+    All methods that read block their caller. `aside` does not: it runs a function, such as a read, in one of `threads`
+    threads.
     """
 
     def __init__(self, segments: SegmentReader, *, threads: int = 4) -> None:

@@ -113,8 +113,9 @@ class _Member(Struct):
 def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     """Find the whole records in `data`, the content of a WARC file, by reading its gzip members one after another.
 
-    Bytes that are not a whole record are damage if a whole record follows them, since it may be durable. Otherwise they
-    are the torn tail. The content of a member that seems torn may be a WARC file. Its records do not count.
+    Bytes that are not a whole record count as damage if a whole record follows them. Otherwise they are the torn tail,
+    which may be cut off. An archived page may itself be a WARC file. If the member with such a page is torn, the
+    records in its content are not taken for records of `data`.
     """
     end = pages = position = 0
     damaged: list[tuple[int, int]] = []
@@ -136,7 +137,8 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
     """Return the position of the first whole record after `start`, None if there is none.
 
-    `torn`: the member at `start` seems torn. Records in its content are skipped.
+    `torn`: True if the member at `start` has no end in `data`. Bytes of its content are then not taken for a record,
+    although an archived page may itself be a WARC file.
     """
     content = _Content(view, start) if torn else None
     position = data.find(_MAGIC, start + 1)
@@ -148,9 +150,10 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Finds bytes of a gzip member that are in its content unchanged, because it was stored without compression.
+    """Decides if a gzip magic inside the gzip member at `start` is part of the member's content.
 
-    The member must be valid up to the end of the data.
+    gzip stores some content uncompressed, so it can contain a whole gzip member. The member at `start` must be valid up
+    to the end of the data.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:
@@ -160,7 +163,10 @@ class _Content:
         self._tail = b""
 
     def has_magic(self, position: int) -> bool:
-        """Return True if the gzip magic at `position` belongs to the content. The positions of calls must increase."""
+        """Return True if the gzip magic at `position` belongs to the content of the member.
+
+        Each call must have a greater position than the call before.
+        """
         end = position + len(_MAGIC)
         while self._position < end:
             piece = self._view[self._position : min(end, self._position + _PIECE)]

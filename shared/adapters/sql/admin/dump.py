@@ -54,7 +54,7 @@ _NUMBERED: Final = {
     "seed_sets": "set_id",
     "seed_set_commands": "revision",
 }
-"""The tables whose ids the database generates, with the column of the id. No id is generated twice."""
+"""The tables whose ids the database generates, each with the column of its ids. An id is never generated twice."""
 
 
 def columns_of(table: str) -> tuple[str, ...]:
@@ -91,7 +91,10 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Make the database generate only ids above those in `given`, which maps a table to an id. Skip a table with 0."""
+    """Make the database generate only ids above those in `given`, the result of `numbers` for another database.
+
+    Skip a table whose number is 0.
+    """
     for table, number in given.items():
         if not number:
             continue
@@ -120,9 +123,10 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers of which at least one changes with each write of a master that a copy must not miss.
+    """Return numbers that show if masters wrote to the database: compare the results before and after a copy.
 
-    The numbers need not change with these writes, and a copy is right without them:
+    At least one number changes with every write that the copy must contain. The numbers need not change with the
+    following writes, which the copy does not need:
 
     - Retention and the cleanup after a deleted crawl. Masters on the copy delete the same rows again.
     - The record of the last use of a key. The copy has an earlier time.

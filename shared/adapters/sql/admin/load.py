@@ -22,7 +22,8 @@ from shared.settings import is_postgresql, sqlite_file
 T = TypeVar("T")
 
 SKIPPED: Final = 1 << 32
-"""How many ids of hosts, and how many of leases, each partition skips after a restore. It has 2**51 of each."""
+"""How many host ids, and how many lease ids, each partition skips after a restore. A partition has 2**51 ids of each
+kind."""
 
 SKIPPED_CRAWLS: Final = 1_000
 
@@ -34,9 +35,9 @@ class DatabaseLoad(Protocol):
         """Run `statements`, a function that writes, and return its result. Do not call this concurrently."""
 
     async def settle(self) -> None:
-        """Migrate a SQLite database and sync it to disk, so that the end of `filling` only makes it visible.
+        """Migrate a SQLite database to the newest schema and sync it to disk. The caller must not write afterwards.
 
-        Do nothing on PostgreSQL. The caller must not write afterwards.
+        Do nothing on PostgreSQL. The call is optional: the end of `filling` does this, too, if it was not called.
         """
 
 

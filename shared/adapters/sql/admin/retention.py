@@ -86,10 +86,12 @@ _SENT_FOR_REVISION: Final = (retry_of, recrawl_of, scope_command_of, rediscovery
 """The functions that return the ids of the commands that the leader may send for a revision of a crawl."""
 
 _REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
-"""The most revisions that one pass deletes: a pass deletes at most ROWS commands, too."""
+"""The most revisions of crawls that one pass deletes. Several commands are deleted with each revision, and a pass
+deletes at most ROWS commands."""
 
 _FEW: Final = 20
-"""The most crawls whose remaining rows one call deletes (a pass), since each may have many revisions."""
+"""The most deleted crawls whose remaining rows one pass removes. The number is low, since each may have many
+revisions."""
 
 
 class SqlRetained(SqlAdapter):
@@ -154,9 +156,9 @@ def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _forget_revisions(connection: Connection, rows: Sequence[Row[Any]]) -> None:
-    """Delete revisions of crawls, with what was applied of the commands that the leader sent for them.
+    """Delete the revisions of crawls in `rows`, and the records of which partitions applied the commands for them.
 
-    The leader sends commands only for stored revisions, so none of these is applied again.
+    The leader sends commands only for stored revisions. So no command of a deleted revision is sent and applied again.
     """
     _run(connection, _FORGET_REVISION, rows)
     pairs = [(CrawlId(row.crawl_id), Revision(row.revision)) for row in rows]

@@ -15,7 +15,8 @@ SCANNED: Final = 20_000
 """The most captures that one query of the CDX server reads."""
 
 SCANNED_HOSTS: Final = 5_000
-"""The most hosts that a query for a domain compares with the domain. They are the crawl's hosts in one partition."""
+"""The most hosts that a query for a domain compares with the domain. It compares the crawl's hosts in the partition of
+that domain."""
 
 _CAPTURES: Final = (
     'SELECT u.url, h.host, f.at_ms, f.status, f.mime, f.digest, f.segment, f."offset", f.length'

@@ -242,8 +242,8 @@ class CrawlReader:
     def read(self, query: Callable[["ReadConnection"], T]) -> T:
         """Run `query` in a read transaction of its own, and return its result.
 
-        Raise Unusable if another version of Orbweaver wrote the file. Raise Transient if a crawl has begun to write to
-        the file, and this process reads it without locks, because its folder cannot be written.
+        Raise Unusable if another version of Orbweaver wrote the file. If this process cannot write to the file's
+        folder, it reads the file without locks. It then raises Transient if a crawl has begun to write to the file.
         """
         try:
             connection = self._connection
@@ -325,8 +325,8 @@ def url_view(connection: "ReadConnection", crawl_id: CrawlId, location: Location
 def _chain(connection: "ReadConnection", crawl_id: CrawlId, row: Any) -> tuple[str, ...]:
     """Return the URLs of the pages that led to the URL in `row`, nearest first: at most _CHAIN URLs.
 
-    The links can form a cycle, because a nearer link replaces the earlier one. The chain ends where it would repeat a
-    page.
+    A URL's stored parent page is replaced when a shorter way to the URL is found. So the parents can form a cycle. The
+    chain ends where it would repeat a page.
     """
     chain: list[str] = []
     seen = {(row.host_id, bytes(row.fingerprint))}

@@ -152,9 +152,8 @@ def fire_queued(
     """Apply the verb of a queued effect to its crawl, and return what was done.
 
     Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
-    the crawl has begun. A line of the history has one outcome for all its crawls. The result contains the line only if
-    this outcome changed.
-    Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
+    the crawl has begun. A line of the schedule's history has one outcome for all its crawls. If this outcome changes,
+    the result contains the line. Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -248,9 +247,10 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 
 
 def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
-    """Return the due times of `steps` that already have a line in the history, as pairs of schedule id and due time.
+    """Return which due times of `steps` have a line in the history, as pairs of schedule id and due time.
 
-    The caller must not handle these due times again.
+    Of missed due times, only the first is checked: one line records them all. The caller must not handle the returned
+    due times again.
     """
     table = schedule_firings
     first = [(stored.schedule_id, step.missed[0]) for stored, step in steps if step.missed]
@@ -315,8 +315,8 @@ def apply_verb(
     """Apply the verb to the crawl `name`, and return the effect: fired, queued, skipped or refused.
 
     A refused effect has the reason, such as a crawl that does not exist. The verb RETRY_FAILED also requests its
-    command. `waited`: True if the effect was queued before and is carried out now. While an effect of the schedule is
-    queued for a running crawl, a further one that begins a run is skipped.
+    command. If the verb begins a run, and an earlier effect of the schedule on the crawl is still queued, this effect
+    is skipped. `waited`: True if this effect was queued before and is carried out now.
     """
     connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from shared.adapters.sql.engine.query import ReadConnection
 
 HOSTS: Final = 1_000
-"""The most hosts that are read: those that may be visited first. If all of them wait, all other hosts wait, too."""
+"""The most hosts that `host_states` reads. It reads those that may be visited earliest, so if all of them wait, all
+other hosts wait, too."""
 
 _COLUMNS = (
     "SELECT h.host, q.queued, q.waiting, q.leased, q.pages, q.next_due_ms, h.crawl_delay_ms, h.operator_delay_ms,"
@@ -47,8 +48,8 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    The field `rest_s` of a state is 0 or negative: minus the seconds since the last visit. The delay between requests
-    to the host is not in it: the caller must add that with `waits.rested`.
+    The field `rest_s` of a state is minus the seconds since the last visit, so it is at most 0. The caller must add the
+    delay between requests to the host with `waits.rested`.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]

@@ -50,7 +50,7 @@ _AT_ONCE: Final = 5_000
 """The most fingerprints of URLs that one query names."""
 
 _LETTERS_OF: Final = Partition(0)
-"""The partition whose owner replays and discards dead letters of items, since items have no partition."""
+"""The partition whose owner replays and discards the dead letters of items, since items have no partition."""
 
 _Place = tuple[CrawlId, HostId, Fingerprint]
 _Fetched = tuple[CrawlId, PageItems]
@@ -65,7 +65,7 @@ _PASS: Final = text(
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
-"""The condition for fetches that replace a page's items. A page that must not be indexed has no items."""
+"""Selects fetches that replace a page's items: of stored pages, and of pages without items that must not be indexed."""
 
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
@@ -211,8 +211,8 @@ def settle(
 ) -> ItemChanges:
     """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
 
-    With `evidence`, a text that says why the items can never be stored, make them dead letters instead. Return how many
-    items were stored and dropped. Raise OwnershipLost if another writer has claimed the table.
+    If `evidence` says why the items can never be stored, make them dead letters instead, which are not counted. Return
+    how many were stored and dropped. Raise OwnershipLost if another writer has claimed the table.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -243,7 +243,7 @@ def _items(pages: Iterable[PageItems]) -> int:
 
 
 def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[list[_Fetched], list[_Fetched], int]:
-    """Return the fetches in `messages` that were accepted, the undecided ones, and the number of items of all others.
+    """Return the accepted fetches in `messages`, the undecided fetches, and the number of items of all other fetches.
 
     A fetch is undecided while its lease exists. Leases are read first: an owner accepts an outcome and ends its lease
     in one transaction, so once a lease is gone, its accepted fetch is visible.
@@ -271,7 +271,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
 
 def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[str]) -> ItemChanges:
-    """Store the items of accepted fetches. Add outdated ones to `dropped`, the counts by reason. Return all counts."""
+    """Store the items of accepted fetches, except outdated ones. Return how many were stored, and dropped by reason."""
     newest = _newest(fetched)
     read = _items(page for page in newest.values() if page is not None)
     earlier = _outdated(connection, newest)
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the last item of a scan. It finds none if the list ends before. `page`: of one URL only."""
+    """Return the query for the item at which a limited scan ends, if the list is longer. `page`: of one URL only."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"
