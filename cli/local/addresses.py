@@ -52,8 +52,8 @@ def chosen(
 ) -> list[Address]:
     """Return `count` free addresses, one for each process that will listen.
 
-    - `holding` receives a listening socket for each address, so that no other process can take it. The caller closes
-      `holding` just before its processes listen.
+    - `holding` receives a listening socket for each address. While it is open, no later call and no other process can
+      take the address. The caller closes `holding` before its processes listen.
     - `wanted`: the address of the first process. The other processes get ports of the same host. None: use 127.0.0.1.
     - `kept`: the ports of the processes at the last start. A process gets its port again if it is free.
     - `first`: the port from which free ports are searched if `wanted` is None.

@@ -31,8 +31,8 @@ ENGINE_S: Final = 5.0
 last: no process uses them any more, and what they acknowledged is in their files."""
 
 _FAILED: Final = ("master.failed", "worker.failed")
-"""The names of the events that a master or worker logs before it ends because of an error. The field `error` of such an
-event has the cause."""
+"""The events that a master or worker logs before it ends because of an error that a restart does not mend. The field
+`error` of such an event has the cause."""
 
 E_co = TypeVar("E_co", covariant=True)
 E = TypeVar("E")
