@@ -1,4 +1,4 @@
-"""Queries of a CDX server: which captures match a URL and a time range, and in which order. Pure.
+"""Queries of a CDX server: which captures match a URL and a time range, and in which order. No I/O.
 
 The parameters are those of pywb's CDX server. A capture is one stored fetch. Captures are compared by the sort key of
 their URL (`cdxj.surt`), which is the same for http and https, and with and without `www.`.

@@ -31,13 +31,15 @@ MAX_HOPS: Final = 10
 """A URL is excluded if more redirects in a row than this led to it. Sitemaps that list sitemaps count, too."""
 
 SIZE_OF_A_WEIGHT: Final = 200
-"""The compiled size of patterns, in instructions, for which `CompiledScope.weight` grows by 1."""
+"""`CompiledScope.weight`, the relative cost of reading the links of a page, grows by 1 for so many instructions in the
+compiled patterns."""
 
 _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
-"""Find the extension in the name of a file."""
+"""Finds the file extension at the end of a path, such as `.html`."""
 
 _REQUISITES_WEIGHT: Final = 2
-"""What the search for requisites adds to `CompiledScope.weight`."""
+"""A crawl that fetches requisites adds this to `CompiledScope.weight`, the relative cost of reading the links of a
+page."""
 
 _BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "include_pattern"))
 """The rules that do not exclude a URL which is at most `extra_hops` hops beyond the scope."""

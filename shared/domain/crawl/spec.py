@@ -415,7 +415,8 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder: Final = msgspec.json.Decoder(CrawlSpec)
-"""The decoder of specs, made at import. msgspec examines all types for it, which a forked process need not repeat."""
+"""The decoder of specs. To make it takes long, because msgspec examines all types of a spec. So it is made at import,
+and forked processes inherit it."""
 
 
 def encode_spec(spec: CrawlSpec) -> bytes:

@@ -38,9 +38,9 @@ _REQUISITES: Final = (Requisites.NONE, Requisites.SAME_HOST, Requisites.ALL)
 
 
 def may_admit_more(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return False if the scope of `after` certainly admits no link that the scope of `before` excludes, else True.
+    """Return True if the scope of `after` may admit links that the scope of `before` excludes.
 
-    The scopes of hosts with overrides are compared, too.
+    True may be wrong, False is certain. The scopes of hosts with overrides are compared, too.
     """
     if _admits_more(before, after):
         return True
@@ -144,7 +144,7 @@ class FoundAgain(Struct, frozen=True):
     - `depth`: the number of links from a seed to the URL.
     - `hops`: the number of redirects in a row that led to the URL.
     - `extra`: by how many extra hops the URL is beyond the scope. 0: it is in scope.
-    - `kind`: what the URL was found as.
+    - `kind`: the kind of the URL that the link leads to, such as a page or a requisite.
     """
 
     location: Location
@@ -155,7 +155,7 @@ class FoundAgain(Struct, frozen=True):
 
 
 def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
-    """Return 0 if a stored page is in scope, else by how many extra hops it is beyond it. None: a rule excludes it."""
+    """Return by how many extra hops a stored page is beyond the scope (0: in scope). None: a rule excludes the page."""
     found = found_beyond(
         scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
     )

@@ -14,25 +14,26 @@ NOFOLLOW: Final = "nofollow"
 LINKS_PER_PAGE: Final = "max_links_per_page"
 INVALID: Final = "invalid"
 SITEMAP_LOCATION: Final = "sitemap_location"
-"""This reason and those above are no rules of the scope, which shared.domain.crawl.scope.ExclusionReason lists."""
+"""The exclusion reason of a URL that the sitemap may not list by its location. NOFOLLOW, LINKS_PER_PAGE, INVALID and
+this reason are no rules of the scope, which shared.domain.crawl.scope.ExclusionReason lists."""
 
 UNLISTED: Final = "unlisted"
-"""The key of one more number among a page's counts by reason: how many links are missing in the archive's record of the
-page's outlinks. Only links that the scope judged are counted."""
+"""A key in a page's counts of excluded links that is no reason. Its number is how many of the links that the scope
+judged are missing in the archive's record of the page's outlinks."""
 
 SCOPE: Final = "scope"
-"""The key of one more number among a page's counts by reason: a revision of the spec. The scope of this revision
-or of a later one judged the links of the page. The number is stored if it is not 1."""
+"""A key in a page's counts of excluded links that is no reason. Its number is a revision of the spec: the scope of this
+revision or of a later one judged the links. Revision 1 is not stored."""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""The kind of two counts by reason. `left_out`: the pages with links that the scope excluded. `unlisted`: those of them
-that also have UNLISTED links."""
+"""The kind of two counts by reason. `left_out`: the pages with links that the scope excluded. `unlisted`: those of
+these pages whose links are not all in the archive's record of their outlinks."""
 
 REDISCOVERED: Final = "rediscovered"
-"""The kind of the counts of what was found after the last wider scope. `pages`: pages read from the archive. `links`:
-links published from them. `queued_again`: pages queued to be fetched again."""
+"""The kind of the counts of the last REDISCOVER command. `pages`: pages read from the archive. `links`: links that were
+published from these pages. `queued_again`: pages queued to be fetched again."""
 
 NOT_INDEXED: Final = "not_indexed"
 """The kind of the counts of pages that robots directives, `media.stored` or `media.fetched` keep out of lists, exports
@@ -147,9 +148,9 @@ def may_be_admitted(row: str | None) -> bool:
 
 
 def judged_by(row: str | None) -> int:
-    """Return a revision of the spec: the scope of this revision or of a later one judged the page's links.
+    """Return the earliest revision of the spec whose scope may have judged the page's links.
 
-    The result is 1 if no revision is stored.
+    The scope of this revision or of a later one judged them. Return 1 if no revision is stored.
 
     `row`: the stored text of the page's excluded links, as `encoded` returned it.
     """

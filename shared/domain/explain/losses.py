@@ -56,7 +56,8 @@ _OVERRIDDEN: Final[Mapping[str, tuple[str, str, str]]] = {
     Rule.EXCLUDE: ("exclude", "matching a pattern of exclude", "another exclude in the spec, or none,"),
     Rule.INCLUDE: ("include", "matching no pattern of include", "another include in the spec, or none,"),
 }
-"""The field of `overrides` that may decide these reasons, and the texts that apply then."""
+"""For each exclusion reason that an override may decide: the override's field, a phrase on the excluded links, and the
+setting that makes a crawl follow them."""
 
 _PAGES: Final = {
     "length": "at fetch.max_body_bytes ({spec.fetch.max_body_bytes}): a greater one in the spec",

@@ -61,7 +61,8 @@ class ExplainContext:
     - `regained_s`: seconds after which the URLs of a dead worker are dispatched again.
     - `others`: the names of other crawls that have leased URLs of this host now.
     - `visits`, `busy`: how many visits the pool's workers can have at once, and how many they have now.
-    - `ahead`: how many shards owners dispatch for each further visit that the workers can have. None: not configured.
+    - `ahead`: how many shards owners dispatch for each further visit that the workers can have
+      (`dispatch_ahead_ratio` of the hot configuration). None: not configured.
     - `excluded`: a text with the exclusion that covers the URL and its reason. None if no exclusion covers it.
     - `revision`: the revision of the crawl's spec.
     - `rediscovering`: how many partitions still read the links of stored pages for a wider scope.

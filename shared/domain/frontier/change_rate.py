@@ -24,8 +24,9 @@ SLOWEST: Final = 2.0**-OCTAVES
 FASTEST: Final = 1.0
 
 REMEMBERED: Final = 24
-"""The greatest weight of an estimate. It counts as at most this many changes. It also counts as at most this many times
-the seconds between the last two fetches. So a few fetches show that a page begins or ceases to change."""
+"""The greatest weight of an estimate, as a number of observed changes. The observed time that it is worth is limited,
+too: to the seconds between the last two fetches, times this number. So an estimate soon follows a page that begins or
+ceases to change."""
 
 PRIOR_SHAPE: Final = 0.5
 """The `shape` of the first estimate for a page, before two of its fetches were compared: it is worth half

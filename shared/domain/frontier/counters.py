@@ -4,7 +4,7 @@ from msgspec import Struct
 
 
 class Counters(Struct, frozen=True):
-    """A crawl's counters, summed over partitions. `version` grows with every change of any of them.
+    """A crawl's counters, summed over partitions. `version` grows with every change of a counter.
 
     `retries`, `revisits` and `requisites` are parts of `queued`. `revisiting` is the part of `leased` that uses no page
     of the budget. `stale` counts outcomes that changed no URL: the URL had an outcome already, or its lease

@@ -20,7 +20,8 @@ from shared.domain.reads.declared import Actor, Repeatable
 from shared.ports.catalog import Exists, LastAdmin, Missing, NoSecret, Stale
 
 BY_ID: Final = PointQuery(select(api_keys).where(api_keys.c.key_id == bindparam("wanted_id")))
-"""Finds a key by its id. Requests with a wrong key run it, too, so it must be cheap and need no other thread."""
+"""The query that finds a key by its id. Requests with a wrong key also run it. So it must be cheap, and on SQLite it
+must not need another thread."""
 
 _LIVE = api_keys.c.revoked_at_ms.is_(None)
 _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING")
@@ -43,7 +44,10 @@ def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Re
 
 
 def add_first_key(connection: Connection, key: ApiKey) -> bool:
-    """Store the API key if the database has no key at all. Return True if this call or an earlier one has stored it."""
+    """Store the API key if the database has no key at all.
+
+    Return True if the database now has this key, because this call or an earlier one stored it.
+    """
     _lock(connection)  # masters may start together
     if connection.execute(select(api_keys.c.key_id).limit(1)).first() is not None:
         kept = select(api_keys.c.key_id).where(api_keys.c.key_id == key.key_id)
@@ -63,7 +67,8 @@ def put_key(
       condition.
 
     Raise Exists if another key has the certificate. Raise NoSecret if the stored key is a client certificate and
-    `wanted` has a secret. Raise LastAdmin if no admin key would be left that is valid as long as this one was.
+    `wanted` has a secret. Raise LastAdmin if afterwards no admin key would be valid for as long as the stored
+    key was.
     """
     _lock(connection)
     stored = _live(connection, wanted.name)
@@ -193,10 +198,10 @@ def _ends_before(changed: ApiKey, stored: ApiKey) -> bool:
 
 
 def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) -> None:
-    """Raise LastAdmin unless a key other than `stored` has the role admin, is not revoked, and is valid as long.
+    """Raise LastAdmin if no other admin key is valid for at least as long as the admin key `stored`.
 
-    So the last admin key without an expiry stays. If all admin keys have an expiry, one with the latest stays. Do not
-    raise if `stored` has expired already.
+    Revoked keys do not count. So the last admin key without an expiry is kept. If all admin keys expire, one that
+    expires last is kept. Do not raise if `stored` has expired already.
     """
     until_ms = stored.expires_at_ms
     if until_ms is not None and until_ms <= now_ms:

@@ -10,7 +10,8 @@ from sqlalchemy.sql.functions import FunctionElement
 T = TypeVar("T")
 
 LIST_BYTES: Final = 8 << 20
-"""The most bytes of stored texts in one page of a list, and of specs in memory while a list of crawls is read."""
+"""The limit of stored text in one page of a list, in bytes. It also limits the specs that are in memory while a list of
+crawls is read."""
 
 
 class ByteLength(FunctionElement[int]):

@@ -73,7 +73,7 @@ _BIGGEST: Final = 2**63 - 1
 def stats(
     connection: Connection, crawl_id: CrawlId
 ) -> tuple[Counters, Mapping[str, Mapping[str, int]], Sequence[HostView]]:
-    """Return a crawl's counters, its counts by reason, and the _TOP hosts with the most pages.
+    """Return a crawl's counters, its counts by reason, and the hosts with the most pages (at most _TOP).
 
     The counts by reason are a mapping kind -> key -> count, such as failed -> dns -> 3.
     """
@@ -149,8 +149,8 @@ def dead_letters(
 ) -> tuple[Sequence[DeadLetterView], int | None]:
     """Return up to `max_count` dead letters with numbers below `before` (None: all), newest first.
 
-    Also return the number to pass as `before` next, None at the end. The bytes are bounded, so there may be fewer
-    letters before the end. `crawl_id` None: the letters of all crawls.
+    Also return the number to pass as `before` next, None at the end. The size of the result is limited, too, so there
+    may be fewer letters before the end. `crawl_id` None: the letters of all crawls.
     """
     place: dict[str, Any] = {"before": _BIGGEST if before is None else before, "max_count": max_count + 1}
     place |= {} if crawl_id is None else {"crawl_id": crawl_id}

@@ -40,7 +40,8 @@ OLDEST_QUEUES = text(
 URLs is sent out or comes back. The query reads the index queues_ready."""
 
 _PARTS_AT_ONCE: Final = 200
-"""The most pairs of crawl and partition that one statement reads. SQLite joins at most 500 selections."""
+"""One statement reads at most this many pairs of crawl and partition, with one SELECT for each. SQLite allows at most
+500 SELECTs in one UNION ALL."""
 
 _VALUE: Final = re.compile(r":(\w+)")
 
@@ -48,8 +49,8 @@ LEASES = text(
     "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
     " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
 ).bindparams(bindparam("crawls", expanding=True))
-"""The query for the number of leases and the time of the oldest: a row for those without a grant, and one for those
-with a grant (`begun`). It reads only the index leases_crawl."""
+"""The query that counts the leases of crawls (`n`), with the time of the oldest one. It returns a row for leases
+without a grant, and a row for leases with a grant (`begun` = 1). It reads only the index leases_crawl."""
 
 _LETTERS = text(
     "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"

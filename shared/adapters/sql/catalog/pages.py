@@ -46,7 +46,7 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 
 @lru_cache
 def _last(one_host: bool) -> TextClause:
-    """Return the query for the fetch at which a scan of the list stops. It finds no row if the list ends before.
+    """Return the query for the fetch at which a scan of the list stops. No row: the scan reaches the end of the list.
 
     `one_host`: scan only the fetches of the host `:host_id`.
     """

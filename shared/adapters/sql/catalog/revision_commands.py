@@ -1,4 +1,7 @@
-"""Commands that the leader sends for a new revision of a spec. No client requests them, so no request is stored."""
+"""Reads the progress of commands that the leader sends for a new revision of a spec.
+
+No client requests these commands, so the database stores no request for them.
+"""
 
 import re
 from collections.abc import Callable
@@ -20,15 +23,16 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""By kind of command: the function that returns the revision for which the leader sends the next such command."""
+"""A function for each kind of command. It returns the revision of a crawl for which the leader sends the next command
+of this kind."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
     """Return the progress of a command that the leader sends for a revision of a spec.
 
-    `command_id` names the command's kind, crawl and revision. Return None if no such revision is stored, or if the
-    leader sends no such command for it. A RECRAWL is returned only after a partition has applied it. A RESCOPE or
-    REDISCOVER for the present scope is returned even before that.
+    `command_id` names the command's kind, crawl and revision. Return None if the revision is not stored, or if no
+    partition has applied the command. But the RESCOPE or REDISCOVER that the leader sends for the present scope is
+    returned even before a partition has applied it.
     """
     match = _ID.fullmatch(command_id)
     if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:

@@ -14,7 +14,7 @@ from shared.ports.schedules import ScheduleUnreadable
 
 
 def stored_schedule(row: Row[Any]) -> StoredSchedule:
-    """Return the schedule that a row of `schedules` stores. Raise ScheduleUnreadable if a later version wrote it."""
+    """Return the schedule that a row of `schedules` stores. Raise ScheduleUnreadable if its spec cannot be decoded."""
     found = readable(row)
     if isinstance(found, UnreadableSchedule):
         raise ScheduleUnreadable(f"the schedule {found.name!r} cannot be used: {found.reason}")
@@ -44,7 +44,7 @@ def readable(row: Row[Any]) -> StoredSchedule | UnreadableSchedule:
 def stored_firing(row: Row[Any], effects: Iterable[Row[Any]]) -> Firing:
     """Return a firing from its row of `schedule_firings` and the rows of its effects (`schedule_effects`).
 
-    Raise ScheduleUnreadable if a later version wrote them.
+    Raise ScheduleUnreadable if the rows have a value that this version of the program does not know.
     """
     try:
         return _firing(row, effects)

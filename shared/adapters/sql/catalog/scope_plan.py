@@ -32,8 +32,8 @@ _FIRST, _LAST, _WAITING = (text(_URLS.format(state, order)) for state, order in 
 def scope_change(connection: Connection, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
     """Estimate from a sample how many of the crawl's queued URLs `scope` would exclude, by rule.
 
-    The sample has URLs of at most MAX_PLANNED_HOSTS hosts. For a host with a long queue it has the first and last URLs,
-    and each of them counts for several.
+    The sample has URLs of at most MAX_PLANNED_HOSTS hosts. It has only some URLs of a long queue. In the result
+    each of these stands for several URLs of the queue.
     """
     queued = max(0, counters(connection, crawl_id).queued)
     bounds = {"examined": MAX_PLANNED_QUEUES, "max_count": MAX_PLANNED_HOSTS}
@@ -67,7 +67,10 @@ def scope_change(connection: Connection, crawl_id: CrawlId, scope: CompiledScope
 
 
 def _sample(connection: Connection, crawl_id: CrawlId, host: Any, max_count: int) -> list[Any]:
-    """Return at most `max_count` URLs of a host that are queued or wait. From a long queue take the first and last."""
+    """Return at most `max_count` URLs of a host that are queued or wait for a due time.
+
+    From a long queue take the first and the last queued URLs, and those that are due first.
+    """
     keys = {"crawl_id": crawl_id, "host_id": host.host_id}
     if host.n <= max_count:
         rows = connection.execute(_FIRST, keys | {"max_count": max_count}).all()

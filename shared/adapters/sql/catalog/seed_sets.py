@@ -32,7 +32,7 @@ from shared.domain.web.url import partition_of
 from shared.ports.catalog import Full, Missing, Stale
 
 AT_ONCE: Final = 4
-"""The most changes that one read of the leader returns: each may have many seeds."""
+"""How many changes `commands` returns at most. The number is small, because each change may have many seeds."""
 
 _SHOWN: Final = 20
 _NAMES_A_STATEMENT: Final = 500

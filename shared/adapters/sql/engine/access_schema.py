@@ -40,8 +40,8 @@ api_keys = Table(
     Index("api_keys_name", "name", "key_id"),
     Index("api_keys_certificate", "certificate"),
 )
-"""API keys and client certificates. `networks`: those from which the key may be used, separated by commas, NULL for
-all. `spec`: the declaration, NULL if no request had one."""
+"""API keys and client certificates. `networks`: the networks from which the key may be used, separated by commas, NULL
+for all. `spec`: the JSON that declares the key, NULL if no request declared it."""
 
 cluster_secrets = Table(
     "cluster_secrets",
@@ -87,7 +87,7 @@ command_requests = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
 )
-"""Commands that were requested. `commands` has what each owner has applied."""
+"""One row for each command that was requested. The table `commands` shows which partitions have applied it."""
 
 config_revisions = Table(
     "config_revisions",
@@ -97,7 +97,7 @@ config_revisions = Table(
     Column("changed_at_ms", BigInteger, nullable=False),
     Column("changed_by", Text, nullable=False),
 )
-"""The hot configuration. The newest revision is in effect; without one the defaults are."""
+"""The revisions of the hot configuration. The newest one is in effect. If there is none, the defaults are in effect."""
 
 exclusions = Table(
     "exclusions",
@@ -115,8 +115,8 @@ exclusions = Table(
     UniqueConstraint("target", name="exclusions_target"),
     sqlite_autoincrement=True,
 )
-"""What no crawl may request. `revision`: the revision of the list (`exclusion_list`) at the last change of the row.
-`commanded`: the newest revision of the row whose command was sent to the owners."""
+"""The exclusions. `revision`: the number in `exclusion_list` after the last change of the row. `commanded`: the newest
+revision of the row whose command was sent to the owners."""
 
 exclusion_list = Table(
     "exclusion_list",
@@ -124,7 +124,8 @@ exclusion_list = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("revision", BigInteger, nullable=False),
 )
-"""One row: a number that each change of `exclusions` raises. Its lock lets writers take turns."""
+"""One row with a number that each change of `exclusions` raises. Writers lock this row, so that they run one after the
+other."""
 
 host_policies = Table(
     "host_policies",
@@ -183,7 +184,7 @@ seed_set_urls = Table(
     Index("seed_set_urls_fingerprint", "fingerprint"),
     sqlite_with_rowid=False,
 )
-"""The URLs of each set. Owners read them to learn if a set still has a URL."""
+"""The URLs of each set. Owners read this table to check if a set still has a URL."""
 
 seed_set_commands = Table(
     "seed_set_commands",
@@ -227,8 +228,9 @@ schedules = Table(
     partial_index("schedules_due", "fires_ms", "schedule_id", where="NOT paused"),
     sqlite_autoincrement=True,
 )
-"""`due_ms`: the next due time, `fires_ms`: when the schedule fires for it; both are NULL if there is none. `last_ms`:
-the last due time that was handled. `crawl`: the crawl that the spec names, NULL if it selects crawls by labels."""
+"""The declared schedules. `due_ms`: the next due time. `fires_ms`: when the schedule fires for this due time. Both are
+NULL if there is no next due time. `last_ms`: the last due time that was handled. `crawl`: the crawl that the spec
+names, NULL if it selects crawls by labels."""
 
 schedule_firings = Table(
     "schedule_firings",

@@ -26,7 +26,7 @@ AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = AN
 becomes an array, so that the planner uses the primary key, whatever its statistics are."""
 
 COPIED_FROM: Final = 256
-"""From this many new rows on, COPY costs PostgreSQL less than arrays (docs/benchmarks.md)."""
+"""The number of new rows from which COPY is faster than arrays on PostgreSQL (docs/benchmarks.md)."""
 
 _Shape = Callable[[Sequence[Row]], Sequence[Any]]
 

@@ -9,14 +9,14 @@ from shared.adapters.sql.engine import stored_crawls
 NEXT_CHANGE: Final[ColumnElement[int]] = literal_column(
     "(SELECT coalesce(max(k.change), 0) + 1 FROM crawls k)", BigInteger
 )
-"""The number to store in `crawls.change` with the next change of a crawl: one more than the greatest stored one.
+"""SQL for the number to store in `crawls.change` with a change of a crawl: one more than the greatest stored number.
 
-Readers find changed crawls by these numbers. Concurrent transactions may take the same number, or a lower one than a
-transaction that committed before. A statement that changes many crawls adds a different number for each crawl, so that
-no two get the same one."""
+Readers find changed crawls by these numbers. Concurrent transactions may store the same number, or a lower one than a
+transaction that committed before. A statement that changes many crawls must add a different offset for each of them.
+Otherwise all would get the same number."""
 
 ACTIVE_MS: Final[ColumnElement[int]] = literal_column(stored_crawls.ACTIVE_MS, BigInteger)
 """The active time of a row of `crawls` until now, in ms. `budget.max_seconds` limits it."""
 
 STOP_TIME: Final[dict[str, Any]] = {"active_ms": ACTIVE_MS, "active_pool": None, "active_zero_ms": 0}
-"""The values to set in a row of `crawls` when the crawl stops using up active time."""
+"""The values to set in a row of `crawls` when the active time of the crawl stops growing."""

@@ -15,11 +15,11 @@ _LOG_EVERY_S: Final = 60.0
 class FullDiskRefusals:
     """Counts and logs the writes that a database refuses to this process because its disk is full.
 
-    A full disk still accepts writes that fit into existing pages, so one success does not prove free space. The disk
-    counts as usable again when no write was refused for `FULL_S`, and every kind of transaction that was refused has
-    succeeded since. All calls of one function are of one kind. After a minute without a refused write the success of
-    any kind is enough, since some kinds may never run again. The log has a line for the first refused write, then at
-    most one a minute, and a line for the end.
+    The log has a line for the first refused write, then at most one a minute, and a line when the database accepts
+    writes again. A full disk still accepts writes that fit into existing pages, so one success does not prove that.
+    It is logged when no write was refused for `FULL_S`, and every kind of transaction that was refused has succeeded
+    since. All calls of one function are of one kind. After a minute without a refused write, one success of any kind is
+    enough, since some kinds may never run again.
     `now` in the methods: monotonic seconds.
     """
 

@@ -92,6 +92,5 @@ page_changes = Table(
     Column("entries", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The log of new, changed and gone pages: one row for each transaction of an owner and each crawl of which
-it recorded such pages.
+"""The log of new, changed and gone pages. A transaction of an owner adds one row for each crawl with such pages.
 `number`: the partition's version in the transaction. shared.domain.frontier.page_history encodes `entries`."""

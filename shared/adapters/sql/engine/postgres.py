@@ -48,8 +48,9 @@ _FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
 _BY_INDEX: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
-"""Masters run short queries that an index serves, so the planner must always use one. With statistics from when a
-table was small it would scan the grown table (tests/contract/test_plans.py)."""
+"""Settings that make the query planner use an index wherever it can. Masters run only short queries that an index
+serves. If a table has grown since the last statistics, the planner would scan it instead
+(tests/contract/test_plans.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing. `load.filling` commits this transaction at its end, and then migrates the tables."""
+        """Do nothing: on PostgreSQL, `load.filling` commits and migrates the tables when its `with` block ends."""
 
 
 @asynccontextmanager
@@ -336,15 +337,16 @@ _AGAIN: Final = {
 }
 
 _TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
-"""Beginnings of error codes: connection lost, server read-only (now a standby), session timed out, conflict, resources
-exhausted, locked, stopped."""
+"""An error is Transient if its code begins with one of these: connection lost, server read-only (now a standby),
+session timed out, conflict, resources exhausted, locked, stopped."""
 
 _UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "58", "F0", "XX001", "XX002")
-"""Beginnings of error codes: wrong role, password, database or schema; no such privilege, table or column; files
-broken."""
+"""An error is Unusable if its code begins with one of these: wrong role, password, database or schema; no such
+privilege, table or column; files broken."""
 
 _SHUT_OUT: Final = ("08", "28", "3D")
-"""Beginnings of error codes: no connection, user refused, no such database."""
+"""The server accepts no session if an error code begins with one of these: no connection, user refused, no such
+database."""
 
 _DISK_FULL: Final = "53100"
 

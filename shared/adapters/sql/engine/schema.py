@@ -1,4 +1,4 @@
-"""The tables of the frontier. Alembic's migrations define the schema, and a test compares the two.
+"""The tables of the frontier. Alembic's migrations create them, and a test compares this module with the result.
 
 `*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. URL rows are ordered by (crawl,
 host), so that the links of one page touch few pages of the index. Columns that only fetched URLs need are in `fetches`.
@@ -92,19 +92,18 @@ crawls = Table(
     sqlite_autoincrement=True,
 )
 
-"""`version` grows with every operator's change. `resumes_as` is the state to which a paused crawl returns.
-`collected_at_ms` is when every partition had removed the rows of a deleted crawl.
-`change` is the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
-While the active time grows, it is `pool_clocks.ms` of `active_pool` minus `active_zero_ms`. Otherwise it is
-`active_ms`. `changes_deleted_ms` is the time of the newest row in `page_changes` that retention has deleted. `desired`
-is the desired state in the declaration, NULL if it has none. `refresh_ms` is when the latest run began if it is a
-refresh, else 0."""
+"""The crawls. `version` grows with every change by an operator. `resumes_as` is the state to which a paused crawl
+returns. `collected_at_ms` is when every partition had removed the rows of a deleted crawl. `change` is the number of
+the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE). While the active time grows, it
+is `pool_clocks.ms` of `active_pool` minus `active_zero_ms`. Otherwise it is `active_ms`. `changes_deleted_ms` is the
+time of the newest row in `page_changes` that retention has deleted. `desired` is the desired state in the declaration,
+NULL if it has none. `refresh_ms` is when the latest run began if it is a refresh, else 0."""
 
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
 )
-"""The clock of each pool: the ms in which the pool could work. Leaders add to it. It stops while resource pressure
-stops all work of the pool."""
+"""The clock of each pool: for how many ms in all the pool could work. The leader adds to it. The clock stops while
+resource pressure stops all work of the pool."""
 
 crawl_labels = Table(
     "crawl_labels",
@@ -160,8 +159,8 @@ crawl_counters = Table(
     Column("changed", BigInteger, nullable=False, server_default="0"),
     Index("crawl_counters_changed", "partition", "changed", "crawl_id"),
 )
-"""`changed`: the partition's version in the last transaction that changed the row. The lock of the fence orders these
-transactions, so no row with a lower number appears after one with a higher number."""
+"""The counters of each crawl in each partition. `changed`: the partition's version in the last transaction that changed
+the row. The fence locks the partition, so rows get ascending numbers in the order of their commits."""
 
 crawl_tallies = Table(
     "crawl_tallies",
@@ -212,8 +211,8 @@ hosts = Table(
     Column("operator_slots", Integer, nullable=False, server_default="0"),
     UniqueConstraint("host", name="hosts_host"),
 )
-"""The columns `operator_...` have the values that the host's policy sets, 0 if it sets none. The owner of the host
-copies them here from `host_policies`."""
+"""The hosts, and what was observed of them. The columns `operator_...` have the values that the host's policy sets, 0
+if it sets none. The owner of the host copies these values from `host_policies`."""
 
 queues = Table(
     "queues",
@@ -261,9 +260,9 @@ urls = Table(
     partial_index("urls_seeds", "crawl_id", "host_id", "fingerprint", where="via_host IS NULL"),
     sqlite_with_rowid=False,
 )
-"""engine/url_compression.py defines the form of `url`. `rank` is the queue order of a QUEUED row and the due time
-(Unix ms) of a WAITING one. Seeds have no `via_host`. `after_command`: the newest command that was in progress when this
-row was written; neither it nor earlier commands change the row."""
+"""The URLs that each crawl knows. engine/url_compression.py defines the form of `url`. `rank` is the queue order of a
+QUEUED row and the due time (Unix ms) of a WAITING one. Seeds have no `via_host`. `after_command`: the newest command
+that was in progress when this row was written; neither it nor earlier commands change the row."""
 
 fetches = Table(
     "fetches",
@@ -352,7 +351,7 @@ links_left_out = Table(
     sqlite_with_rowid=False,
 )
 """Examples of excluded links, at most shared.domain.explain.excluded_links.MAX_EXAMPLES per reason and partition.
-`host_id` and `fingerprint` are those of the page."""
+`host_id` and `fingerprint` are those of the page that has the link."""
 
 leases = Table(
     "leases",
@@ -442,6 +441,6 @@ report_holds = Table(
     Column("beat", BigInteger, nullable=False),
     Column("begun_at_ms", BigInteger, nullable=False),
 )
-"""Processes that copy the reports. Each keeps raising its number `beat`, and meanwhile owners purge no reports
+"""One row for each process that copies the reports. While the process keeps raising `beat`, owners purge no reports
 (shared.domain.frontier.purge_holds).
 `begun_at_ms`: when the present number of `beat` was written (Unix ms)."""

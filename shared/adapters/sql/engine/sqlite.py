@@ -155,8 +155,8 @@ class SqliteThreads:
         """Return the rows that `query` finds by these keys. The query runs on the calling thread.
 
         On another thread it would take seven times as long, because Python switches threads around every call of
-        SQLite. The query does not wait for a lock. If it would need one, because another process repairs the log, it
-        runs as a `read`.
+        SQLite. The query does not wait for a lock here. If it would have to, because another process repairs the log,
+        it runs as a `read` instead.
         """
         try:
             return [query.row(row) for row in (await self._glances()).execute(*query.sqlite(keys))]

@@ -102,8 +102,8 @@ MARK: Final = updating(
     ("after_command",),
     "after_command = {v}after_command",
 )
-"""Sets `after_command` of rows of `urls` to the newest command in progress, so that it and earlier commands skip them.
-It runs only if a crawl has such commands."""
+"""Sets `after_command` of rows of `urls` to the newest command in progress. That command and earlier ones then skip
+these rows. The statement runs only for crawls with a command in progress."""
 
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
@@ -273,11 +273,11 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> dict[bytes, int]:
     """End at most `max_count` URLs of a queue. `end`: the queue, and the state and reason that its URLs get.
 
-    Return the flags of the ended URLs by fingerprint. `mark`: the number of the newest command in progress, so that it
-    and earlier ones skip these URLs. None: no command is in progress.
+    Return the flags of the ended URLs by fingerprint. `mark`: the number of the newest command in progress, None if
+    there is none. That command and earlier ones then skip these URLs.
 
     - With the state EXCLUDED, do not end stored pages that wait for their next fetch.
-    - With the page limit of the host as the reason, do not end requisites. Nor end stored pages that are queued
+    - With the page limit of the host as the reason, do not end requisites, or stored pages that are queued
       again so that their links are read.
     """
     crawl_id, host_id, state, reason = end

@@ -137,7 +137,7 @@ def accept(
     Store the command for `run_chunk`, and return it with its number. Return None if `run_chunk` must not be called:
 
     - The command was accepted before, or a newer command replaces it.
-    - It concerns one host and is applied now.
+    - The command concerns one host, so this call has applied it completely.
     - Its crawl is being deleted.
     """
     kind = check_command(command.kind, command.args)

@@ -15,8 +15,8 @@ from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""Each read repeats this many numbers of changes below the greatest one it knows, because a change with a lower number
-may be committed later."""
+"""Each read begins this far below the greatest number of a change that the previous read saw. So it finds changes with
+lower numbers that were committed later."""
 
 COMPARED: Final = 10
 """How many crawls one read compares with the versions that the caller has, to find changes that earlier reads

@@ -213,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages that are no repeats. Skip deleted crawls. Then store each producer's last number."""
+    """Yield the links of messages, except of repeats and deleted crawls. Then store each producer's last number."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -281,10 +281,10 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs and merge links into known ones. Return the known URLs that running commands may change.
+    """Insert new URLs and merge links into known ones. Return the known URLs that commands in progress may change.
 
     These are failed URLs (a retry may queue them) and URLs to which a page links (a deletion of seeds may delete them).
-    URLs whose state as a requisite changes, and excluded URLs that are queued again, are not returned.
+    URLs that this call changes as a requisite (`relinked`), and excluded URLs that it queues again, are not returned.
 
     - `least`, `required`: for each URL the link of the least depth to it as a page, and as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
@@ -436,7 +436,7 @@ def _merge(
 def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, KnownRow]:
     """Return the stored values (KnownRow) of each URL in `keys` that exists, by its index in `keys`.
 
-    With sorted keys this is one ordered walk over the index for the whole batch.
+    If `keys` are sorted, the database reads the index in one ordered walk.
     """
     if not keys:
         return {}

@@ -31,7 +31,7 @@ IN_QUEUE: Final = (UrlState.QUEUED, UrlState.WAITING)
 """The states of URLs that an exclusion takes from their queue."""
 
 Judge = Callable[[str], bool]
-"""Returns True if an exclusion covers the URL."""
+"""A function that takes a URL and returns True if an exclusion covers it."""
 
 _CRAWL_BITS: Final = 64
 _FINGERPRINT_BITS: Final = 128
@@ -68,8 +68,8 @@ _WITHDRAW = (
 def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions) -> int | None:
     """Apply one chunk of an EXCLUDE. Return where the next chunk begins, None at the end.
 
-    Only hosts that the exclusion of the command may cover are checked. On these, a URL is excluded if any of
-    `exclusions`, all that are in force now, covers it.
+    Check only hosts that the exclusion of the command may cover. On these hosts, exclude each URL that any exclusion
+    covers. `exclusions`: all exclusions that are in force now.
     """
     of_command, withdraw = Exclusions(0, [str(command.args["target"])]), bool(command.args["withdraw"])
     at_host, at_crawl, mark = _place_of(command.after)

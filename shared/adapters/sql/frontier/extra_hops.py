@@ -29,7 +29,8 @@ _DEPTH: Final = Bulk(f"UPDATE urls SET depth = :depth, flags = :flags {_OF_URL}"
 
 _Key = tuple[CrawlId, HostId, Fingerprint]
 KnownRow = tuple[UrlState, int, LeaseId, str | None, int, int | None]
-"""State, depth, lease, reason and flags of a URL, and the host that led to it (None: it is a seed)."""
+"""The stored values of a URL: state, depth, lease, reason, flags, and the id of the host that led to it (None: a
+seed)."""
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
@@ -47,7 +48,7 @@ def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
 
 
 class HopChanges:
-    """Collects and writes changes of known URLs: a link with another number of extra hops was found to each of them.
+    """Collects and writes changes of known URLs to which a link with another number of extra hops was found.
 
     Extra hops are the links on the way to a URL that lead beyond the scope.
     """

@@ -1,6 +1,6 @@
 """Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state.
 
-The epoch is a number that begins every term. The leader raises it if etcd or the database was replaced by an older
+The epoch is the first part of every term. The leader raises it if etcd or the database was replaced by an older
 copy, so that new terms are greater than all earlier ones.
 """
 
@@ -71,8 +71,10 @@ def advance_crawl(
 
     Return False, and write nothing, if the crawl has another state or revision, or if one of these numbers differs:
 
-    - `counted`: the version of its counters. With it, return False also if a change of its seed sets is not published.
-    - `change`: the number of its last change. `operator_version`: the version that operators' changes raise.
+    - `counted`: the version of its counters. If it is given, also return False if a change of the crawl's seed sets
+      is not published yet.
+    - `change`: the number of its last change.
+    - `operator_version`: the version of its row, which each change by an operator raises.
 
     A number that is None is not compared (Store.advance_crawl).
     """

@@ -70,8 +70,8 @@ TAKE_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("lease_id", "crawl_id", "host_id", "rank"),
 )
-"""The statement that leases URLs on PostgreSQL. The value `rank` of an input row is the number of URLs to take:
-`Arrays` needs the name of a stored column of that type. No two rows may have the same queue."""
+"""The statement that leases URLs on PostgreSQL. The value `rank` of an input row is the number of URLs to lease. It is
+named so because `Arrays` needs the name of a stored column of the same type. No two rows may have the same queue."""
 
 _LEASE_COLUMNS = (
     "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",
@@ -217,10 +217,10 @@ def dispatch(
 def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease due pages, then requisites, then other URLs of a queue. Return the lease, None if it has no URL.
+    """Lease stored pages that are due, then requisites, then other URLs of a queue. Return None if there is no URL.
 
-    Only the other URLs use the crawl's budget. `left`: how many of them each crawl may still lease. The call reduces
-    it.
+    Only the other URLs use the crawl's budget. `left`: how many other URLs each crawl may still lease. The call
+    subtracts the URLs that it leases.
     """
     taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
     if request.requisites and len(taken) < request.max_together:
@@ -254,7 +254,7 @@ def _together(requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]) ->
 
 
 def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
-    """Return how many URLs of the crawl may still be leased within `budget`. 0 if its bytes are spent.
+    """Return how many URLs of the crawl may still be leased within `budget`. 0 if its limit of bytes is reached.
 
     Leased URLs of all partitions count as pages. The crawl's row stays locked until the commit. So owners that lease
     for one crawl do so one after the other, and each counts what the others took. SQLite has one writer and needs no
@@ -355,8 +355,8 @@ def ready_queues(
 ) -> list[QueueRow]:
     """Return at most `max_count` queues of a crawl in a partition that have URLs queued or waiting.
 
-    Queues that may be visited by `soon_ms` (Unix ms) come first. Among these, and among the others, the least recently
-    served come first.
+    Queues that may be visited by `soon_ms` (Unix ms) come first, then the other queues. Each of the two parts begins
+    with the least recently served queues.
     """
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}
     rows = connection.execute(_READY[connection.dialect.name], keys)
@@ -377,7 +377,7 @@ def queue_rows(connection: Connection, keys: Sequence[tuple[CrawlId, HostId]]) -
 
 
 def promote(connection: Connection, fence: Fence, crawl_id: CrawlId, host_id: HostId, now_ms: int) -> int:
-    """Queue the URLs of a queue that wait and are due now, the longest due first. Return how many were queued.
+    """Queue the waiting URLs of a host queue that are due now, the longest due first. Return how many were queued.
 
     One transaction queues at most _PROMOTED_AT_ONCE. If more are due, the queue stays due (Store.promote).
     """

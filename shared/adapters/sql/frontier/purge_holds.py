@@ -24,7 +24,7 @@ def take(connection: Connection, holder: str, now_ms: int) -> None:
 
 
 def beat(connection: Connection, holder: str, now_ms: int) -> bool:
-    """Raise the number of the hold by 1, which shows that its process runs. Return False if the hold does not exist.
+    """Raise the beat of the hold by 1, to show that its process still runs. Return False if the hold does not exist.
 
     Store the time of the beat, too, so that `take` keeps the hold of a copy that takes longer than a day.
     """

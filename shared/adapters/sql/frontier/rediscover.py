@@ -125,8 +125,8 @@ def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered
     """Write the result of one chunk of a REDISCOVER. Return where the next chunk begins, None at the end.
 
     Queue the pages in `done.again`. Add the numbers of read pages, published links and queued pages to the crawl's
-    counts by reason. Raise the version of the crawl's counters even if none changes, because the leader
-    compares it before it finishes the crawl.
+    counts by reason. Raise the version of the crawl's counters even if none changes. So the leader
+    does not finish the crawl because of counters that it read before this call.
     """
     crawl_id, partition = command.crawl_id, command.partition
     if not command.after:

@@ -67,7 +67,9 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 
 class Relinked(Struct, frozen=True):
-    """A change of a known URL that was found as a requisite, or that is one and was found again (`relinked`).
+    """A change of a known URL that was found as a requisite, or of a known requisite that was found again.
+
+    The function `relinked` makes it.
 
     - `state`, `reason`: the URL's state, and the reason for it, before the change.
     - `before`, `flags`: its flags before and after the change.
@@ -131,7 +133,7 @@ def relinked(
     requisite: bool,
     now_ms: int,
 ) -> Relinked | None:
-    """Return the change of a known URL that was found as a requisite, or that is one. None: nothing changes.
+    """Return the change of a known URL that was found as a requisite, or of a known requisite. None: nothing changes.
 
     - `page`: the link to the URL as a page, if there is one.
     - `requisite`: True if the URL was found as a requisite within the budget.

@@ -111,8 +111,8 @@ def forget_rates(
 ) -> dict[tuple[CrawlId, str, str], int]:
     """Remove the change rates of those pages and sitemaps of a host that the crawl no longer fetches.
 
-    Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of the URLs by fingerprint. A
-    page without a rate is in no bucket of rates. If it is fetched again later, that fetch counts it like a new page.
+    Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of these URLs by fingerprint.
+    A page without a rate is in no bucket of rates. If it is fetched again later, that fetch counts it like a new page.
     """
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]
@@ -131,10 +131,10 @@ def forget_rates(
 
 
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
-    """Return False if no URL of the crawl waits for a retry or its next fetch and is due by `before_ms` (Unix ms).
+    """Return True if a retry or a next fetch of the crawl's URLs may be due by `before_ms` (Unix ms).
 
-    True means that a URL may be due: a queue may store a due time that is earlier than that of its first URL. The cost
-    grows with the crawl's number of hosts (Store.due_before).
+    True may be wrong: a queue may store a due time that is earlier than that of its first URL. False is certain. The
+    cost grows with the crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
 

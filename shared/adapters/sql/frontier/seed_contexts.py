@@ -39,8 +39,8 @@ _ANY: Final = text("SELECT 1 FROM seed_contexts WHERE crawl_id = :crawl_id AND p
 class GivenContexts:
     """The seed contexts that a batch of links gives to URLs.
 
-    A new URL gets the context of the first link to it. A seed that was given with a context gets this one, even if the
-    URL is known.
+    A new URL gets the context of the first link to it. A seed that was given with a context gets this context, even
+    if the URL is known.
     """
 
     def __init__(self, links: Iterable[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
@@ -54,7 +54,7 @@ class GivenContexts:
                 self._of_seeds[key] = context
 
     def write(self, connection: Connection, partition: Partition, new: Iterable[Place]) -> set[CrawlId]:
-        """Store the contexts of the `new` URLs, and of the seeds in the batch that have one, known ones included.
+        """Store the contexts of the `new` URLs, and of the seeds in the batch, even of seeds that were known before.
 
         Return the crawls of these URLs.
         """

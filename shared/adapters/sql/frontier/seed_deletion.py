@@ -94,9 +94,9 @@ def _deleting(which: str) -> _Statements:
 
 
 def _others(dialect: str, kept: str) -> _Statements:
-    """Return the statements that delete the seeds for which `kept`, an SQL condition, is true.
+    """Return the statements that delete all seeds except some, among the next `:step` seeds of a host.
 
-    They change only seeds among the next `:step` seeds of a host. `kept` is false for the seeds to keep.
+    `kept`: an SQL condition that is false for the seeds to keep, and true for the seeds to delete.
     """
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
     return _deleting(f"{kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
@@ -200,8 +200,8 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
     """Withdraw one chunk of the URLs that have left a seed set. Return where the next chunk begins, None at the end.
 
     The command goes through its URLs twice. The first pass withdraws the URLs that are not leased, so that no visit
-    delays them. The second pass withdraws the others. If its chunk has a leased URL, the result is the beginning of the
-    same chunk, which is then repeated.
+    delays them. The second pass withdraws the others. If a chunk of this pass has a leased URL, return where this
+    chunk began, so that it is repeated.
     """
     places: Any = command.args["places"]
     failed: dict[str, int] = defaultdict(int)

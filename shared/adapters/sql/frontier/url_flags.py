@@ -5,19 +5,20 @@ from typing import Final
 from shared.domain.frontier.states import IS_REQUISITE, LEVEL_MS, REQUISITE_LEAD_MS, RETRY, REVISIT
 
 NOT_QUEUED_AGAIN: Final = f"flags & {~(RETRY | REVISIT)}"
-"""The flags of a URL without RETRY and REVISIT, as if it was queued for its first fetch."""
+"""SQL for the flags of a URL without RETRY and REVISIT, which mark a URL that is queued again."""
 
 QUEUED_AS: Final = (
     f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN 'requisites' WHEN flags & {RETRY} <> 0 THEN 'retries'"
     f" WHEN flags & {REVISIT} <> 0 THEN 'revisits' END"
 )
-"""The counter for the part of `queued` that a URL belongs to (`queued_as`); NULL for a new page."""
+"""SQL for the name of the counter that also counts a queued URL (`queued_as`): a part of `queued`. NULL for a new
+page."""
 
 _LEAD: Final = f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN {REQUISITE_LEAD_MS} ELSE 0 END"
 RANK_NOW: Final = f":now_ms + CASE WHEN flags & {IS_REQUISITE} <> 0 THEN -{REQUISITE_LEAD_MS}" + (
     f" ELSE CAST(depth - priority AS BIGINT) * {LEVEL_MS} END"
 )
-"""The rank of a URL that is queued at `:now_ms` (`rank_of`, `requisite_rank`)."""
+"""SQL for the rank of a URL that is queued at `:now_ms`. `rank_of` and `requisite_rank` compute the same in Python."""
 
 RANK_DUE: Final = f"rank - {_LEAD}"
-"""The rank of a URL that waited, and is queued because it is due."""
+"""SQL for the rank of a URL that is queued because it is due: its due time, or an earlier time for a requisite."""
