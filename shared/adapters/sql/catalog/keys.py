@@ -105,8 +105,8 @@ def revoke_key(
 ) -> ApiKey:
     """Revoke the API key `name` and return it.
 
-    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key is valid for as long.
-    Raise Stale if its HTTP ETag is not in `expected` (None: no condition).
+    Raise Missing if there is none. Raise LastAdmin if it is an admin key, and no other admin key is valid for at least
+    as long. Raise Stale if its HTTP ETag is not in `expected` (None: no condition).
     """
     _lock(connection)
     stored = key_named(connection, name)

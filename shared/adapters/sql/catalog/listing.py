@@ -18,7 +18,7 @@ from shared.domain.web.url import Location
 from shared.ports.catalog import UrlPlace
 
 SCANNED: Final = 5_000
-"""The most rows that one read of the list of URLs examines."""
+"""One read of the list of URLs examines at most this many rows."""
 
 _TOP: Final = 10
 _NO_STATUS: Final = -1

@@ -22,10 +22,10 @@ from shared.domain.reads.declared import DeadLetterView
 from shared.ports.overview import CrawlOverview
 
 SCANNED: Final = 5_000
-"""The most lines of the audit log that one read examines."""
+"""One read of the audit log examines at most this many lines."""
 
 QUEUES: Final = 10_000
-"""The most queues that one read of the lag examines."""
+"""One read of the lag examines at most this many queues."""
 
 _BUSY_PARTS = text(
     "SELECT crawl_id, partition FROM crawl_counters WHERE crawl_id IN :crawls AND queued > 0"

@@ -14,7 +14,7 @@ from shared.domain.web.url import Location
 from shared.ports.catalog import UrlPlace
 
 SCANNED: Final = 5_000
-"""The most fetches that one read of the list examines."""
+"""One read of the list of pages examines at most this many fetches."""
 
 _BEHIND: Final = "r.crawl_id = :crawl_id AND (r.host_id, r.fingerprint) > (:after_host, :after)"
 _ORDER: Final = "ORDER BY r.crawl_id, r.host_id, r.fingerprint"

@@ -3,8 +3,8 @@
 A statement goes to the server in several messages. If a client stops between two of them, or before it has read the
 result, its session stays `active` and waits for the client. The time limits of older servers do not end such a session.
 `idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server waits for
-a message. Only PostgreSQL 17 and later have `transaction_timeout`. So a master whose transaction waits ends such
-sessions, once their clients have been silent for as long as a session may be idle in a transaction.
+a message. Only PostgreSQL 17 and later have `transaction_timeout`. So a master whose transaction waits ends such a
+session itself, once the session's client has been silent for `idle_in_transaction_s` seconds.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """SQL statements that run for many rows, which are given as tuples.
 
 SQLAlchemy makes a dictionary of parameters per row, which costs more than the driver's own work
-(tests/benchmarks/frontier_rows.py). Here a statement is compiled once per dialect, and rows go to the driver in its own
-style. Column types convert no values, so callers pass values that the driver accepts.
+(tests/benchmarks/frontier_rows.py). Here a statement is compiled once per dialect, and the driver gets rows in the form
+that it takes. Column types convert no values, so callers pass values that the driver accepts.
 
 PostgreSQL takes many rows in one statement, as one array per column. That costs less than a statement per row. COPY of
 the new rows of a large batch costs even less.

@@ -12,7 +12,7 @@ accepted. `after_command` is the newest command that was in progress at the last
 
 ROWS_A_CHUNK = 5_000
 STEP = 500
-"""The most rows that one statement reads, even if it changes few of them."""
+"""One statement reads at most this many rows, even if it changes only a few."""
 
 CHUNK_S = 0.05
 

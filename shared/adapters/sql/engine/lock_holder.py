@@ -3,8 +3,8 @@
 A master writes a note beside the file (`<file>-master-<pid>`): its id, its start, and the kernel's start time of the
 process, since process ids are reused. A master may end another process only if that process has a note and is stopped.
 
-A child process asks the kernel for the lock's holder, because a process that closes any descriptor of the file drops
-all of its own locks.
+A child process asks the kernel for the lock's holder, because a process that closes any descriptor of the file loses
+all locks that it has on the file.
 """
 
 import os

@@ -321,7 +321,7 @@ def _location(transaction: Callable[[Connection], object]) -> str:
 
 
 def _patient(settings: PostgresSettings) -> PostgresSettings:
-    """Return `settings` with longer limits, for a migration: it may rewrite a table while other masters wait for it."""
+    """Return `settings` with longer limits, for a migration, which may rewrite a table while other masters wait."""
     return replace(settings, idle_in_transaction_s=60.0, lock_s=300.0, statement_s=600.0)
 
 

@@ -142,8 +142,8 @@ def apply_found(
 
     - `position`: up to where the owner has applied the reports. It is stored.
     - `next_host`: the number for the next new host. `max_depth`: the depth limit of each crawl, None without a limit.
-    - `marks`: by crawl, the newest command in progress that was accepted before the batch. Commands up to that one skip
-      the URLs that the batch inserts or changes.
+    - `marks`: by crawl, the newest command in progress that was accepted before the batch. That command and earlier
+      ones skip the URLs that the batch inserts or changes.
     - `max_requisites`: budgets of requisites, by crawl. `signs`: rules for signs of change, by crawl (None: no rules).
     """
     pass_fence(connection, fence, position)

@@ -257,8 +257,8 @@ def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
     """Return how many URLs of the crawl may still be leased within `budget`. 0 if its limit of bytes is reached.
 
     Leased URLs of all partitions count as pages. The crawl's row stays locked until the commit. So owners that lease
-    for one crawl do so one after the other, and each counts what the others took. SQLite has one writer and needs no
-    lock.
+    for one crawl do so one after the other, and each counts the URLs that the others leased. SQLite has one writer and
+    needs no lock.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_LOCK_CRAWL, {"crawl_id": crawl_id})

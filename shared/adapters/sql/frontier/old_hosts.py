@@ -17,8 +17,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""The most queues that one check of a range of hosts reads. For each crawl, the check also looks up its first queue in
-the range. So the cost grows with the number of crawls, which `master.max_crawls` bounds."""
+"""One check of a range of hosts reads at most this many queues. For each crawl, the check also looks up its first queue
+in the range. So the cost grows with the number of crawls, which `master.max_crawls` bounds."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 

@@ -74,7 +74,7 @@ class Relinked(Struct, frozen=True):
     - `state`, `reason`: the URL's state, and the reason for it, before the change.
     - `before`, `flags`: its flags before and after the change.
     - `rank`: its new place in the queue.
-    - `link`: the link from which the URL gets its depth and linking page. None: both stay.
+    - `link`: the link from which the URL gets its depth and linking page. None: both stay as they are.
     """
 
     key: Key

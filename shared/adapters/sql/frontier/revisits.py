@@ -109,7 +109,7 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
 def forget_rates(
     connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
 ) -> dict[tuple[CrawlId, str, str], int]:
-    """Remove the change rates of those pages and sitemaps of a host that the crawl no longer fetches.
+    """Remove the change rates of pages and sitemaps of a host that the crawl no longer fetches.
 
     Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of these URLs by fingerprint.
     A page without a rate is in no bucket of rates. If it is fetched again later, that fetch counts it like a new page.

@@ -61,7 +61,7 @@ class _Statements(NamedTuple):
     - `counting` counts the open URLs by state, by whether a page is stored, and by their part of the counter `queued`.
     - `again` reads the open URLs that have a stored page or are fetched again.
     - `end` ends the open URLs: done if a page is stored, else excluded.
-    - `keep` sets the flag OF_SET of the seeds that a seed set still has: these stay. None for a withdrawal.
+    - `keep` sets the flag OF_SET of the seeds that are kept because a seed set still has them. None for a withdrawal.
     """
 
     counting: TextClause
