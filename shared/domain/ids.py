@@ -3,7 +3,7 @@
 from typing import Final, NewType
 
 CrawlId = NewType("CrawlId", int)
-"""A crawl's integer identity. It is never reused, so a late message of a deleted crawl matches no crawl."""
+"""The number that identifies a crawl. It is never reused, so a late message for a deleted crawl finds no crawl."""
 
 Revision = NewType("Revision", int)
 """The number of a crawl spec's revision, 1 for the first."""

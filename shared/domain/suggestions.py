@@ -6,14 +6,14 @@ from difflib import get_close_matches
 from typing import Final
 
 _CLOSE: Final = 0.6
-"""The similarity, from 0 to 1 (difflib's ratio), from which a name counts as a misspelling of another."""
+"""The least similarity, from 0 to 1 (difflib's ratio), at which a name may be a misspelling of another."""
 _LONGER: Final = (2 - _CLOSE) / _CLOSE
 """If one name is more than this many times as long as another, their similarity is always below `_CLOSE`."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z]{3,7})(?::/{1,3}|/{2,3})(?=[^/])").match
 
 SUGGESTED: Final = 20
-"""One answer has suggestions for at most this many unknown names, because each search costs time."""
+"""The maximum number of unknown names in one answer for which suggestions are searched. Each search costs time."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -5,7 +5,7 @@ Errors:
   same message id.
 - Refused: the subject or stream is full.
 - Permanent: the broker will never accept the message.
-- Unusable: the broker refuses this client for good.
+- Unusable: the broker refuses this client, and retries are no use.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -113,9 +113,9 @@ class VisitMessage(Protocol):
     async def ack(self) -> None:
         """Acknowledge the shard, so that it is not delivered again, and wait until the broker confirms.
 
-        Raise Transient if the broker does not confirm. The shard may then be delivered again, and the call may be
-        repeated. If a killed broker lost the record of the delivery, it never confirms, and delivers the shard again
-        with `delivery` 1.
+        Raise Transient if the broker does not confirm. The call may be repeated, but the shard may be delivered again.
+        A broker that was killed may have lost the record of the delivery. It then never confirms, and delivers the
+        shard again with `delivery` 1.
         """
 
     async def nak(self, delay_s: float) -> None:

@@ -51,7 +51,7 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The change of the key is refused: no other admin key is valid as long. One without an expiry is valid longest."""
+    """The change is refused: it would end or shorten an admin key, and every other admin key expires earlier."""
 
 
 class NoSecret(Exception):
@@ -72,7 +72,7 @@ class ReusedKey(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UrlPlace:
-    """A URL's place in a list that is ordered by host id and fingerprint. The next part of the list begins after it."""
+    """A position in a list of URLs that is ordered by host id and fingerprint. The next part begins after this URL."""
 
     host_id: HostId
     fingerprint: Fingerprint
@@ -327,7 +327,7 @@ class Catalog(Protocol):
     async def add_first_key(self, key: ApiKey) -> bool:
         """Store the API key if the database has no key at all. Return True if this key is stored.
 
-        A caller that got no answer repeats the call with the same key. The result is True then, too.
+        If the answer was lost, the caller may repeat the call with the same key. The result is True again.
         """
 
     async def put_key(
@@ -341,8 +341,8 @@ class Catalog(Protocol):
         - Stale: the key's present ETag is not in `expected`.
         - Exists: another key has the same client certificate.
         - NoSecret: the existing key is a client certificate, and `wanted` has a secret.
-        - LastAdmin: the key would lose the role admin or expire earlier, and no other admin key is valid as long as the
-          stored key. An admin key that never expires is valid longest.
+        - LastAdmin: an admin key would lose this role or expire earlier than now, and every other admin key expires
+          before the stored key does.
         """
 
     async def revoke_key(
@@ -351,7 +351,7 @@ class Catalog(Protocol):
         """Revoke the API key of that name and return it.
 
         Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is an
-        admin key that has not expired, and no other admin key is valid as long.
+        admin key that has not expired, and every other admin key expires earlier.
         """
 
     async def key(self, key_id: str) -> ApiKey | None:
@@ -370,8 +370,8 @@ class Catalog(Protocol):
         """Return the key that is declared for a client certificate with one of these names.
 
         Return None if there is none. `certificate_names`: the names in the certificate, and its fingerprint. Revoked
-        keys are ignored. If several keys match, the key that is declared by the fingerprint counts. Otherwise the key
-        whose name sorts first counts.
+        keys are ignored. If several keys match, return the key that is declared for the fingerprint. If none is, return
+        the key whose name sorts first.
         """
 
     async def note_uses(self, uses: Mapping[str, int]) -> None:

@@ -1,8 +1,8 @@
 """The port to the coordinator (etcd): live members, the leader, and small records that every member watches.
 
 The coordinator stores keys with values. Every change of a key increases a number, the *revision*. A snapshot has the
-values of all keys under a prefix as of one revision. A view gives the newest snapshot. Members register keys that
-vanish when their session ends. All other keys are written only by the leader (`Leadership.write`).
+values of all keys under a prefix as of one revision. A view watches a prefix and has the newest snapshot. Members
+register keys that vanish when their session ends. Only the leader writes all other keys (`Leadership.write`).
 
 Errors: Transient if the coordinator is away or did not answer in time. Unusable if it refuses this client.
 OwnershipLost if a session or a leadership is over. Calls that are safe to repeat are retried internally for a few
@@ -21,12 +21,12 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 LEADER_MARGIN_S: Final = 4.0
-"""A leader stops acting by itself this many seconds before another master could win the leadership."""
+"""A leader that cannot renew its session stops acting this many seconds before another master could become leader."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The largest share of a session's time to live by which a leader stops acting early.
+"""The margin LEADER_MARGIN_S is at most this fraction of the session's time to live.
 
-So for a session of less than 15 s this margin is shorter than LEADER_MARGIN_S.
+So with a time to live below 15 s the margin is shorter than LEADER_MARGIN_S.
 """
 
 MAX_WRITES: Final = 100
@@ -139,9 +139,9 @@ class Leadership(Protocol):
     def acting(self, now: float) -> bool:
         """Return True if the leader may act at the time `now` (`Clock.elapsed`).
 
-        Return False if the leadership is over. Return False also shortly before another master could become leader: in
-        the last seconds (at most LEADER_MARGIN_S) before the session's `ok_until`. The next renewal of the session
-        moves `ok_until` on, so the result is True again.
+        Return False if the leadership is over. Return False also in the last seconds (at most LEADER_MARGIN_S) before
+        the session's `ok_until`, when another master could become leader soon. A renewal of the session moves
+        `ok_until` on, and the result is True again.
         """
 
     async def lost(self) -> None:
@@ -169,7 +169,7 @@ class Leadership(Protocol):
     async def resign(self) -> None:
         """Give up the leadership at once, so that another master can win it. Do nothing if it is already lost.
 
-        Transient: the leader's key may still exist. It vanishes at the end of the session at the latest.
+        Raise Transient if the leader's key may still exist. It vanishes at the end of the session at the latest.
         """
 
 

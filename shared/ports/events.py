@@ -65,5 +65,5 @@ class Events(Protocol):
     async def read(self, subjects: Sequence[str], after: int) -> EventReader:
         """Return a reader of the events on `subjects` after sequence `after`.
 
-        Each of `subjects` may be a pattern. No event may match two of them.
+        Each of `subjects` may be a pattern with wildcards. They must not overlap: no subject may match two of them.
         """

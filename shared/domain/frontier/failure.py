@@ -4,14 +4,15 @@ A row (`Policy`) has the category of the outcome, what happens to the URL, and t
 
 * `Disposition.FINAL`: the URL is done or failed, and is not tried again.
 * `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1). It fails after `retry.attempts` attempts.
-* `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. The host's block
-  delays its URLs. After `retry.host_attempts` such failures in a row they all fail, with the reason `HOST_UNREACHABLE`
-  (shared/domain/frontier/politeness.py). Without this rule a dead host would keep a crawl from ever finishing. If the
-  host gave pages of the crawl before, an outage is assumed: it is given up only after `retry.outage_s` seconds.
+* `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. All URLs of the host
+  wait until its back-off ends. After `retry.host_attempts` such failures in a row the host is given up: all its URLs
+  fail, with the reason `HOST_UNREACHABLE` (`HostHealth.dead`). Otherwise a dead host would keep a crawl from finishing.
+  A host that gave pages of the crawl before may have an outage: it is given up only after `retry.outage_s` seconds.
 
-A 429 and a 503 use up an attempt of the URL, so a URL that always gets them fails in the end. They use up none if the
-whole host refuses (`HostHealth.refusing`) and gave pages before, such as a site in maintenance. The limit of attempts
-that end with 429 is `THROTTLED_TIMES` times `retry.attempts`.
+A 429 or 503 uses up an attempt of the URL, so a URL that always gets such an answer fails in the end. A URL has
+`retry.attempts` attempts, or `THROTTLED_TIMES` x `retry.attempts` if the last answer is a 429. There is an exception: a
+whole host refuses (`HostHealth.refusing`) that gave pages before, such as a site in maintenance. Then a 429 or 503 uses
+up no attempt.
 """
 
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ class HostEffect(Enum):
 
 
 THROTTLED_TIMES: Final = 3
-"""A URL that always gets a 429 fails after `retry.attempts` times this number of attempts."""
+"""A URL that gets only 429 answers fails after THROTTLED_TIMES x `retry.attempts` attempts."""
 
 
 class Disposition(Enum):
@@ -124,12 +125,13 @@ BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
         505: Policy(Category.SERVER_ERROR, Disposition.FINAL),
     }
 )
-"""Statuses with a row of their own. The row of 304 makes the URL fail: it applies only to an unconditional request,
-which the server may not answer with 304. A 304 to a conditional request means that the page is unchanged, and needs no
-row."""
+"""The rows for single statuses, which take precedence over the rows for classes of statuses (`BY_CLASS`).
+
+The row for 304 makes the URL fail. It applies only to a request without a condition, to which a 304 is no valid answer.
+After a conditional request a 304 means that the page is unchanged, and the table is not used."""
 BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
 OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
-"""The row of 1xx as a final answer, and of numbers outside 100..599."""
+"""The row for a final answer with a status 1xx, or with a number outside 100..599."""
 
 BY_KIND: Final[Mapping[FailureKind, Policy]] = MappingProxyType(
     {

@@ -17,10 +17,10 @@ REMEMBERED: Final = 16
 """How many comparisons a history remembers."""
 
 MARK_BYTES: Final = 6
-"""Bytes of a content mark: a hash of a page's text or items. It is only compared with the mark before."""
+"""The size in bytes of a content mark: a hash of a page's text or items, to compare two versions of the page."""
 
 PREFIX_BYTES: Final = 8
-"""Bytes of a fingerprint that the log of changes keeps. They identify a page among those of its host."""
+"""How many bytes of a page's fingerprint the log of changes keeps: enough to identify the page on its host."""
 
 GONE: Final = "gone"
 """The reason of a URL that is done because its page is gone."""

@@ -76,9 +76,9 @@ class PageVerdict(Struct, frozen=True):
 def conditional(url: LeasedUrl) -> bool:
     """Return True if the leased URL may be requested with the validators (ETag, Last-Modified) of its last fetch.
 
-    Return False if the URL was not fetched before, or is not fetched again. Also return False if a link found since the
-    lease lowers the URL's depth or its number of extra hops. The fetch must then return the body, because its links
-    must be judged again.
+    Return False if no page of the URL is stored, or if this is no revisit of a stored page. Also return False if a link
+    found since the lease lowers the URL's depth or its number of extra hops. The worker then needs the page's body, to
+    judge the page's links again.
     """
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
@@ -87,8 +87,8 @@ def conditional(url: LeasedUrl) -> bool:
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    This is so if a link found since the lease lowers the page's number of extra hops. It is also so if such a link
-    lowers the page's depth to one below `max_depth`. `max_depth`: None if the crawl has no limit of depth.
+    That is the case if a link found since the lease lowers the page's number of extra hops. It is also the case if such
+    a link lowers the page's depth, and the new depth is below `max_depth` (None: no limit).
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -194,9 +194,9 @@ def _with_rate(
 
 
 def retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
-    """Return the verdict that the URL waits `decision.wait_s` seconds for another attempt. Its history is unchanged.
+    """Return the verdict for a failed fetch that is retried: the URL waits `decision.wait_s` seconds.
 
-    If the fetch used up no attempt, a stored page keeps its present due time, if that is earlier.
+    The page's history is unchanged. If the fetch used up no attempt, a stored page is due no later than before.
     """
     due_ms = now_ms + int(decision.wait_s * 1000)
     attempts, flags = url.attempt, url.flags | RETRY

@@ -1,8 +1,8 @@
-"""Decide which master owns which partition. The leader does this again and again. Each time is called a pass.
+"""Decide which master owns which partition. The leader repeats this periodically; each run is called a pass.
 
-A pass compares the present owners with the goal. Each move is a short pause for the hosts of a partition, so a plan
-moves as few partitions as it can. Partitions without a live owner are placed at once. Moves that only improve the
-balance are made a few in each pass, and none goes to a master that has just joined.
+A pass compares the present owners with the goal. While a partition moves to another owner, its hosts are not fetched
+for a short time. So a pass moves as few partitions as it can. Partitions without a live owner get an owner at once. Of
+the moves that only improve the balance, a pass makes a few, and none to a master that has just joined.
 """
 
 from collections import Counter
@@ -104,7 +104,7 @@ def reconcile(
 
 
 def _the_one(held: Mapping[Partition, str | None], able: Mapping[str, PlacementMaster], leader: str) -> str:
-    """Return the master in `able` that shall own all partitions: the leader, else the master that owns most now.
+    """Return the master in `able` that must own all partitions: the leader, or else the owner of most partitions.
 
     `held`: the present owner of each partition. `able`: the masters that can own partitions, by name.
     """

@@ -23,11 +23,12 @@ RETRY_AFTER_CAP_S: Final = 7 * DAY_S
 """The longest Retry-After that is obeyed. A host that asks for more is asked again after this."""
 
 UNREACHABLE_BASE_S: Final = 5.0
-"""The first pause before a host that could not be reached is probed again; it doubles."""
+"""The first pause, in seconds, before a host that could not be reached is tried again. Later pauses double."""
 
 PROBES: Final = 10
-"""The pause before the next try of an unreachable host is at most `retry.outage_s` / PROBES, or the first pause if that
-is longer. So it is tried several times before it is given up."""
+"""The pauses between attempts to reach an unreachable host double up to `retry.outage_s` / PROBES.
+
+So a host is tried several times during an outage of `retry.outage_s`. No pause is shorter than the first one."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0
@@ -36,7 +37,8 @@ BUSY_LEAST_S: Final = 1.0
 WINDOW: Final = 20
 REFUSING_SHARE: Final = 4
 REFUSING_ROW: Final = 3
-"""A host refuses if more than a quarter of its last 20 answers were 429 or 503, or the last three."""
+"""A host counts as refusing in two cases. Either its last three answers were 429 or 503, or more than a quarter of its
+last 20 answers were."""
 
 SLOWED_LEAST_MS: Final = 100
 SPEEDS_UP_BY: Final = 32
@@ -50,8 +52,8 @@ SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16
 PART_WORK_S: Final = 0.5
-"""Several slots may share a host's queue. Each shard then has at least PART_MIN URLs, or as many as a worker fetches in
-PART_WORK_S seconds if these are fewer."""
+"""If several slots share a host's queue, each shard has at least PART_MIN URLs (`shard_part`). If a worker needs more
+than PART_WORK_S seconds for so many URLs, only as many as it can fetch in that time are required."""
 _DOUBLINGS_MAX: Final = 64
 
 
@@ -94,10 +96,10 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
     """Return how many URLs of a queue with `queued` URLs to put into one shard.
 
-    The number is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. It is at least
-    `PART_MIN`, or as many URLs as can be fetched in `PART_WORK_S` seconds if these are fewer. It is never below 1.
+    The number is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. Its lower limit is
+    `PART_MIN` or the number of URLs that a worker fetches in `PART_WORK_S` seconds, whichever is less, but at least 1.
 
-    `slots`: how many shards of the queue may be out at once.
+    `slots`: how many shards of the queue may be out at once. `expected_fetch_s`: the seconds that one fetch takes.
     """
     least = PART_MIN if expected_fetch_s * PART_MIN <= PART_WORK_S else int(PART_WORK_S / expected_fetch_s)
     return max(1, least, queued // (2 * slots))

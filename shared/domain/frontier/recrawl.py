@@ -1,15 +1,15 @@
-"""Decide when a stored page is fetched again: when the value of a fetch reaches the price of a fetch.
+"""Decide when a stored page is fetched again: when the value of a fetch reaches a threshold, the price of a fetch.
 
 The value of a fetch is the time for which it makes the stored page fresh: equal to the page on the server. For a page
 with the rate of change D, fetched t seconds ago, it is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its
-importance. The page is due when V reaches the price. One price for all pages gives the greatest freshness for a number
-of requests a day. Sources: Cho and Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et al.,
-Tractable near-optimal policies for crawling, 2018. V never exceeds 1/D. So a page that changes too often to be kept
-fresh is fetched only every `max_s`, and uses no requests that other pages need.
+importance. V grows with t, but never exceeds 1/D. So a page that changes too often to be kept fresh never reaches the
+price. It is fetched only every `max_s`, and its requests go to other pages.
 
-Each owner sets the price for its own pages. It counts the pages in each bucket, a range of rates of change
-(`bucket_of`). Then it computes the price at which these pages need exactly the owner's share of the requests a day. No
-owner needs to read the pages of another.
+All pages have the same price, because that gives the greatest freshness for a number of requests a day. Sources: Cho
+and Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies
+for crawling, 2018. Each owner computes the price for its own pages, without reading those of other owners. It counts
+its pages by bucket, a range of rates of change (`bucket_of`). At the computed price the pages need exactly the owner's
+share of the requests a day.
 
 Times, values and prices are in seconds. Rates are in changes per second.
 """
@@ -29,18 +29,18 @@ are four buckets apart."""
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
-"""When the two expected numbers of a host's `SignalTrust` exceed this together, its four numbers are halved. So old
+"""The four numbers of a host's `SignalTrust` are halved whenever the sum `still` + `due` exceeds this limit. So old
 comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` assumes that a sign of change causes a request if price x rate of change is below this. Below it, a reliable
-sign makes the page due."""
+"""`solved` counts a request for each sign of change of a page only if price x rate of change is below this limit. A
+page above the limit changes so often that even a reliable sign does not make it due."""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
 _PRICES: Final = (-40.0, 34.0)
-"""The search for a price begins with the range between 2 to the power of the first number and of the second. At the
-lowest price all pages are due, at the highest none is."""
+"""The range in which `solved` searches the price, as powers of 2 (seconds). At the lowest price all pages are due, at
+the highest none is."""
 
 _PRICE_STEP: Final = 1e-5
 
@@ -77,9 +77,9 @@ def wait_s(rate: float, price_s: float, importance: float = 1.0) -> float:
 
 
 def freshness(rate: float, interval_s: float) -> float:
-    """Return the part of the time, from 0 to 1, for which a stored page is fresh.
+    """Return the fraction of the time, from 0 to 1, for which a stored page equals the page on the server.
 
-    `interval_s`: the seconds between its fetches. `rate`: the page's rate of change.
+    `interval_s`: the seconds between two fetches of the page. `rate`: the page's rate of change.
     """
     events = rate * interval_s
     return -expm1(-events) / events if events > 1e-9 else 1.0
@@ -130,10 +130,10 @@ def solved(
     A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
 
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
-    - `min_s`, `max_s`: the bounds of the wait of every page. Even the greatest price leaves each page a request every
-      `max_s`. If that is over the budget, pages are fetched late.
+    - `min_s`, `max_s`: the bounds of the wait of every page. At any price each page needs a request every `max_s`. If
+      these requests exceed the budget, pages are fetched late.
     - `signalled`: for each bucket the sum, over its pages, of the fraction (0 to 1) of a page's changes that are
-      expected to have a sign. Each such change needs a request, unless the price is too high for it.
+      expected to have a sign. Each such change needs a request, if the price is not too high for it.
     - `followed`: for each bucket the number of pages in that sum. If it is given, a request because of a sign replaces
       the page's next regular request. Otherwise both requests are counted.
     """
@@ -202,11 +202,11 @@ class _Signs(Struct, frozen=True):
 
 
 def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: float, max_s: float) -> float:
-    """Return the average part of `pages`, from 0 to 1, that is fresh with a budget of `requests_per_day`.
+    """Return the average fraction of pages, from 0 to 1, that is fresh with a budget of `requests_per_day`.
 
     Return 1 if there are no pages. `pages`: the number of pages in each bucket (`bucket_of`). The result assumes that
-    pages change at their rates, and ignores signs of change. If the budget is too small for one fetch every `max_s`,
-    all waits are longer by the same factor.
+    pages change at their rates, and ignores signs of change. If the budget is too small to fetch each page every
+    `max_s`, all waits are assumed to be longer by the same factor.
     """
     if not any(pages):
         return 1.0
@@ -220,7 +220,8 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
-    The fields count comparisons of pages with their last fetch. Expected numbers follow from the rates of change alone.
+    The fields count comparisons of a page with its last fetch. The expected numbers are computed from the pages' rates
+    of change, without regard to signs.
 
     - `wrong`: comparisons of pages that had a sign and had not changed. `still`: the expected number of these.
     - `missed`: comparisons of pages that had no sign and had changed. `due`: the expected number of these.
@@ -250,8 +251,8 @@ class SignalTrust(Struct, frozen=True):
     def precision(self) -> float:
         """How reliable signs are, from 0 to 1: near 1 if nearly all pages with a sign had changed.
 
-        It is 0 if signs mean nothing: of the pages with a sign, only as many had changed as their rates predict, or
-        fewer.
+        It is 0 if signs carry no information: the pages with a sign had changed no more often than their rates
+        predict.
         """
         return max(0.0, 1 - (self.wrong + 1) / (self.still + 1))
 

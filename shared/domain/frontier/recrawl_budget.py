@@ -1,10 +1,12 @@
-"""Divide a crawl's budget of requests a day among its partitions: each request is a slot that belongs to one partition.
+"""Divide a crawl's budget of requests a day among its partitions. A slot is the right to one request.
 
-The day has a slot for each request that the crawl may make. Each slot has a point between 0 and 1, by Weyl's sequence
-of the golden ratio. Each partition has a part of that range, as large as its part of the crawl's pages. So owners agree
-without messages, and the total is exact even for a budget of few requests. A slot that is not used within a hundredth
-of a day is lost. So any 24 hours have at most 1.01 times the requests a day, and one more. Nothing is stored: a new
-owner begins with the slots after its start.
+The day is divided into as many slots as the budget has requests. A formula gives each slot a point between 0 and 1
+(Weyl's sequence of the golden ratio). Each partition has a part of the range from 0 to 1, as large as its part of the
+crawl's pages. A slot belongs to the partition whose part contains its point. So owners agree without messages, and the
+total is exact even for a small budget.
+
+A slot can be used from its time of day on, for a hundredth of a day. So any 24 hours have at most 1.01 times the
+requests a day, and one more. Nothing is stored: a new owner begins with the slots after its start.
 
 Points in time are in Unix ms.
 """
@@ -16,13 +18,13 @@ from msgspec.structs import replace
 
 _DAY_MS: Final = 86_400_000
 _KEPT_PART: Final = 100
-"""A slot that is not used is kept for one day divided by this number."""
+"""An unused slot can still be used for one day divided by this number."""
 
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""For so many of the newest slots it is tested one by one whether they belong to a partition's share. Of the older
-slots a partition gets the fraction that its share has of all."""
+"""`RecrawlBudget.spent` checks each of this many newest slots for membership in the partition's share. Of the older
+slots it counts the fraction `Share.part`."""
 
 
 class Share(Struct, frozen=True):

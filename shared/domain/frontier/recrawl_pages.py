@@ -39,15 +39,15 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The kind of tally that counts pages by a bucket. The bucket is that of the rate of those changes of a page that are
-expected to have no sign of change."""
+"""The kind of tally that counts pages by the bucket of a rate of change (`waiting_bucket`). The rate includes only
+those changes of a page that are expected to have no sign of change."""
 
 SIGNALLED: Final = "signalled"
-"""The kind of tally that has, for each bucket, the sum of `PageHistory.followed` over its pages. The bucket is that of
-the rate of all changes of a page."""
+"""The kind of tally that has, for each bucket, the sum of `PageHistory.followed` over its pages. Here a page's bucket
+is that of the rate of all its changes (`signalled_bucket`)."""
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of tally that has, for each bucket, how many pages the sum in the tally SIGNALLED contains."""
+"""The kind of tally that has, for each bucket, the number of pages that the sum in the tally SIGNALLED includes."""
 
 SITEMAPS: Final = "sitemap_rates"
 """The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
@@ -113,7 +113,7 @@ class RecrawlPages:
             self._moved += abs(n)
 
     def schedule(self, part: float, now_ms: int) -> RecrawlSchedule:
-        """Return the schedule for the present counts. Recompute it only after enough pages have changed their bucket.
+        """Return the schedule for the present counts. Compute it again only if enough pages have changed their bucket.
 
         `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
@@ -291,7 +291,7 @@ def bucket_for(code: int) -> int:
 
 
 def expected(pages: Mapping[int, int], interval: PageInterval, requests_per_day: int | None) -> tuple[float, float]:
-    """Return the requests a day that the pages get, and the average part of the pages, from 0 to 1, that is fresh.
+    """Return the requests a day that the pages get, and the average fraction of pages (0 to 1) that is fresh.
 
     - `pages`: the number of pages by bucket, a range of rates of change (`recrawl.bucket_of`). At least one page.
     - `requests_per_day`: the budget of a crawl with the recrawl policy `adaptive`. With None, each page is fetched at

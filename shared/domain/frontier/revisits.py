@@ -34,7 +34,7 @@ class RevisitRow(Struct, frozen=True):
 
 
 class Superseded(Struct, frozen=True):
-    """An order to keep the stored version of a page as an earlier version, before a new version replaces it.
+    """A change in the database: the stored version of a page becomes an earlier version, and a new one replaces it.
 
     - `version`: the number of the version to keep.
     - `forget`: earlier versions up to this number are deleted. With 0 or a negative number none is deleted.

@@ -19,7 +19,8 @@ MAX_SEED_LABELS: Final = 16
 MAX_LABEL_CHARS: Final = 255
 MAX_SOURCE_CHARS: Final = 512
 MAX_CONTEXT_BYTES: Final = 2_048
-"""The limits of a context: its labels, the characters of a label's value and of the source, and its bytes as JSON."""
+"""The maximum size of a context as JSON, in bytes. The constants above limit the number of labels, and the characters
+of a label's value and of the source."""
 
 LABEL_NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _name: Final = re.compile(LABEL_NAME).match

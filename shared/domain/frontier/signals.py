@@ -2,7 +2,7 @@
 
 A page has a sign of change if a sitemap or feed gives it a date later than its last fetch. An owner stores for each
 queue (crawl and host) how often the signs were right. The more often they were, the sooner a page with a sign is due.
-If a host's signs were right no more often than by chance, they change no due time. The module does no I/O.
+Signs that are right only by chance change no due time. The module does no I/O.
 """
 
 import struct
@@ -22,8 +22,8 @@ FOLLOWED: Final = 255
 """The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
-"""A sitemap is fetched at most once in the time in which the crawl fetches this many stored pages of the host again.
-The time assumes that all pages are fetched equally often. It applies to the recrawl policy `adaptive`."""
+"""With the recrawl policy `adaptive`, a sitemap is fetched at most once per this many revisits of pages of its host.
+The time for so many revisits is computed as if all pages were fetched equally often."""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -60,9 +60,9 @@ class HostSignals(Struct, frozen=True):
         """Return the signals after one of the host's pages was fetched again and compared at `now_ms` (Unix ms).
 
         - `rate`: the page's rate of change before the comparison.
-        - `signalled`: since the fetch before, the page has got a sign of change.
+        - `signalled`: the page has got a sign of change since its previous fetch.
         - `changed`: the page had changed.
-        - `checked_ms`: the time of the fetch before (Unix ms).
+        - `checked_ms`: the time of the previous fetch (Unix ms).
 
         The result is unchanged if the page has no sign and no sitemap was read since `checked_ms`.
         """
@@ -95,8 +95,9 @@ def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms
 
     The date is assumed to be right. Times are Unix ms.
 
-    - `known`: the rate as estimated from what happened up to `known_ms`.
-    - `read_ms`: when a sitemap of the host was read before. From `known_ms` until then the page did not change.
+    - `known`: the rate as it was estimated at `known_ms`.
+    - `read_ms`: when a sitemap of the host was last read before. Between `known_ms` and `read_ms` the page did not
+      change.
     - `lastmod_ms`: the date that was given. The page changed then, and has not changed since.
     - `now_ms`: when the date was read.
     """

@@ -20,8 +20,8 @@ from shared.domain.frontier.store_model import LeasedUrl
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
     """Return True if the fetched URL is a sitemap or feed, so that `judge_sitemap` must judge the fetch.
 
-    This is so if the fetch read entries, or if an earlier fetch found a sitemap or feed at the URL. It is not so for a
-    requisite, or if this or an earlier fetch stored a page.
+    A URL is a sitemap or feed if this fetch read entries, or if an earlier fetch found it to be one. A requisite never
+    is, nor is a URL of which this or an earlier fetch stored a page.
 
     - `entries`: the number of entries read, -1 if the content was no sitemap or feed.
     - `page`: this fetch stored a page.
@@ -45,8 +45,8 @@ def judge_sitemap(
 
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
     - `decision`: what the table of outcomes decides for the fetch.
-    - `found`: since the last fetch of this file, sitemaps of the host have listed something new: a new URL, or a later
-      date of a page. Only then does a changed file count as a fetch that found something new.
+    - `found`: since the last fetch of this file, any sitemap of the host has listed something new: a new URL, or a
+      later date of a page. If not, a changed file does not count as something new.
     - `pages`: the number of stored pages of its host.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.

@@ -88,12 +88,12 @@ KIND_BITS: Final = _KIND_BITS << _KIND_SHIFT
 
 
 def kind_flags(kind: int) -> int:
-    """Return the bits of a URL's flags that represent what it was found as. `kind`: the value of a UrlKind."""
+    """Return the bits of a URL's flags that store `kind`, the value of a UrlKind."""
     return (kind & _KIND_BITS) << _KIND_SHIFT
 
 
 def kind_of(flags: int) -> UrlKind:
-    """Return what a URL with these flags was found as. A requisite that is also linked as a page gives REQUISITE."""
+    """Return the UrlKind that is stored in a URL's flags. For a requisite that is also a page, return REQUISITE."""
     if flags & IS_REQUISITE:
         return UrlKind.REQUISITE
     kind = flags >> _KIND_SHIFT & _KIND_BITS
@@ -104,16 +104,16 @@ COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""
 
 FOUND_NEARER: Final = 2
-"""Flag of a leased URL to which a shorter path was found after it was sent. It is stored so that a new owner knows
-this, too: more of the page's links may then be in scope. An applied outcome removes the flag."""
+"""Flag of a leased URL to which a shorter path was found after it was sent. More of the page's links may then be in
+scope. The flag is stored so that a new owner knows this, too. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
 """Flag of a URL whose last fetch counts in the tallies `left_out` (excluded links) or `truncated`. The next fetch must
 subtract these counts before it adds its own."""
 
 REVISIT: Final = 8
-"""Flag of a sitemap, or of a URL whose page is stored, that is fetched again when it is due. It is WAITING until then,
-never QUEUED."""
+"""Flag of a URL that is fetched again when it is due: one whose page is stored, or a sitemap. Until then its state is
+WAITING, never QUEUED."""
 
 RETRY: Final = 16
 """Flag of a queued URL that failed and gets a retry, due or not. It counts in the counter `retries`."""
@@ -135,7 +135,7 @@ EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
 """The bits of the flags that store the number of hops beyond the scope, 0 for a URL in scope."""
 
 FOUND_FEWER_HOPS: Final = 8192
-"""Flag of a leased URL that was found with fewer hops beyond the scope than it was sent with (see FOUND_NEARER)."""
+"""Flag of a leased URL to which a link with fewer extra hops was found after it was sent. Used like FOUND_NEARER."""
 
 OF_SET: Final = 16_384
 """Flag of a URL that is a seed only because a seed set has it, or had it. Neither the spec nor an upload gave it."""
@@ -150,7 +150,7 @@ ANSWER_S: Final = 3.0
 """Seconds that a worker waits for an owner's answer before it postpones the shard."""
 
 LEVEL_MS: Final = 3_600_000
-"""So many ms of waiting advance a URL in its queue as much as one level of depth or priority: an hour."""
+"""One level of depth or priority counts in a URL's rank as much as this many ms of waiting: an hour (`rank_of`)."""
 
 
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
@@ -220,9 +220,9 @@ class Position(Struct, frozen=True):
 def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool:
     """Return True if `position` is a position in the present stream of reports.
 
-    `created_ns` and `last_sequence` are those of the present stream. Return False if the stream was created after the
-    position was stored, or ends before it (restored from a backup). Then all its messages are unread, and reading must
-    start at 0. Sequences alone do not show this, since a new stream counts from 1 again.
+    `created_ns` and `last_sequence` are those of the present stream. Return False if the stream was created again since
+    the position was stored, or was restored from a backup and ends before the position. The caller must then read it
+    from the beginning. Sequences alone do not show a new stream, because its sequences begin with 1 again.
     """
     if position.stream_created_ns == 0:
         return position.outcome_seq == 0 and position.discovery_seq == 0

@@ -22,8 +22,8 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. A new owner may have
-      a lower `depth` than the one sent, but never a lower one than `least`.
+    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. A new owner does not know
+      them if lower ones were found since. It then uses the lowest found value plus 1.
     - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
@@ -129,8 +129,8 @@ class LeaseRequest(Struct, frozen=True):
     - `max_revisits`: the maximum of stored pages that are due. They are leased before the queued URLs, and do not count
       in `max_urls`.
     - `max_together`: the maximum of all URLs of the shard. It is used only if `max_revisits` or `requisites` is set.
-    - `compared`: the last fetch of each stored page is read, too (`LeasedUrl.last`).
-    - `due_until_ms`: stored pages that became due later than this are not leased, except retries. 0: no such limit.
+    - `compared`: also read the last fetch of each stored page (`LeasedUrl.last`).
+    - `due_until_ms`: lease only stored pages that became due at this time or earlier, and all retries. 0: no limit.
     - `requisites`: queued requisites are leased before other queued URLs, and do not count in `max_urls`.
     """
 
@@ -273,10 +273,10 @@ class Changes(Struct):
       that have more.
     - `letters_sent`: dead letters whose messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
-    - `marks`: for each crawl the number of its newest command in progress. It is stored in each URL's row that this
-      transaction writes, so that this command and earlier ones skip these rows.
-    - `losses_again`: fetches of URLs that were fetched before. The tallies count the excluded links and the incomplete
-      body of the earlier fetch. The counts of the new fetch replace these.
+    - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
+      URL's row that it writes. The command, and earlier ones, then skip these rows.
+    - `losses_again`: repeated fetches of URLs. The tallies contain what the previous fetch of the URL lost, such as
+      excluded links or a part of the body. These counts are replaced by those of the new fetch.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """

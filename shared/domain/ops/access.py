@@ -1,7 +1,7 @@
 """Access control: roles, and API keys as they are issued and as they are stored.
 
 A key is `orb_<key id>_<secret>`. The secret has 256 bits from the system's generator. Only SHA-256 of the whole key is
-stored. A slow hash would add nothing against a guess at 256 random bits, and would cost time at every request.
+stored. A slow hash is not needed, because 256 random bits cannot be guessed. It would cost time at every request.
 """
 
 import hashlib

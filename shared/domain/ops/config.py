@@ -1,8 +1,8 @@
 """Hot configuration: what operators may change at run time, and the resulting values of a member. No I/O.
 
-A hot configuration is complete: for each field that it omits, every member uses its start-up value. So it overrides
-flags, environment and files, and removing a field restores the start-up value. The API refuses unknown fields. A member
-of an earlier version ignores fields that it does not have.
+A value in the hot configuration overrides the start-up value of every member, which comes from flags, environment or
+files. If a field is not set, or is removed, each member uses its start-up value. A new revision replaces all values of
+the earlier one. The API refuses unknown fields. A member of an earlier version ignores fields that it does not have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ MAX_AHEAD: Final = 2.0
 MAX_POOLS: Final = 256
 MAX_HEADROOM: Final = 1 << 50
 MAX_DRAINS: Final = 5_000
-"""How many members at most may be drained at a time. Their ids are stored in one record."""
+"""The maximum number of members that may be ordered to drain at a time. Their ids are stored in one record."""
 
 
 class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,7 +49,7 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     * `grant_s`: how long new grants and extensions last. A value above the start-up value has the effect of the
       start-up value.
-    * `dispatch_ahead_ratio`: shards sent out for each further visit that workers can have; 0 dispatches nothing.
+    * `dispatch_ahead_ratio`: how many shards to send out for each visit that a worker could begin now. 0 sends none.
     * `dispatch_batch_size`: leases written in one transaction.
     * `max_hosts`: hosts that a partition keeps in memory; further queues wait in SQL.
     * `report_batch_size`: reports applied in one transaction.

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from shared.domain.ids import CrawlId
 
 OTHER: Final = "_other"
-"""The metric label for everything without a name of its own. No crawl can have this name."""
+"""The metric label for crawls and statuses that have no label of their own. No crawl can have this name."""
 
 DURATIONS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

@@ -1,4 +1,4 @@
-"""Checks if an identity is accepted: the end of its validity, its networks, and its client certificate.
+"""Check if a client may use an identity: by the end of its validity, its networks, and its client certificate.
 
 A certificate is named by its SHA-256 fingerprint (`sha256:<64 hex digits>`), or by one of its subject alternative names
 (`dns:`, `uri:` or `email:` and the name). The authority that signs client certificates decides who gets a name.

@@ -1,8 +1,8 @@
 """Retention: how long growing data is kept, by kind. No I/O.
 
-Data that may still need an action is never deleted. A command is kept until all its partitions have applied it, and a
-deleted crawl until its rows are removed. The active revision of a spec or configuration is kept, as are the last API
-key and a host's delay that an operator set.
+Data that is still in use is never deleted. A command is kept until all its partitions have applied it, and a deleted
+crawl until its rows are removed. The active revision of a spec or configuration is kept. Hosts with a delay that an
+operator set are kept, too. API keys are only deleted if one that is not revoked remains.
 """
 
 import re
@@ -26,7 +26,7 @@ class RetainedKind(StrEnum):
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.
     * PRODUCERS: for each sender of discoveries, the number of its last message that was applied.
-    * UPLOADS: the same for senders that are used only once (`is_upload`).
+    * UPLOADS: the same number, for senders that are used only once (`is_upload`).
     * KEYS: revoked keys.
     * HOSTS: hosts without any row of a crawl.
     * CHANGES: the log of new, changed and gone pages.

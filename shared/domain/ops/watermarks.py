@@ -43,8 +43,8 @@ _NAMES: Final[Mapping[Resource, str]] = {
 class FillLevel(msgspec.Struct, frozen=True):
     """How full a resource is: `used` of `capacity` bytes. A capacity of 0 or less means that no limit is known.
 
-    `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: bytes that are free,
-    but reserved for writes that may come at any moment, so they do not count as free.
+    `refused`: the resource itself reports that it is full, whatever the numbers are. `claimed`: free bytes that are
+    reserved for writes that may come at any moment. They do not count as free.
     """
 
     used: int
@@ -109,7 +109,7 @@ OF_STORAGE: Final = Watermarks()
 """The default watermarks of storage."""
 
 OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
-"""The watermarks of a memory ceiling: full at the ceiling, and free again a tenth below."""
+"""The watermarks of memory: it is full at its limit, and free again if a tenth of the limit is free."""
 
 
 def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:

@@ -1,4 +1,4 @@
-"""A crawl as its operators declare and see it, and the values that requests about crawls pass to the catalog."""
+"""Declared crawls as the database stores them, and the filters and conditions of requests about crawls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ class _AnyTag(frozenset[str]):
 
 
 ANY_TAG: Final[frozenset[str]] = _AnyTag()
-"""As a condition of a request (`If-Match: *`): the object must exist, in any version."""
+"""The condition of a request with `If-Match: *`: the object must exist, in any version."""
 
 
 class Stamp(NamedTuple):

@@ -1,4 +1,4 @@
-"""Items as values in messages and in the table of items, and how to tell which fetch of a page is the latest."""
+"""Items extracted from pages: as workers send them in messages, and as the table of items stores them."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple

@@ -162,7 +162,8 @@ class UrlView(Struct, frozen=True):
     - `chain`: the URLs of pages that led to the URL. The first is the page that links to the URL, the last is nearest
       to the seed.
     - `history`: what repeated fetches have shown. None if the crawl does not fetch the URL again.
-    - `hops`: the number of redirects in a row that led to the URL. `evidence`: that of its dead letters, newest first.
+    - `hops`: the number of redirects in a row that led to the URL.
+    - `evidence`: why the URL became a dead letter: the texts of its dead letters, newest first.
     - `kind`: what the URL was found as, such as a page or a sitemap.
     - `extra_hops`: how many extra hops led to the URL, 0 if it is in scope.
     - `context`: the seed context of the URL.

@@ -16,7 +16,8 @@ from shared.domain.schedules.spec import BEGINS_RUN, CatchUp, Overlap, ScheduleS
 from shared.domain.schedules.times import fires_at, next_due
 
 MAX_MISSED: Final = 500
-"""The limit of missed due times in one step. A longer gap takes several steps, each with a line in the history."""
+"""The maximum number of missed due times in one Step. More missed due times take several steps, each with a line in the
+history."""
 
 _RUNS: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
 
@@ -47,8 +48,8 @@ class Effect:
 def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> Step | None:
     """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. Times are Unix ms.
 
-    A due time fires up to the schedule's jitter later than itself (`fires_at`). Return None if `due_ms` does not fire
-    yet. At most one due time fires in a step. The caller calls this again at once for those that are due after it.
+    The schedule's jitter delays each firing (`fires_at`). Return None if `due_ms` does not fire yet. At most one due
+    time fires in a step. If the next due time of the result is over already, the caller must call this again for it.
     """
     if fires_at(spec, schedule_id, due_ms) > now_ms:
         return None

@@ -13,7 +13,7 @@ MAX_SELECTED: Final = 100
 """The maximum number of crawls to which one firing may apply its verb. All of them change in one transaction."""
 
 HISTORY: Final = 200
-"""How many lines of its history are kept for each schedule."""
+"""How many lines of history are kept for each schedule."""
 
 _spec: Final = msgspec.json.Decoder(ScheduleSpec)
 

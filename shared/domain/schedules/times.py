@@ -18,11 +18,11 @@ from shared.domain.schedules.spec import ScheduleProblem, ScheduleSpec, Window
 from shared.domain.schedules.zones import time_of, wall_of, zone_of
 
 MAX_LOOKS: Final = 1_500
-"""A search for the next due time gives up after this many times that lie outside the window. It examines at most one
-such time for each day. After that the schedule counts as never due."""
+"""A search for the next due time ends after this many times outside the schedule's window, at most one for each day.
+The schedule then counts as never due."""
 
 _COMPARED: Final = 100
-"""How many due times `jitter_problem` compares to find the shortest interval."""
+"""How many due times `jitter_problem` examines to find the shortest interval between two of them."""
 
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
@@ -57,7 +57,7 @@ def fires_at(spec: ScheduleSpec, schedule_id: int, due_ms: int) -> int:
 
 
 def never_due(spec: ScheduleSpec, after_ms: int) -> ScheduleProblem | None:
-    """Return the problem if a valid declaration is never due after `after_ms`. Return None if it is due."""
+    """Return a problem if the schedule of a valid declaration has no due time after `after_ms` (Unix ms), else None."""
     if next_due(spec, after_ms) is not None:
         return None
     if spec.window is not None:

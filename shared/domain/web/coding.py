@@ -1,7 +1,8 @@
 """Remove content codings (gzip, deflate, br, zstd) with bounded output. No I/O.
 
-A body may have several codings, one inside the other. Each is removed by a generator of short pieces, which together
-have at most `cap` bytes. So a decompression bomb gives at most `cap` bytes for each coding.
+A body may have several codings, one inside the other. A chain of generators removes them, one for each coding. Each
+generator yields short pieces with at most `cap` bytes together. So a decompression bomb gives at most `cap` bytes for
+each coding.
 """
 
 from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ def _names(content_encoding: str) -> list[str]:
 
 
 class _Budget:
-    """Passes on at most `left` bytes of the pieces given to it. `exceeded`: there were more."""
+    """Passes on the first `left` bytes of the pieces given to it. `exceeded`: it was given more bytes than that."""
 
     __slots__ = ("exceeded", "left")
 

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct, field
 
 CLUSTER_ENDPOINT: Final = "belongs to the cluster itself (an engine or a member): no crawl reaches it"
-"""The end of the detail of a fetch with EGRESS_DENIED if no setting can open its address."""
+"""The end of `FetchFailed.detail` if egress is denied because the address is the cluster's own. No setting opens it."""
 
 
 class FailureKind(StrEnum):
@@ -125,8 +125,8 @@ class FetchFailed(Struct, frozen=True):
     """The result of a fetch without a usable response. `detail` is one line for people.
 
     - `sent`: the request may have reached the server.
-    - `stale`: the server closed a reused connection without a response. That is no evidence about the URL. The request
-      may be sent once more on a fresh connection, after the host's delay.
+    - `stale`: the server closed a reused connection without a response, which says nothing about the URL. The caller
+      may send the request once more on a fresh connection, after the host's delay.
     """
 
     url: str

@@ -9,7 +9,7 @@ from html import unescape
 from typing import Final
 
 MAX_BYTES: Final = 4 << 20
-"""The number of bytes of a page that are read. The rest of a longer page is not compared."""
+"""The maximum number of bytes of a page that are compared. The rest of a longer page is ignored."""
 
 _HIDDEN: Final = ("script", "style", "template", "noscript", "svg", "head")
 _TAG: Final = re.compile(r"<(?:!--|(/?)([a-zA-Z][a-zA-Z0-9-]*)|[!?])")

@@ -22,14 +22,13 @@ UNREACHABLE_LIFETIME_S: Final = 300.0
 """Seconds after which an unreachable robots.txt is requested again. The host's back-off may make it longer."""
 
 MAX_STALE_S: Final = 86_400.0
-"""Seconds beyond its lifetime for which an old copy is used while the site's robots.txt is unreachable."""
+"""While a site's robots.txt is unreachable, an old copy is used for this many seconds beyond its lifetime."""
 
 AHEAD_S: Final = 300.0
-"""The fetch time of a record may lie this many seconds in the future, because the clocks of machines differ."""
+"""The fetch time of a RobotsRecord may be this many seconds in the future, because the clocks of machines differ."""
 
 MAX_AGENTS: Final = 16
-"""A file is kept parsed for at most this many product tokens. With a further token, the results for all earlier ones
-are discarded. They are parsed again when they are needed."""
+"""The maximum number of product tokens for which a RobotsRules caches rules. A further token empties the cache."""
 
 TOO_COSTLY: Final = f"over {MAX_ALIKE} of its patterns with * are alike"
 """The reason why a robots.txt counts as unreachable if matching its rules could take too long."""
@@ -53,7 +52,8 @@ class NotIndexed(StrEnum):
 
 
 BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
-"""With these reasons of a fetch, an earlier stored version of the page is taken out of lists, too."""
+"""The reasons that come from a robots directive. After a fetch with such a reason, an earlier stored version of the
+page is also taken out of lists, exports and items."""
 
 BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
 """The reasons that depend on the media type. A response with such a reason is not archived."""

@@ -8,7 +8,7 @@ from typing import Final
 from shared.domain.web.url import Location, locate, origin_of
 
 MAX_ROBOTS_SITEMAPS: Final = 1_000
-"""The most sitemaps that are read from one robots.txt."""
+"""The maximum number of sitemaps that are taken from one robots.txt."""
 
 WELL_KNOWN_SITEMAP: Final = "/sitemap.xml"
 """Where a site most likely has its sitemap if its robots.txt names none."""

@@ -1,4 +1,4 @@
-"""The difference between the texts of two versions of a page, computed in bounded time. Pure."""
+"""Compute the difference between the texts of two versions of a page in bounded time. No I/O."""
 
 import re
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Final
 from shared.domain.web.page_text import MAX_BYTES, decoded, visible_text
 
 MAX_DIFF_LINES: Final = 1_000
-"""The greatest number of lines of each version that are compared. Lines at the beginning and at the end that are equal
-in both versions do not count, except for a few beside the difference."""
+"""The maximum number of lines of each version that are compared. Equal lines at the beginning and at the end of both
+versions do not count, except for a few beside the difference."""
 
 MAX_LINE_CHARS: Final = 10_000
 """How many characters of a line are compared and shown. The rest of a longer line is cut off."""
@@ -59,8 +59,8 @@ def text_of(body: bytes, content_type: str, mime: str | None) -> list[str]:
 def text_diff(before: list[str], after: list[str]) -> TextDiff:
     """Return the difference between two texts, given as lines.
 
-    The lines that both texts share at the beginning and at the end are skipped, apart from some context. Of the others,
-    at most MAX_DIFF_LINES of each text are compared.
+    Equal lines at the beginning and at the end of both texts are skipped, apart from some context. Of the remaining
+    lines, at most MAX_DIFF_LINES of each text are compared.
     """
     begin, most = 0, min(len(before), len(after))
     while begin < most and before[begin] == after[begin]:
@@ -84,7 +84,7 @@ _HUNK: Final = re.compile(r"@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@").fullmat
 
 
 def _moved(line: str, first: int) -> str:
-    """Return a line of a diff. If it is the header of a hunk, add `first` to its two line numbers."""
+    """Return a line of a unified diff. If it is the header of a hunk (`@@`), add `first` to its two line numbers."""
     hunk = _HUNK(line)
     return line if hunk is None else f"@@ -{int(hunk[1]) + first}{hunk[2]} +{int(hunk[3]) + first}{hunk[4]} @@"
 

@@ -39,14 +39,14 @@ from publicsuffixlist import PublicSuffixList
 from shared.domain.ids import Fingerprint, Partition
 
 MAX_URL_CHARS: Final = 16_384
-"""Longer input is refused unparsed. A crawl's own `max_url_length` is lower, and checked by its scope."""
+"""Input with more characters is refused without parsing. A crawl's scope checks its own, lower `max_url_length`."""
 
 LOCATED_CACHE: Final = 16_384
-"""The most entries in each of the two halves of the per-process cache of resolved links. An entry has about 350
-bytes, so a full cache has about 11 MiB."""
+"""The maximum number of entries in each of the two generations of a process's cache of resolved links. An entry has
+about 350 bytes, so a full cache has about 11 MiB."""
 
 HOST_CACHE: Final = 32_768
-"""Entries of the per-process caches keyed by host (about 250 bytes each)."""
+"""The maximum number of entries in each per-process cache that is keyed by host. An entry has about 250 bytes."""
 
 _LABEL: Final = r"[a-z0-9_-]{1,63}"
 _CANONICAL: Final = re.compile(
@@ -127,9 +127,9 @@ def _normal_escape(match: re.Match[str]) -> str:
 def with_scheme(text: str) -> str:
     """Return `text`, a URL without a scheme, with the scheme that it most likely has.
 
-    The scheme is http for `localhost` and for IP addresses, which seldom have a certificate, unless the port is 443. It
-    is https for all others. Text that begins with `-` is a command's option and is returned unchanged. The result is a
-    valid URL only if the rest of `text` is.
+    The scheme is http for `localhost` and IP addresses, which seldom have a certificate, if the port is not 443. It is
+    https in all other cases. Text that begins with `-` is a command's option and is returned unchanged. The
+    result is a valid URL only if the rest of `text` is.
     """
     if text.startswith("-"):
         return text
@@ -211,10 +211,10 @@ _CACHED_CHARS: Final = 512
 class _LocatedCache:
     """A cache of resolved links, by the directory of their base URL and then by the reference as written.
 
-    It has two halves (generations) of about `LOCATED_CACHE` entries each: the present one, to which entries are added,
-    and the earlier one. A directory counts as an entry. When the present one is full, it replaces the earlier one. A
-    directory of the earlier one that is used again moves to the present one. Threads may use the cache concurrently; at
-    worst a few entries are lost. The garbage collector does not track the entries.
+    It has two generations of about `LOCATED_CACHE` entries each. New entries are added to the present generation. When
+    it is full, it replaces the earlier one. A directory of the earlier generation that is used again moves to the
+    present one. A directory counts as an entry. Threads may use the cache concurrently; at worst a few entries are
+    lost. The garbage collector does not track the entries.
     """
 
     __slots__ = ("_before", "_entries", "_now")

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 ETAG_BYTES: Final = 1024
-"""A longer entity tag is not used."""
+"""The maximum size of an entity tag in bytes. A longer one is not used."""
 
 SKEW_S: Final = 86_400
 """How many seconds a server's clock may be ahead of ours. A Last-Modified further in the future is not used."""
