@@ -65,7 +65,7 @@ class Disposition(Enum):
     """What happens to a URL after a fetch.
 
     FINAL: it is done or failed. RETRY: it is tried again later, which uses up an attempt. RETRY_HOST: it waits until
-    its host can be reached, which uses up none.
+    its host can be reached, which uses up no attempt.
     """
 
     FINAL = 1

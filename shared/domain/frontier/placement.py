@@ -38,8 +38,9 @@ class PlacementMaster:
 class PlacementRules:
     """The limits of a pass of placement.
 
-    `max_moves`: how many partitions a pass on PostgreSQL may take from live owners. `settle_s`: for how many seconds a
-    master must have been known to the leader before a move that only improves the balance may go to it.
+    - `max_moves`: how many partitions a pass on PostgreSQL may take from live owners.
+    - `settle_s`: a move that only improves the balance goes to a master that the leader has known for this many
+      seconds or more.
     """
 
     max_moves: int = 8

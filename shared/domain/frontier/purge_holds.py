@@ -1,9 +1,9 @@
 """Purge holds on the reports: while a hold is active, owners do not delete (purge) the reports that they have applied.
 
 A backup of a running cluster takes a hold, then a snapshot of the tables. Then it copies the reports after the
-positions in the snapshot. An owner notes how far it has applied, then looks for holds, then purges up to the noted
-position. So everything that an owner purges without seeing the hold was applied before the hold was taken, and is in
-the snapshot.
+positions in the snapshot. An owner reads its position in the reports first, then looks for holds, and then purges up to
+that position. So an owner that did not see a new hold purges only reports that were applied before the snapshot. The
+snapshot contains their effect.
 
 The clocks of two processes are never compared. The holder increases the hold's beat number every few seconds. An owner
 measures with its own clock how long ago it saw the number change. The holder measures with its own clock how long ago

@@ -339,7 +339,7 @@ class DiscoveredLink(Struct, frozen=True):
 
 
 class LinkWithContext(DiscoveredLink, frozen=True):
-    """A DiscoveredLink with the context of the seed from which it was found, or of the seed that it is."""
+    """A DiscoveredLink with a seed context: its own if it is a seed, else that of the seed from which it was found."""
 
     context: SeedContext = NO_CONTEXT
 

@@ -31,7 +31,7 @@ _UTC: Final = frozenset(("Z", "+00:00"))
 _USUAL: Final = re.compile(r"....-..-..(?:T(?!24)..:..:..(?:Z|[+-]..:..))?").fullmatch
 """Matches text in the shape of a W3C date (`2029-01-31`), or of one with a time and a zone, as most sitemaps have it.
 
-`datetime.fromisoformat` reads such text faster, but would also accept other formats.
+`datetime.fromisoformat` parses such text fast. It is not used for other text, because it accepts too many formats.
 """
 
 _FIRST_DAY: Final = date(1970, 1, 1).toordinal()

@@ -43,8 +43,8 @@ def has_text(mime: str | None) -> bool:
 def text_of(body: bytes, content_type: str, mime: str | None) -> list[str]:
     """Return the lines of a body's text: the visible text of HTML, all lines of another type.
 
-    The charset is that of the Content-Type, or of a meta element at the beginning. Otherwise it is UTF-8, if the body
-    is valid in it, else windows-1252.
+    The charset is that of the Content-Type, or of a meta element at the beginning. If neither names a charset, it is
+    UTF-8 for a body that is valid UTF-8, and windows-1252 for any other body.
     """
     named = _CHARSET.search(content_type)
     meta = None if named is not None else _META.search(body[:_META_BYTES])
