@@ -341,8 +341,8 @@ class Catalog(Protocol):
         - Stale: the key's present ETag is not in `expected`.
         - Exists: another key has the same client certificate.
         - NoSecret: the existing key is a client certificate, and `wanted` has a secret.
-        - LastAdmin: an admin key would lose this role or expire earlier than now, and every other admin key expires
-          before the stored key does.
+        - LastAdmin: an admin key would lose this role or get an earlier expiry. Every other admin key expires before
+          the stored key does.
         """
 
     async def revoke_key(

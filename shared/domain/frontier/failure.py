@@ -10,9 +10,9 @@ A row (`Policy`) has the category of the outcome, what happens to the URL, and t
   A host that gave pages of the crawl before may have an outage: it is given up only after `retry.outage_s` seconds.
 
 A 429 or 503 uses up an attempt of the URL, so a URL that always gets such an answer fails in the end. A URL has
-`retry.attempts` attempts, or `THROTTLED_TIMES` x `retry.attempts` if the last answer is a 429. There is an exception: a
-whole host refuses (`HostHealth.refusing`) that gave pages before, such as a site in maintenance. Then a 429 or 503 uses
-up no attempt.
+`retry.attempts` attempts, or `THROTTLED_TIMES` x `retry.attempts` if the last answer is a 429. The
+exception is a host that gave pages before and now refuses as a whole (`HostHealth.refusing`), such as a site in
+maintenance. Its 429 and 503 answers use up no attempts.
 """
 
 from collections.abc import Mapping

@@ -20,8 +20,8 @@ from shared.domain.frontier.store_model import LeasedUrl
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
     """Return True if the fetched URL is a sitemap or feed, so that `judge_sitemap` must judge the fetch.
 
-    A URL is a sitemap or feed if this fetch read entries, or if an earlier fetch found it to be one. A requisite never
-    is, nor is a URL of which this or an earlier fetch stored a page.
+    A URL is a sitemap or feed if this fetch read entries, or if an earlier fetch found it to be one. Return False for a
+    requisite, and for a URL of which this or an earlier fetch stored a page.
 
     - `entries`: the number of entries read, -1 if the content was no sitemap or feed.
     - `page`: this fetch stored a page.

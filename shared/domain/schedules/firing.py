@@ -49,7 +49,7 @@ def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> S
     """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. Times are Unix ms.
 
     The schedule's jitter delays each firing (`fires_at`). Return None if `due_ms` does not fire yet. At most one due
-    time fires in a step. If the next due time of the result is over already, the caller must call this again for it.
+    time fires in a step. If `next_ms` of the result is already in the past, the caller must call this again for it.
     """
     if fires_at(spec, schedule_id, due_ms) > now_ms:
         return None
