@@ -95,7 +95,7 @@ class WorkerSettings(_Process, frozen=True, kw_only=True):
     - `grace_s`: the seconds for which visits may continue after the worker is stopped.
     - `report_s`: the longest time in seconds that a fetched page waits to be reported.
     - `metrics`: the `host:port` at which the worker serves its metrics. Empty: none.
-    - `metrics_crawls`: the number of crawls with metrics of their own. All others share one set.
+    - `metrics_crawls`: the number of crawls that have their own metrics. All other crawls share one set.
     - `extract_s`, `extract_bytes`: the limits of CPU seconds and memory for extracting the items of one page.
     - `open_crawls`: the number of crawls that may have an open WARC file.
     """
@@ -129,7 +129,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `tls_cert`, `tls_key`: if set, the API uses TLS. `tls_client_ca`: accept only clients with a certificate signed by
       it.
     - `tls_ca`: the CA of the masters' certificates, if it is not `tls_client_ca`.
-    - `metrics_crawls`: the number of crawls with metrics of their own. All others share one set.
+    - `metrics_crawls`: the number of crawls that have their own metrics. All other crawls share one set.
     - `metrics_s`: the interval in seconds at which metrics are read from SQL.
     - `archive`: the folder to which workers write segments, if this master can read it. It then serves stored pages.
     - `events_age_s`, `events_bytes`: the age and total size above which the oldest events are deleted.

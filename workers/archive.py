@@ -39,7 +39,7 @@ _WORKER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class RecordIds:
     """A source of random UUIDs (version 4) as text, for WARC records. It reads randomness from the system in batches.
 
-    Create a new object after a fork, because both processes would return the same ids. Any thread may use the object.
+    Create a new object after a fork. Otherwise both processes return the same ids. Any thread may use the object.
     """
 
     def __init__(self) -> None:
@@ -94,8 +94,8 @@ class _OpenSegment:
 class _Commit:
     """One attempt to make durable all records that were added before the attempt began.
 
-    - `goal`: how many pages the writer had received in all when the attempt began.
-    - `parts`: for each open segment its gzip members to write, and True if the segment is then complete.
+    - `goal`: the number of all pages that had been appended to the writer when the attempt began.
+    - `parts`: for each open segment its gzip members to write, and True if the segment is complete after that.
     """
 
     goal: int

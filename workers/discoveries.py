@@ -30,8 +30,8 @@ class PageLinks(Struct, frozen=True):
     - `hops`: how many redirects, sitemaps or stylesheets in a row led to the links.
     - `extra`: how many extra hops led to the links, 0 if they are in scope.
     - `context`: the seed context of the page.
-    - `lastmods`: by URL, when a link last changed according to a sitemap or feed (Unix seconds). It lacks links for
-      which no time is known.
+    - `lastmods`: by URL, when a link last changed according to a sitemap or feed (Unix seconds). Links without a
+      known time are left out.
     """
 
     crawl: VisitCrawl
@@ -103,9 +103,9 @@ class DiscoveryBatch(NamedTuple):
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
     """Return the links of `pages` by stream (crawl and partition), in batches of at most `MAX_LINKS` and `MAX_BYTES`.
 
-    The order of links is kept. A link that repeats an earlier one is dropped, unless it has a lower depth, or the same
-    depth and fewer hops. That loses no link, because a page's outcome is sent only after the messages of all
-    its streams.
+    The order of links is kept. A link that repeats an earlier one is kept only if it has a lower depth, or the same
+    depth and fewer hops. Otherwise it is dropped. No outcome may be sent before all messages of the page's streams, so
+    the owner has the earlier link by then.
     """
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:

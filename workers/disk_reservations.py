@@ -25,9 +25,9 @@ RECORD_BYTES: Final = 256 << 10
 
 _LOOK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
-"""The longest wait of a visit for space while this process has nothing reserved that it could release, in seconds.
+"""The seconds that a visit waits for space if this process has reserved none, so that none will be released.
 
-By then the pressure monitor has seen the full disk, so the worker takes no further visits.
+By the end of the wait, the pressure monitor has detected the full disk, and the worker takes no further visits.
 """
 
 
@@ -56,7 +56,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        The space of one answer of the largest size is added to `claimed` of the result, so it does not count as free.
+        The result counts the space of one more answer, of the largest size, as taken (`claimed`).
         """
         if self._gauge is None:
             return None
@@ -81,7 +81,7 @@ class DiskReservations:
         Return the reserved bytes, which the caller passes to `give_back`. Return None in these cases:
 
         - `ending` was set before there was space.
-        - There was no space for _PATIENCE_S seconds, and this process has no reservation that it could release.
+        - There was no space for _PATIENCE_S seconds, and this process had no other reservation.
         """
         self._largest = max(self._largest, body_bytes + RECORD_BYTES)
         need = self._need(body_bytes + RECORD_BYTES)

@@ -22,15 +22,19 @@ LAST_REPORTS_S: Final = 10.0
 
 SILENT_S: Final = 5.0
 """The broker is silent if it has not answered for this many seconds, and has not answered the last `_UNANSWERED`
-requests. A reply with an error counts as no answer. Visits are then cancelled, and their shards are sent
-to a worker again."""
+requests. A reply with an error counts as no answer. Visits are then cancelled, and the broker delivers
+their shards again later."""
 
 _UNANSWERED: Final = 2
-"""The fewest unanswered requests of a silent broker. One is not enough: a loaded server may take SILENT_S for it."""
+"""How many requests in a row must be unanswered before the broker counts as silent.
+
+One is not enough, because a loaded broker may take SILENT_S seconds to answer it."""
 
 _ASK_S: Final = 0.5
 _PROBE: Final = "probe"
-"""A key of the robots bucket that has no record. The bucket is all that a worker may read in the broker."""
+"""The key that a probe reads from the bucket of robots.txt files. It has no record.
+
+A worker has no permission to read anything else from the broker."""
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:

@@ -60,7 +60,7 @@ class Grant:
     def may_send(self, now: float) -> bool:
         """Return True if a request to the host may be sent at `now`.
 
-        Return False from shortly before the grant ends.
+        Return False if the grant has ended or ends within its margin (MARGIN_S).
         """
         return now < self._expires - self._margin
 

@@ -26,13 +26,14 @@ MAX_OUTLINKS_BYTES: Final = 2 << 20
 """The limit, in characters, of the URLs in a page's metadata record. The record counts the URLs beyond it."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
-"""Matches a reference relative to the base URL's directory. If that directory is too long, so is the resolved URL,
-except after `..`."""
+"""Matches a reference that is relative to the directory of the base URL.
+
+If the base URL exceeds the limit of URL length, such references are taken for too long without resolving them."""
 
 _MAX_ORIGINS: Final = 4096
 
 MAX_EXAMPLES_SENT: Final = 100
-"""The most examples of left-out links that a worker sends per crawl, revision and reason. The owner keeps fewer."""
+"""How many examples of left-out links a worker sends at most per crawl, revision and reason. The owner keeps fewer."""
 
 
 Reference = tuple[str, str | None] | tuple[str, str | None, int]
@@ -373,7 +374,7 @@ def _fitting(urls: Sequence[str]) -> int:
 
 
 def without_url(reference: str) -> str:
-    """Return why `reference`, which has no canonical URL, is left out: it has another scheme, or is no valid URL."""
+    """Return why `reference`, which has no canonical URL, is left out: its scheme is not http(s), or it is invalid."""
     return ExclusionReason.SCHEME if names_other_scheme(reference) else INVALID
 
 

@@ -71,7 +71,7 @@ _UNSEEN: Final = re.compile(
     rb"<!--.*?-->|<(script|style|title|noscript|template)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL
 )
 _MAX_REFERENCES: Final = 20_000
-"""The most references to requisites that are resolved for a page or stylesheet."""
+"""The maximum number of references to requisites that are resolved for a page or stylesheet."""
 
 _TITLE: Final = 512
 _MIME: Final = 128

@@ -57,7 +57,7 @@ def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
 def content_mark(crawl: "VisitCrawl", answer: Answer, html: Html | None, items: PageItems | None) -> bytes:
     """Return a hash of the text or the items of a page, by which the crawl compares versions of the page.
 
-    Return b"" if the crawl compares payloads, if `html` is None, or if the status is not 2xx.
+    Return b"" if the crawl compares whole payloads instead, if `html` is None, or if the status is not 2xx.
     """
     compare = crawl.spec.recrawl.compare if crawl.spec.recrawl.used else Compare.PAYLOAD
     if compare is Compare.PAYLOAD or html is None or not 200 <= answer.status < 300:

@@ -252,7 +252,7 @@ class RobotsCache:
         """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
         Return None if it must be requested, because it is not cached or is old enough to be renewed. `asked_ms` (Unix
-        ms): when the caller began to wait. A cached failure is returned only if it is not older than that.
+        ms): when the caller began to wait. A failure is returned only if it was cached after that.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -329,8 +329,8 @@ class RobotsCache:
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
         """Return the cached rules of `origin` if their lifetime has not passed, else None.
 
-        `asked_ms` (Unix ms): when the caller began to wait. Return None also for a failure that is older, so that the
-        caller fetches robots.txt again.
+        `asked_ms` (Unix ms): when the caller began to wait. Return None also for a failure from before that time. The
+        caller then fetches robots.txt again.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -428,8 +428,8 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
     """Return the record with its lifetime raised to twice the crawl delay of its rules, if it was shorter.
 
-    So the record does not expire while a visit waits for the delay. The lifetime is raised to at most 24 h. If the
-    delay plus `_BEYOND_DELAY_S` is longer than 24 h, that sum is the limit instead. `robots`: the rules of the record.
+    So the record does not expire while a visit waits for the delay. The lifetime is raised to at most 24 h, or to the
+    delay plus `_BEYOND_DELAY_S` if that is longer. `robots`: the rules of the record.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

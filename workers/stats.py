@@ -11,7 +11,7 @@ from shared.domain.web.fetch import FailureKind
 from shared.wire.messages import UrlOutcome
 
 FAILED: Final = "failed"
-"""The class of status under which a fetch without an answer is counted."""
+"""The key under which fetches without an answer are counted, in place of the class of their HTTP status."""
 
 _WAITS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 _KINDS: Final = frozenset(map(str, FailureKind))

@@ -54,11 +54,11 @@ from workers.visit_report import SettledUrl, VisitEnd, contexts_of, with_context
 log = structlog.get_logger(__name__)
 
 VISIT_S: Final = 30.0
-"""A visit sends no request later than this after the time at which it could send its first one."""
+"""The longest time of a visit, in seconds: from when its first request may be sent to the start of its last one."""
 
 PATIENCE_S: Final = 5.0
-"""A visit that has sent a request, and must wait longer than this to request a URL, hands back its remaining URLs. That
-happens, for example, after a request for robots.txt if the host's delay is longer."""
+"""The longest wait, in seconds, of a visit that has already sent a request. If its next URL must wait longer, the visit
+hands back its remaining URLs. An example is a host with a longer delay, after a request for robots.txt."""
 
 _EXTEND_RETRY_S: Final = 0.5
 
@@ -134,7 +134,7 @@ class Visit:
         return final
 
     async def hand_back(self) -> None:
-        """Report the fetched URLs and the end of the grant after `run` raised. The caller must nak the message."""
+        """Report the fetched URLs and the end of the grant if `run` raised. The caller must nak the message."""
         if not self._lost:
             await self._report.finish(VisitEnd(final=False, note=self._note(), failed=True))
 
@@ -208,7 +208,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Apply the extended grant: use a longer delay. Request no more if it has `stop` or its delay is too long."""
+        """Use the extended grant's delay, if longer. Start no further request if that is too long or `stop` is set."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -328,7 +328,7 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s` from now on. Return False if the shard has no delay, so the visit must end."""
+        """Use the longer delay `delay_s`. Return False if the visit must end, as the shard was made without a delay."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
@@ -337,7 +337,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Send a robots.txt request, needed for the URL `via`, at `earliest` or later. None if the visit must end."""
+        """Request a robots.txt, needed for the URL `via`, not before `earliest`. Return None if the visit must end."""
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)

@@ -1,9 +1,9 @@
 """The port to schedules in the database: operators declare them, and the leader fires them.
 
-Every method is one transaction. Missing, Exists, Full and Stale have the meaning of the catalog's errors. Transient,
-Permanent and Unusable have the meaning of the store's errors. A method with a parameter `term` raises OwnershipLost,
-and writes nothing, if a later leader has claimed the schedules. A method that returns schedules or firings raises
-ScheduleUnreadable for one that a later version wrote, except where it says otherwise.
+Every method is one transaction. Methods raise the errors Missing, Exists, Full and Stale of the catalog's port, and
+Transient, Permanent and Unusable of the store's port. A method with a parameter `term` raises OwnershipLost, and writes
+nothing, if a later leader has claimed the schedules. A method that returns schedules or firings raises
+ScheduleUnreadable if a later version of the software wrote one of them. Exceptions are in the method's docstring.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,17 @@ from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, Unreada
 
 
 class ScheduleUnreadable(Permanent):
-    """This version cannot read a schedule or its history, because a later version wrote it. The text names it."""
+    """This version cannot read a schedule or its history, because a later version wrote it.
+
+    The message names the schedule.
+    """
 
 
 class Schedules(Protocol):
     """Reads and writes schedules and the history of their firings.
 
-    `expected` in a method: tags (HTTP ETags). Raise Stale if the schedule's present version has none of them. None: no
-    condition.
+    The parameter `expected` of a method is a set of HTTP ETags. The method raises Stale if the ETag of the schedule's
+    present version is not among them. None: no condition.
     """
 
     async def schedule(self, name: str) -> StoredSchedule:
@@ -69,7 +72,7 @@ class Schedules(Protocol):
 
         If nothing differs, change nothing. If the schedule gets other times or was paused, its next due time comes
         after `now_ms`. A schedule that cannot be read is replaced. Raise Full if there are too many schedules. With
-        `expected`, raise Missing if it does not exist, or Stale if its ETag is not one of these.
+        `expected`, raise Missing if the schedule does not exist, or Stale if its ETag is not in the set.
         """
 
     async def pause(
@@ -83,7 +86,7 @@ class Schedules(Protocol):
     async def delete(self, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
         """Delete the schedule with its history. Raise Missing, or Stale if its present ETag is not in `expected`.
 
-        It may be one that cannot be read.
+        A schedule that this version cannot read is deleted, too.
         """
 
     async def history(self, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
@@ -139,14 +142,15 @@ class Schedules(Protocol):
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
         """Apply the verb of a queued effect to its crawl. Return the changed line of the history of firings.
 
-        The result has no line if this does not change the outcome of the whole firing. Return None, and write nothing,
+        The result has no line if the outcome of the whole firing stays the same. Return None, and write nothing,
         if the effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
         """
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
         """Return up to `max_count` commands of firings that are not recorded as published, ordered by their `place`.
 
-        `after`: return only commands after this place. None: begin with the first.
+        `after`: return only commands with a greater `place` (schedule id, due time in Unix ms, crawl). None: return the
+        first ones.
         """
 
     async def commanded(self, command: WaitingCommand) -> None:

@@ -32,8 +32,8 @@ class SpecSource(Protocol):
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
         """Return the crawl's published spec at `revision` or later. Wait for it for a limited time.
 
-        For a deleted crawl, the result has `gone` set. Raise Transient if the revision does not arrive in time. The
-        crawl may exist even so.
+        For a deleted crawl, the result has `gone` set. Raise Transient if the revision does not arrive in time. That
+        does not mean that the crawl was deleted.
         """
 
     def latest(self, crawl_id: CrawlId) -> PublishedSpec | None:
@@ -43,7 +43,7 @@ class SpecSource(Protocol):
         """
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield at once, and then each time `latest` may return another result for some crawl. It never ends."""
+        """Yield at once, and then each time `latest` may return another result for some crawl. Never stop."""
 
 
 class SpecPublisher(Protocol):

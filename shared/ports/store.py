@@ -72,7 +72,7 @@ class Store(Protocol):
     async def worked_on(self) -> Sequence[CrawlRow]:
         """Return the crawls that are seeding, running or paused, ordered by id.
 
-        The cost does not depend on other crawls.
+        The cost depends only on the number of these crawls.
         """
 
     async def crawl_changes(
@@ -84,7 +84,7 @@ class Store(Protocol):
 
         - `known` returns the version of a crawl that the caller has read, None if it has read none.
         - `compare`: crawls whose versions are always compared with `known`, because `mark` may miss a change of a slow
-          transaction. Each call also compares a few others that are seeding, running or paused.
+          transaction. Each call also compares a few other crawls that are seeding, running or paused.
         """
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
@@ -94,10 +94,10 @@ class Store(Protocol):
         """Return the ids in `crawl_ids` whose crawls exist and are not deleted."""
 
     async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
-        """Prepare another run of the only crawl in the database. Call this before any partition is claimed.
+        """Prepare another run of a local crawl, the only one in the database. Call this before a partition is claimed.
 
-        It resets the durations of hosts' outages, because no request was made between the runs. With `unblock`, it also
-        unblocks all hosts, and URLs that wait for a retry become due at `now_ms`.
+        Set the length of each host's present outage to 0, because no request was made between the runs. With `unblock`,
+        also end the back-off of all hosts, and make URLs that wait for a retry due at `now_ms`.
         """
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
@@ -140,9 +140,9 @@ class Store(Protocol):
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
-        """Return the first of the crawl's latest revisions that all have the present scope.
+        """Return the revision since which the crawl's spec has had its present scope.
 
-        A revision counts as another scope also if its limit of pages for a host was lower than the present limit.
+        A revision with a lower limit of pages for a host than the present limit counts as another scope.
         """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
@@ -160,8 +160,8 @@ class Store(Protocol):
     ) -> Sequence[Mapping[Fingerprint, str | None]]:
         """Return for each place a mapping from the fingerprint of a URL to the host on whose page the URL was found.
 
-        A place is a crawl, a host, and fingerprints of URLs on the host. The host is None for a seed. If the host of
-        the page is no longer stored, the mapping has the URL's own host. URLs that are not stored are left out.
+        A place is a crawl, a host, and fingerprints of URLs on the host. A seed is mapped to None. If the host of the
+        page is no longer stored, the URL is mapped to its own host. URLs that are not stored are left out.
         """
 
     async def crawls_with_contexts(self, partition: Partition, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -183,8 +183,8 @@ class Store(Protocol):
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
         """Return True if a waiting URL of the crawl seems to have been due by `before_ms` (Unix ms).
 
-        A URL waits for a retry, or for the next fetch of its page. True can be wrong, because the stored due time of a
-        host's queue can be too early. False is certain.
+        A URL waits for a retry, or for the next fetch of its page. The result can be
+        True without such a URL, because the stored due time of a host's queue can be too early. False is certain.
         """
 
     # The control plane's ----------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ class Store(Protocol):
         """Return each partition's position: the last report of each kind that its owner has applied."""
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the holds by which holders, such as a backup, keep owners from purging reports, by holder.
+        """Return the holds: while a hold exists, owners do not purge reports. A backup, for example, creates one.
 
-        The value is the beat, a number that a live holder raises every few seconds. The result includes
+        The result maps the name of the holder to a number that a live holder raises every few seconds. It includes
         everything committed before the call.
         """
 
@@ -263,8 +263,8 @@ class Store(Protocol):
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
         """Write an owner's `changes`, and set the position up to which it has applied reports to `position`.
 
-        The call gives up URLs of the queues in `changes.give_up`, but only a bounded number. Return the queues that may
-        have more URLs to give up. The caller passes them to its next call.
+        One call gives up only a bounded number of the URLs in the queues of `changes.give_up`. Return the queues that
+        may have more such URLs, which the caller passes to its next call.
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
@@ -287,9 +287,9 @@ class Store(Protocol):
         max_requisites: Mapping[CrawlId, int] = NO_MARKS,
         signs: Mapping[CrawlId, PageSigns | None] = NO_SIGNS,
     ) -> DiscoveryResult:
-        """Apply a batch of discoveries, and store `position`: up to which report they are applied. Return what changed.
+        """Apply a batch of discoveries, and return what changed. Set the partition's stored position to `position`.
 
-        New URLs are inserted, rows of known ones updated, and the batch's dead letters stored.
+        New URLs are inserted, rows of known URLs are updated, and the batch's dead letters are stored.
 
         - `next_host`: the next free host number of the partition.
         - `max_depth`: the depth limit of each crawl, None for no limit.
@@ -387,7 +387,7 @@ class Store(Protocol):
     async def data_version(self) -> int | None:
         """Return a number that changes with every commit to the database, by any process.
 
-        None if it cannot be determined.
+        Return None if the number cannot be read now, or if this database has none.
         """
 
     def silent_s(self) -> float:

@@ -83,9 +83,9 @@ class ConnectionLimit:
         return len(self.within) + len(self.beyond)
 
     def enter(self, shut: Shut) -> AcceptedConnection | None:
-        """Count a new connection and return it. If there is no place for it, return None.
+        """Count a new connection and return it. If there is no place for it, return None: the caller must close it.
 
-        The caller must then close it. `shut` is a function that closes the new connection at once.
+        `shut` is a function that closes the new connection at once.
 
         If `max_count` connections are open, the new one gets one of the `spare` places. If all spare places are taken,
         close the oldest spare connection that has sent no request yet, and use its place. If each has sent a request,

@@ -16,10 +16,10 @@ _RESYNC_S = 5.0
 
 
 class ExclusionsFollower:
-    """Stores in `current` the exclusions that were last published in `view`.
+    """Stores in `current` the exclusions that the leader last published. `view`: watched keys of the coordinator.
 
-    `changed` is called with the new exclusions after each change. If the record is missing or unreadable, the earlier
-    exclusions stay. So a coordinator that lost all data does not lift any exclusion.
+    `changed` is called with the new exclusions after each change. If the published record is missing or unreadable, the
+    earlier exclusions stay. So a coordinator that lost all data does not lift any exclusion.
     """
 
     def __init__(self, view: View, keys: Keys, *, changed: Callable[[Exclusions], None] = lambda current: None) -> None:
@@ -40,9 +40,9 @@ class ExclusionsFollower:
             snapshot = await self._view.changed(snapshot, _RESYNC_S)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Apply the exclusions in a snapshot of the view, if the record has changed.
+        """Apply the exclusions in a snapshot of the view, if their published record has changed.
 
-        Log a record that cannot be read.
+        If the record cannot be read, log that and keep the earlier exclusions.
         """
         entry = snapshot.entries.get(self._key)
         if entry is None or entry == self._entry:

@@ -16,20 +16,22 @@ IDLE: Final = 0.25
 """The loop is idle if its thread used less than this share of a core since the last check."""
 
 YOUNG: Final = 250
-"""After so many new container objects Python collects the youngest generation. With its default of 700, each such
-collection would take longer.
+"""The number of new container objects after which Python collects the youngest generation.
+
+It is less than Python's default of 700, so that each such collection is shorter.
 """
 
 AGED: Final = 280
-"""The least number of collections of the youngest generation between two full ones. So a full one runs at most once for
-70,000 new objects, as in Python's default.
+"""The minimum number of collections of the youngest generation between two full collections.
+
+So a full collection runs at most once in 70,000 new objects (AGED * YOUNG), as with Python's defaults.
 """
 
 RESTED_S: Final = 15.0
-"""The least time between full collections."""
+"""The minimum time in seconds between two full collections."""
 
 FORCED_S: Final = 60.0
-"""The time after which a full collection no longer waits for an idle loop."""
+"""The seconds after which a full collection no longer waits for an idle loop."""
 
 _EVERY_S: Final = 1.0
 _NEVER: Final = 1 << 30

@@ -25,13 +25,16 @@ log = structlog.get_logger(__name__)
 
 STALLED_S: Final = 5.0
 DEAD_S: Final = 60.0
-"""If a member's event loop is blocked for STALLED_S seconds, the member logs where. After DEAD_S seconds more it kills
-itself (SIGKILL). By then its leases are lost, and it would neither work again nor react to a request to stop.
+"""The seconds after which a member with a blocked event loop kills itself (SIGKILL), counted after STALLED_S seconds.
+
+After STALLED_S seconds of a stall the member logs where the loop is blocked. After DEAD_S more its leases are lost, and
+it reacts to no request to stop.
 """
 
 _LAST: Final = 16
-"""The signal number of the watchdog's first timer (SIGSTKFLT, which is otherwise unused). It is also the number of
-seconds until the second timer expires: the signal handler is alarm(seconds), and gets the signal number as argument."""
+"""The signal that the watchdog's first timer sends (SIGSTKFLT, otherwise unused), and the seconds of its second timer.
+
+Both are one number: the C function alarm(seconds) handles the signal, and gets the signal number as its argument."""
 
 _EVERY_S: Final = 1.0
 _FRAMES: Final = 8

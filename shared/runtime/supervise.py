@@ -313,7 +313,7 @@ class BundledServer:
 
 
 def last_lines(path: Path, lines: int, within: int = _TAIL_BYTES) -> list[str]:
-    """Return the last `lines` lines of a log file, of which only the last `within` bytes are read.
+    """Return the last `lines` lines of a log file. Read only its last `within` bytes.
 
     Return no lines if the file does not exist.
     """

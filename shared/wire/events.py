@@ -50,7 +50,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag="event/1", omit_d
     """Something that happened in the cluster. `about` is the id of what the event concerns (see EventKind).
 
     - `action`: what happened, such as `started`. `data`: details, by name.
-    - `at_ms`: when the master `member` noticed it (Unix ms).
+    - `member`: the master that noticed the event. `at_ms`: when it did (Unix ms).
     - `crawl`: the name of the crawl, empty if the event concerns none.
     """
 

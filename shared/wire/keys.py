@@ -146,7 +146,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The owner of a partition. Each write of the record begins a new term, so it is written only to assign an owner.
 
     The term is (epoch, the coordinator's revision of the record). `started_at_ms` is when the owner's process started.
-    A process that was restarted under the same id is not the owner, because a term can be claimed only once.
+    A process that was restarted under the same id is not the owner: it cannot claim the term a second time.
     """
 
     owner: str

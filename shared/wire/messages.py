@@ -26,7 +26,7 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One URL of a shard, and what a worker needs to fetch it.
 
     - `attempt`: the number of this attempt, from 1; `hops`: the number of redirects in a row that led to the URL.
-    - `etag`, `last_modified`: the stored page's validators, with which the request is conditional.
+    - `etag`, `last_modified`: the validators of the stored page, for a conditional request.
     - `stored_ms`: when the fetch of the stored page began (Unix ms), 0 if no page is stored.
     - `digest`: the sha1 of the stored page's payload, empty if no page is stored. An equal payload is not stored again.
     - `kind`: a shared.domain.frontier.states.UrlKind value; `extra`: the number of extra hops on the way to the URL.
@@ -149,7 +149,7 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status, or 0.
     - `reason`: a failure kind, an exclusion reason, or empty.
     - `digest`: the payload's sha1 (20 bytes), or empty; `size`: the payload in bytes.
-    - `links`: how many outlinks are in scope or within `scope.extra_hops`; `found`: of all outlinks (-1: not counted).
+    - `links`: the number of outlinks in scope or within `scope.extra_hops`; `found`: that of all outlinks, or -1.
     - `left_out`: the excluded outlinks. `retry_after_ms`: the wait that the server requested (-1: none).
     - `entries`: the number of entries of a sitemap or feed; -1 for everything else.
     - `truncated`: why the body is incomplete, empty if it is complete. It is a shared.domain.web.fetch.Truncation
@@ -188,7 +188,7 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
     `failure` is empty, or says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. `detail` is
-    the same in words. The visit then requested no URL of the origin of that robots.txt, so none had an attempt.
+    the same in words. In that case the visit requested no URL of that origin, and no attempt is counted.
     """
 
     crawl_delay_ms: int = -1
@@ -257,8 +257,8 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     - `total`: the number of URLs in the producer's messages up to this one. The owner computes `accepted` from it.
     - `contexts`: the distinct seed contexts of the origins.
     - `context_of`: for each origin, the number of its context in `contexts` (from 1), or 0.
-    - `lastmods`: for each origin, when each of its links last changed by a sitemap or feed (Unix seconds, 0: unknown).
-      Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.
+    - `lastmods`: for each origin, when each of its links last changed, by a sitemap's or feed's date (Unix seconds, 0:
+      unknown). Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.
     - `of_set`: the URLs are seeds that were added to a seed set.
     """
 

@@ -17,8 +17,9 @@ ROBOTS_BUCKET = "robots"
 WORKER_STATUS = "status.worker"
 MASTER_STATUS = "status.master"
 STATUS_WANTED = "status.wanted"
-"""A master publishes here when it begins to receive statuses. Each worker then sends its status, and tries again to
-take visits if that failed before.
+"""The subject on which a master requests the statuses of all workers, when it begins to receive statuses.
+
+Each worker then publishes its status. If it could not take visits before, it tries again now.
 """
 
 PROGRESS = "status.progress"

@@ -3,5 +3,5 @@
 - `listing`: reads the entries of a sitemap or feed in batches
 - `xml_listing`: the parser for XML sitemaps and feeds
 - `reading`: reads an answer as a page, sitemap or feed, and judges the entries by the scope and location rules
-- `host_sitemaps`: the sitemaps that a robots.txt names, or that may be at the well-known place
+- `host_sitemaps`: the sitemaps that a robots.txt names, or the well-known /sitemap.xml
 """

@@ -23,15 +23,16 @@ from workers.visit_crawls import VisitCrawl
 from workers.visit_report import SettledUrl
 
 HOPS: Final = 1
-"""The number of redirects (`hops`) with which a sitemap is reported. A URL of depth 0 that no redirect led to is taken
-for a seed, so a sitemap has 1."""
+"""The number of redirects (`hops`) with which a sitemap is reported, although no redirect led to it.
+
+With 0, a sitemap of depth 0 would count as a seed."""
 
 
 class HostSitemaps:
     """Adds the sitemaps of each origin to the reports of one visit.
 
-    They are added to the first URL of the origin. They are added to a later URL only if its depth is less than that of
-    all URLs to which they were added before.
+    The sitemaps are added to the first URL of the origin. They are added again to a later URL only if it has a lower
+    depth than every URL to which they were added before.
     """
 
     __slots__ = ("_depths",)

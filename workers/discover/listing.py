@@ -18,10 +18,10 @@ from workers.parse.charset import codec_of
 from workers.parse.mime import parse_content_type
 
 MAX_ENTRIES: Final = 50_000
-"""The most entries that are read of one sitemap or feed. sitemaps.org sets this limit for a file."""
+"""The maximum number of entries that are read from one sitemap or feed. sitemaps.org sets this limit for a file."""
 
 MAX_LISTING_BYTES: Final = 50 << 20
-"""The most bytes that are read of one sitemap or feed, after decompression. sitemaps.org sets this limit for a file."""
+"""The maximum of bytes that are read from one sitemap or feed, after decompression. sitemaps.org sets this limit."""
 
 BATCH: Final = 1_000
 _PIECE: Final = 64 * 1024
@@ -48,7 +48,7 @@ class ListingReader:
     These attributes are valid after the iteration:
 
     - `form`: the form of the file. None: it is neither a sitemap nor a feed.
-    - `problem`: why it was not read to its end, in words. Empty if it was.
+    - `problem`: why the file was not read to its end, in words. Empty if it was.
     - `entries`: the number of entries that were read.
     """
 
@@ -175,8 +175,9 @@ def _lines(first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
 
 _AMPERSAND: Final = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)")
 _MARKER: Final = 16
-"""The most characters of what must not be split between two pieces of text: a character reference such as `&#xE9;`, and
-the begin or end of a CDATA section."""
+"""The maximum length, in characters, of markup that must not be split between two pieces of text.
+
+Such markup is a character reference, such as `&#xE9;`, and the opening or closing marker of a CDATA section."""
 
 
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:

@@ -25,17 +25,22 @@ from workers.robots import Robots, RobotsCache
 from workers.visit_crawls import VisitCrawl
 
 MAX_ORIGINS: Final = 100
-"""The most origins whose robots.txt is consulted for one sitemap. Only a known robots.txt is consulted."""
+"""For one sitemap, the robots.txt of about this many origins is looked up, to see if it names the sitemap.
+
+No robots.txt is fetched for that. If it is not cached, it does not count."""
 
 LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""When a sitemap is read again, a `lastmod` up to this many seconds before its last fetch is reported, too. A site
-may publish dates late."""
+"""When a sitemap is read again, dates (`lastmod`) from this many seconds before its previous fetch on are reported.
+
+The site may have added an earlier date to the sitemap only after that fetch."""
 
 ALL_NOW: Final = 10
-"""The least number of entries of a file whose dates are ignored if all are recent. A shorter file's may be true."""
+"""If a file has at least this many entries and all their dates are recent, the dates are ignored (`_Signs.all_now`).
+
+In a shorter file, such dates are probably true."""
 
 _MADE_S: Final = 3_600
 _GZIP: Final = b"\x1f\x8b"
@@ -225,15 +230,18 @@ class _Signs:
 
     @property
     def all_now(self) -> bool:
-        """True if the dates must be ignored, because each entry seems to have the time at which the site made the file.
+        """True if the dates must be ignored, because each seems to be the time at which the site generated the file.
 
-        That is so if the file has at least ALL_NOW entries, and no date is missing or over an hour (_MADE_S) before the
+        That is so if the file has at least ALL_NOW entries, and each has a date later than an hour (_MADE_S) before the
         fetch of the file. The value is final only after all entries were read from `checked`.
         """
         return self._now == self._entries >= ALL_NOW
 
     def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-        """Yield all entries. If the crawl uses dates, set one that is over LASTMOD_AHEAD_S after the fetch to 0."""
+        """Yield all entries of the batches, and count those with a recent date for `all_now`.
+
+        If the crawl uses dates, a date more than LASTMOD_AHEAD_S seconds after the fetch of the file is set to 0.
+        """
         latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
         for batch in batches:
             if self.since_s is None:

@@ -19,8 +19,8 @@ MAX_XML_DEPTH: Final = 64
 """The deepest nesting of elements that is read. Deeper nesting ends the parsing. Real files have under ten levels."""
 
 MAX_TOKEN_BYTES: Final = 1 << 20
-"""The greatest size of one tag, comment or declaration in bytes. A larger one ends the parsing, because the parser
-scans an unfinished one again with each piece of text.
+"""The greatest size of one tag, comment or declaration in bytes. A larger token ends the parsing, because the
+parser scans an unfinished token again with each piece of text.
 """
 
 _NO_XML_CHARACTER: Final = bytes(32 if byte < 32 and byte not in b"\t\n\r" else byte for byte in range(256))

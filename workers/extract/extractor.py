@@ -26,8 +26,10 @@ _LENGTH: Final = 4
 _OUT_OF_MEMORY: Final = 77
 _TRIES: Final = 3
 _PATIENCE: Final = 30
-"""The wall-clock limit of a page is this many times its limit of CPU time, because the machine may be busy. It is never
-less than this many seconds. After the limit the process is ended, and the page is tried again."""
+"""How much more wall-clock time than CPU time a page may take, because the machine may be busy.
+
+The wall-clock limit of a page is its CPU limit times _PATIENCE, and at least _PATIENCE seconds. After that the process
+is ended, and the page is tried again."""
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)
 _text: Final = msgspec.msgpack.Decoder(str)

@@ -1,8 +1,8 @@
 """The extraction process: `python -m workers.extract.process CPU_S MEMORY_BYTES`.
 
-It reads tasks from standard input, writes the reply to each to standard output, and exits at the end of input. A frame
-is four bytes of length (big-endian) and a MessagePack value. The first frame that it writes is a text: why the process
-could not be confined (`sandbox`), empty if it is confined.
+It reads tasks from standard input, writes the reply to each to standard output, and exits at the end of input. Each
+task and reply is a frame: four bytes of length (big-endian) and a MessagePack value. The first frame that the process
+writes is a text: why it could not be confined (`sandbox`), empty if it is confined.
 
 If a page takes more than `CPU_S` of CPU time, the kernel ends the process by SIGPROF. This also stops code that is not
 Python. If the process needs more than `MEMORY_BYTES` of address space, it exits with `OUT_OF_MEMORY`.

@@ -21,7 +21,7 @@ _SPACES: Final = re.compile(r"[ \t\n\f\r\u00a0]+")
 _LINKS: Final = ("href", "src")
 _LARGEST: Final = 1 << 63
 _MAX_OBJECTS: Final = 10_000
-"""The most values of a page's JSON-LD that are read."""
+"""The maximum number of values that are read from a page's JSON-LD."""
 
 
 class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,7 @@ H = TypeVar("H")
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 MAX_ENDPOINTS: Final = 65_536
-"""The most names, and the most addresses, that are kept. Above this number the oldest is dropped."""
+"""The maximum number of closed names, and also of closed addresses. Above this number the oldest is dropped."""
 
 RESOLVE_S: Final = 30.0
 """Seconds after which the names of endpoints are resolved again."""

@@ -8,8 +8,9 @@ import structlog
 log = structlog.get_logger(__name__)
 
 MAX_HOSTS: Final = 1024
-"""How many hosts are remembered as logged. Beyond that the least recent one is forgotten, and logged again at its next
-denial."""
+"""The maximum number of hosts that are stored as logged.
+
+Above it, the least recently denied host is dropped. Its next denial is then logged again."""
 
 
 class Denials:

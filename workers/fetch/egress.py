@@ -52,7 +52,9 @@ DEFAULT_DENY: Final[tuple[tuple[Network, str], ...]] = tuple(
     (ip_network(network), reason)
     for network, reason in (line.split(maxsplit=1) for line in _SPECIAL.strip().splitlines())
 )
-"""Pairs of network and reason. Of overlapping networks the one with the most specific reason is first."""
+"""The networks that are denied by default, each with the reason.
+
+If networks overlap, the one with the most specific reason comes first."""
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 

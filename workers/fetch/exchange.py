@@ -45,8 +45,8 @@ FAILURES: Final[dict[int, FailureKind]] = {
     pycurl.E_COULDNT_RESOLVE_PROXY: FailureKind.PROXY,
     97: FailureKind.PROXY,  # CURLE_PROXY
 }
-"""The failure kind of each of libcurl's result codes; any other is `FailureKind.OTHER`. Numbers are codes that pycurl
-does not name."""
+"""The failure kind for each of libcurl's result codes. Any other code means `FailureKind.OTHER`. A code is written as
+a number if pycurl has no name for it."""
 
 _HEAD_ENDS: Final = (b"\r\n", b"\n")
 _DIGITS: Final = 18
@@ -87,7 +87,7 @@ class Cut(Enum):
 class CurlExchange:
     """A curl handle with the buffers for one fetch.
 
-    An object serves GETs without body and proxy, one after another, or a single request of another form. Between
+    An object serves either many GETs without body and proxy, one after another, or one request of another form. Between
     `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So they only
     collect, count and refuse, and must neither raise nor use the multi handle.
     """
@@ -200,7 +200,7 @@ class CurlExchange:
             self._resolve(target)
 
     def specialise(self, proxy: str | None) -> None:
-        """Set method, body and proxy of a request that is no plain GET, after `begin`. Do not reuse the handle then."""
+        """Set the method, body and proxy of a request, after `begin`. The handle then serves no other request."""
         curl, request = self.curl, self._request
         if request.body:
             curl.setopt(pycurl.POSTFIELDS, request.body)
@@ -288,9 +288,10 @@ class CurlExchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_header(self, line: bytes) -> int | None:
-        """Collect a header line. Return None to continue. Return 0 to end the transfer if its body is to be skipped.
+        """Collect a header line. Return None to continue the transfer, or 0 to end it because its body must be skipped.
 
-        But a body with a Content-Length of at most DRAINED_BYTES is received, so that the connection can be reused.
+        The transfer also continues if the Content-Length of a skipped body is at most DRAINED_BYTES. Its connection can
+        then be reused.
         """
         self._lines.append(line)
         skips = self._request.skips_body
@@ -444,6 +445,6 @@ class CurlExchange:
 
 
 def _close_on_exec(descriptor: int, purpose: int) -> int:
-    """Have no child process inherit `descriptor`, libcurl's duplicate of a socket. Return SOCKOPT_OK: go on with it."""
+    """Prevent child processes from inheriting `descriptor`, libcurl's copy of a socket. Return SOCKOPT_OK."""
     os.set_inheritable(descriptor, False)
     return int(pycurl.SOCKOPT_OK)

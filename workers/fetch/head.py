@@ -81,7 +81,7 @@ class RequestHead(Struct, frozen=True):
 def request_head(
     method: str, target: Target, headers: tuple[tuple[str, str], ...], body_bytes: int | None
 ) -> RequestHead:
-    """Return the head of one request: Host, then `headers` in order, then required headers that are missing in them.
+    """Return the head of one request: Host, then `headers` in order, then the required headers that they lack.
 
     Required are Accept-Encoding, Authorization if the URL has credentials, and Content-Length for a body (`body_bytes`;
     None: no body). Raise ValueError for a name, value or method that is invalid in HTTP.

@@ -13,15 +13,19 @@ from typing import Final
 from msgspec import Struct
 
 MAX_SERVERS: Final = 10_000
-"""The most servers that are remembered. The least recently used is forgotten first, which may cost a lost request."""
+"""The maximum number of servers whose idle times are stored. Above it, the least recently used server is dropped.
+
+A later request to that server may be lost, which sets its estimate anew."""
 
 _MARGIN: Final = 0.75
-"""The part of the estimated idle time for which a connection is still used: the server's close takes time to arrive."""
+"""The share of the estimated time for which an idle connection is still used. The margin is for the way of the server's
+close to this process."""
 
 _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
-"""A loss after a shorter idle time (seconds) sets no estimate. With concurrent requests, the time may be measured from
-the last use of another connection of the server."""
+"""A lost request sets no estimate if the idle time before it was shorter than this, in seconds.
+
+With concurrent requests, so short a time may be that of another connection to the server."""
 
 
 class _ServerTimeouts(Struct):

@@ -1,8 +1,8 @@
 """Finds and loads the compiled tag scanner, and decides whether to use it.
 
-`cli.dev.native` builds it from `tags.c`. The file name contains a checksum of the source and the version of Python. So
-a file for another source or another Python is never loaded, and `tags.py` scans instead. This module must not import a
-third-party package, because the launcher's set-up and the wheel's build import it.
+`cli.dev.native` builds the scanner from `tags.c`. The file name contains a checksum of the source and the version of
+Python. So a file for another source or another Python is never loaded, and `tags.py` scans instead. This module must
+not import a third-party package, because the launcher's set-up and the wheel's build import it.
 """
 
 import zlib
@@ -25,7 +25,9 @@ Its values: `auto` (compiled if it is built), `python`, or `compiled` (the start
 FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-shared")
 SOURCE: Final = Path(__file__).with_name("tags.c")
 BUILT: Final = SOURCE.parents[2] / ".venv" / "orb-compiled"
-"""The folder for the scanner that the launcher of a clone builds. In a wheel, the scanner is beside its source."""
+"""The folder of the compiled scanner in a clone of the repository, where the launcher builds it.
+
+In a wheel, the compiled scanner is beside its source."""
 REASON: Final = "reason.txt"
 """The file in `BUILT` with the reason why the build failed."""
 

@@ -31,7 +31,7 @@ from workers.parse.start_tags import ATTRIBUTE
 MAX_TITLE_CHARS: Final = 512
 _MAX_TITLE_BYTES: Final = 8 * 1024
 MAX_FEEDS: Final = 20
-"""The most feeds of a page that are returned."""
+"""The maximum number of feeds that are returned for a page."""
 
 _FEEDS: Final = frozenset(("application/rss+xml", "application/atom+xml", "application/rdf+xml"))
 _MAX_VALUE_CHARS: Final = 256
@@ -77,7 +77,7 @@ class Refresh(NamedTuple):
 
 
 class ParsedPage(msgspec.Struct, frozen=True, gc=False):
-    """The links and metadata of an HTML page. An href that occurs in tags with different text may be in several links.
+    """The links and metadata of an HTML page. Two links may have the same href, if their tags differ.
 
     - `anchors`: the hrefs of plain links, which are most links of a page. `marked`: the other links, with their kinds.
       Both are in document order.
@@ -257,9 +257,10 @@ def _names_feed(attributes: dict[bytes, str]) -> bool:
 
 
 def _interpreted(tag: bytes, charset: str) -> PageLink | _Element | None:
-    """Return the link of the raw start tag `tag` (without `<`), or an _Element for `_Head.add` if it is no plain link.
+    """Return the link of the raw start tag `tag` (without `<`) if it is an a, area, frame or iframe.
 
-    Return None if the tag has no relevant attribute.
+    For the tag of any other element, return the attributes that `_Head.add` reads. Return None if the tag has no
+    relevant attribute.
     """
     name, attributes = read_tag(tag)
     match name:

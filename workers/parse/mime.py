@@ -27,7 +27,7 @@ XHTML_TYPES: Final = frozenset(("application/xhtml+xml", "application/vnd.wap.xh
 HTML_TYPES: Final = frozenset(("text/html",)) | XHTML_TYPES
 XML_TYPES: Final = frozenset(("text/xml", "application/xml"))
 UNDECLARED: Final = frozenset(("", "unknown/unknown", "application/unknown", "*/*"))
-"""Types that say nothing of the content."""
+"""Declared types that say nothing about the content, so the first bytes of the body decide."""
 
 
 _SNIFFED_BYTES: Final = 1445

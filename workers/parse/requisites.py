@@ -38,7 +38,7 @@ _URLS: Final[Mapping[bytes, tuple[bytes, ...]]] = {
     b"link": (b"href",),
     **dict.fromkeys((b"body", b"table", b"td", b"th"), (b"background",)),
 }
-"""For each element: its attributes that hold one URL."""
+"""Maps the name of an element to those of its attributes whose value is one URL."""
 
 _RAW: Final = frozenset((b"script", b"style", b"title", b"textarea", b"xmp", b"iframe", b"noembed"))
 _START: Final = re.compile(rb"<(/?)([a-zA-Z][^ \t\n\f\r/>]*+)")
