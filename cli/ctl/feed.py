@@ -10,14 +10,16 @@ from typing import Final
 
 import httpx
 
+from cli.ctl.cells import printable
 from cli.ctl.client import Client, Query, cause_of
-from cli.ctl.problems import Refusal
+from cli.ctl.problems import ANOTHER, Refusal
 from cli.terminal.exits import Environment
 
 SILENCE_S: Final = 45.0
 """Seconds of silence after which a connection counts as dead: three times the interval of the server's heartbeats."""
 
 LONGEST_EVENT: Final = 4 << 20
+_MEDIA_TYPE: Final = "text/event-stream"
 _PAST_KEPT: Final = ("past what was kept", "ping")
 """Two comments in a stream, each of which shows that the server has sent all stored events.
 
@@ -40,6 +42,10 @@ class SseEvent:
     kind: str
     data: str
     id: str
+
+
+class NoEventStream(Environment):
+    """Raised if a server does not answer with an event stream. As in the HTML standard, no retry follows."""
 
 
 class EventParser:
@@ -111,13 +117,14 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
     after the event with this id. None: yield only new events. End when the server reports that the crawl was deleted.
 
     Raise Refusal or Environment if the first attempt fails. Later raise Refusal only for a status that no retry
-    changes, such as 403 or 404.
+    changes, such as 403 or 404. Raise NoEventStream at any attempt.
     """
     seen, wait, begun = last_id or "", _FIRST_WAIT_S, False
     while True:
         parser = EventParser(seen)
         try:
             with client.stream(at, query, headers=_headers(seen), answer_s=SILENCE_S) as response:
+                _check_kind(client, response)
                 begun = True
                 for piece in response.iter_raw():
                     for event in parser.feed(piece):
@@ -132,6 +139,8 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
             if not begun or refusal.problem.status in (401, 403, 404, 422):
                 raise
             lost = refusal.problem.detail
+        except NoEventStream:
+            raise
         except Environment as error:
             if not begun:
                 raise
@@ -146,10 +155,11 @@ def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -
     """Yield the events that the server has stored, and end after the last one. Do not wait for new events.
 
     `last_id`: yield only events after the event with this id; None for all events. Raise Environment if the stream ends
-    before all stored events were received.
+    before all stored events were received, or NoEventStream.
     """
     parser = EventParser()
     with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:
+        _check_kind(client, response)
         try:
             for piece in response.iter_raw():
                 for event in parser.feed(piece):
@@ -164,6 +174,16 @@ def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -
     raise Environment(f"{client.server} ended the stream too early: repeat the command.")
 
 
+def _check_kind(client: Client, response: httpx.Response) -> None:
+    """Raise NoEventStream if the media type of the response is not that of Server-Sent Events."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _MEDIA_TYPE:
+        raise NoEventStream(
+            f"{client.server} did not answer with a stream of events, but with {printable(kind) or 'no media type'}, "
+            f"so it is not an Orbweaver API; {ANOTHER}."
+        )
+
+
 def _headers(last_id: str) -> dict[str, str]:
-    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    headers = {"Accept": _MEDIA_TYPE, "Cache-Control": "no-store"}
     return {**headers, "Last-Event-ID": last_id} if last_id else headers

@@ -60,7 +60,11 @@ class Cut(httpx.SyncByteStream):
 
 
 def stream(content: bytes, *, broken: bool = True) -> httpx.Response:
-    return httpx.Response(200, stream=Cut(content, broken=broken), headers={"Content-Type": "text/event-stream"})
+    return answered(Cut(content, broken=broken))
+
+
+def answered(content: httpx.SyncByteStream, kind: str = "text/event-stream; charset=utf-8") -> httpx.Response:
+    return httpx.Response(200, stream=content, headers={"Content-Type": kind})
 
 
 def test_behind_a_cut_the_stream_goes_on_with_the_last_event_that_arrived() -> None:
@@ -115,7 +119,7 @@ class Silent(httpx.SyncByteStream):
 
 @pytest.mark.parametrize("said", [PAST_KEPT, ping(2)], ids=["all were told", "nothing came for long"])
 def test_kept_events_are_read_from_oldest_until_server_says_end(said: bytes) -> None:
-    masters = Masters([httpx.Response(200, stream=Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\n" + said))])
+    masters = Masters([answered(Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\n" + said))])
     assert [event.id for event in kept(masters.client(), "/v1/events", None, last_id=None)] == ["1", "2"]
     assert masters.asked[0].headers["last-event-id"] == "0"
 
@@ -126,7 +130,7 @@ def test_kept_events_are_read_from_oldest_until_server_says_end(said: bytes) -> 
         stream(b"data: a\n\n"),
         stream(b"data: a\n\n", broken=False),
         stream(b'data: a\n\nevent: end\ndata: {"reason":"shutdown"}\n\n', broken=False),
-        httpx.Response(200, stream=Silent(b"data: a\n\n")),
+        answered(Silent(b"data: a\n\n")),
     ],
     ids=["broken off", "ended", "told to end", "silent"],
 )
@@ -164,3 +168,21 @@ def test_started_stream_waits_for_cluster_that_is_long_away() -> None:
     assert [each.data for each in said if isinstance(each, SseEvent)] == ["a", "b"]
     with pytest.raises(Environment):
         next(follow(Masters([httpx.ConnectError("refused")]).client(), "/v1/events", None, last_id=None))
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", ""])
+@pytest.mark.parametrize("started", [False, True])
+def test_stream_of_a_server_that_is_no_master_ends_the_command(kind: str, *, started: bool) -> None:
+    page = answered(Cut(b"<html>Welcome</html>", broken=False), kind)
+    masters = Masters([*([stream(b"id: 1\ndata: a\n\n")] if started else []), page])
+    with pytest.raises(Environment, match="is not an Orbweaver API; set another with --server or ORB_SERVER"):
+        list(follow(masters.client(), "/v1/events", None, last_id=None))
+    with pytest.raises(Environment, match="is not an Orbweaver API"):
+        list(kept(Masters([answered(Cut(b"<html>"), kind)]).client(), "/v1/events", None, last_id=None))
+
+
+def test_started_stream_survives_the_error_page_of_a_proxy() -> None:
+    pages = [httpx.Response(status, html="<html>Bad gateway") for status in (502, 503, 504)]
+    masters = Masters([stream(b"id: 1\ndata: a\n\n"), *pages, stream(b"id: 2\ndata: b\n\n")])
+    said = list(islice(follow(masters.client(), "/v1/events", None, last_id=None), 3))
+    assert [each.data for each in said if isinstance(each, SseEvent)] == ["a", "b"]
