@@ -5,7 +5,6 @@ An answer of another server, or with missing fields, is parsed as far as possibl
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +12,7 @@ import msgspec
 
 from cli.ctl.cells import printable
 from cli.terminal.exits import Environment, Failed, Usage
+from shared.domain.frontier.failure import parse_retry_after
 
 TYPE: Final = "urn:orbweaver:problem:"
 _SHOWN: Final = 300
@@ -108,7 +108,8 @@ def problem_of(status: int, headers: Mapping[str, str], content: bytes, now_s: f
 
     `now_s` is the Unix time, from which a date in Retry-After is counted.
     """
-    retry = _retry_after(headers.get("retry-after"), now_s)
+    asked = headers.get("retry-after")
+    retry = None if asked is None else parse_retry_after(asked, now_s)
     try:
         body: Any = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -185,18 +186,3 @@ def _phrase(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
-
-
-def _retry_after(text: str | None, now_s: float) -> float | None:
-    """Return the wait in seconds that the header Retry-After states as a number or a date.
-
-    Return None if it is absent or invalid. `now_s` is the Unix time.
-    """
-    if text is None:
-        return None
-    if text.strip().isascii() and text.strip().isdigit():
-        return float(text)
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now_s)
-    except ValueError:
-        return None

@@ -1,5 +1,7 @@
 """A refusal is one sentence for people and an exit code for scripts, whoever wrote it."""
 
+import time
+
 import httpx
 import pytest
 
@@ -78,6 +80,17 @@ def test_both_forms_of_retry_after_are_understood() -> None:
     assert after("Tue, 14 Nov 2023 22:00:00 GMT") == 0.0
     assert after("soon") is None
     assert read(problem(503, "x")).retry_after_s is None
+
+
+def test_retry_after_date_without_a_zone_is_read_as_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        said = read(problem(503, "x", headers={"Retry-After": "Tue Nov 14 22:13:30 2023"}), now_s=1_700_000_000.0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert said.retry_after_s == 10.0
 
 
 def test_what_the_web_wrote_into_a_refusal_steers_no_terminal() -> None:
