@@ -348,8 +348,12 @@ def _put_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _set_config(desk: VerbContext, arguments: argparse.Namespace) -> int:
-    changes = [_change(each) for each in arguments.values]
-    _configured(desk, lambda config: with_values(config, changes), once=False)
+    changes: dict[tuple[str, ...], Any] = {}
+    for each in arguments.values:
+        names, value = _change(each)
+        if changes.setdefault(names, value) != value:
+            raise Usage(f"{each}: the setting {'.'.join(names)} is given two values.")
+    _configured(desk, lambda config: with_values(config, changes.items()), once=False)
     return Exit.OK
 
 
@@ -380,11 +384,11 @@ def _configured(desk: VerbContext, change: Callable[[Mapping[str, Any]], Mapping
         return
 
 
-def _change(text: str) -> tuple[list[str], Any]:
+def _change(text: str) -> tuple[tuple[str, ...], Any]:
     name, equals, value = text.partition("=")
     if not equals or not all(name.split(".")):
         raise Usage(f"{text!r} is not a setting: expected a form like worker.max_visits=512.")
-    return name.split("."), document(value, text)
+    return tuple(name.split(".")), document(value, text)
 
 
 def with_values(config: Mapping[str, Any], changes: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from cli.ctl.resources import (
     named,
 )
 from cli.ctl.verb_context import VerbContext, Verbs
+from cli.local.spec_flags import labels_given
 from cli.terminal.exits import Exit, Usage
 
 _FILTERS: Final = {
@@ -235,6 +236,8 @@ def _query(resource: ResourceKind, arguments: argparse.Namespace) -> Query:
             raise Usage(f"--{name} does not apply to {resource.name}.")
         if arguments.names:
             raise Usage(f"--{name} cannot be combined with names.")
+    if arguments.label is not None:
+        labels_given(arguments.label, "-l")  # The API would use the last value of a repeated label.
     if arguments.crawl is not None:
         if arguments.names and resource.belongs is Belongs.TO_CLUSTER_OR_CRAWL:
             raise Usage("--crawl cannot be combined with names.")

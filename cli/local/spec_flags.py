@@ -173,11 +173,18 @@ def _seed_context(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def labels_given(pairs: list[str], flag: str) -> dict[str, str]:
-    """Parse labels and return them. Raise Usage, with the name of `flag`, if a label is not written as NAME=VALUE."""
+    """Parse labels and return them.
+
+    Raise Usage, with the name of `flag`, if a label is not written as NAME=VALUE, or has two values.
+    """
+    labels: dict[str, str] = {}
     for pair in pairs:
-        if "=" not in pair:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
             raise Usage(f"{flag} {pair} is not written as NAME=VALUE.")
-    return dict(pair.split("=", 1) for pair in pairs)
+        if labels.setdefault(name, value) != value:
+            raise Usage(f"{flag} {pair}: the label {name} is given two values.")
+    return labels
 
 
 def _set_recrawl(data: dict[str, Any]) -> None:

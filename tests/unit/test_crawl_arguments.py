@@ -265,6 +265,14 @@ def test_retrying_failures_without_a_crawl_is_refused(arguments: tuple[str, ...]
         judged(parsed(URL, "--retry-failed", *arguments))
 
 
+def test_seed_label_with_two_values_is_a_usage_error() -> None:
+    given = ("http://a.test/", "--seed-label", "team=red", "--seed-label")
+    with pytest.raises(Usage, match="--seed-label team=blue: the label team is given two values"):
+        spec_of(*given, "team=blue")
+    spec = spec_of(*given, "team=red")
+    assert [seed["labels"] for seed in stored(spec)["seeds"]] == [{"team": "red"}]
+
+
 def test_changed_flags_say_what_they_will_do() -> None:
     def said(**sections: object) -> list[str]:
         return effects(changed_fields(parse_spec({"seeds": [URL]}), parse_spec({"seeds": [URL], **sections})))

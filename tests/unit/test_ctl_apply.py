@@ -369,9 +369,9 @@ def test_prune_without_yes_asks_at_a_terminal_only(one: str, monkeypatch: pytest
     [
         (("--prune",), "--prune needs -l"),
         (("-l", "team=x"), "-l is for --prune"),
-        (("--prune", "-l", "team"), "expected a label of the form name=value"),
-        (("--prune", "-l", "=x"), "expected a label of the form name=value"),
-        (("--prune", "-l", "team=x", "-l", "team=y"), "no resource has two values"),
+        (("--prune", "-l", "team"), "is not written as NAME=VALUE"),
+        (("--prune", "-l", "=x"), "is not written as NAME=VALUE"),
+        (("--prune", "-l", "team=x", "-l", "team=y"), "the label team is given two values"),
     ],
 )
 def test_prune_without_a_label_is_refused(one: str, words: tuple[str, ...], why: str) -> None:

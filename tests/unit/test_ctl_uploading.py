@@ -203,3 +203,5 @@ def test_label_and_source_go_with_lines_that_are_not_json(tmp_path: Path) -> Non
     assert {request.headers["content-type"] for request in masters.asked} == {"application/jsonl"}
     with pytest.raises(Usage, match="NAME=VALUE"):
         masters.run("seeds", "add", "docs", "http://a.test/", "--label", "team")
+    with pytest.raises(Usage, match="--label team=blue: the label team is given two values"):
+        masters.run("seeds", "add", "docs", "http://a.test/", "--label", "team=red", "--label", "team=blue")

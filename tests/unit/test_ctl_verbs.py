@@ -301,6 +301,24 @@ def test_set_changes_single_values_also_under_concurrent_changes() -> None:
     assert [each.headers.get("if-match") for each in masters.asked] == [None, '"1"', None, '"2"']
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("get", "crawls", "-l", "team=x", "-l", "team=y"), "-l team=y: the label team is given two values"),
+        (("get", "crawls", "-l", "team"), "-l team is not written as NAME=VALUE"),
+        (
+            ("config", "set", "worker.max_visits=1", "worker.max_visits=2"),
+            r"worker\.max_visits=2: the setting worker\.max_visits is given two values",
+        ),
+    ],
+)
+def test_name_with_two_values_is_a_usage_error(words: tuple[str, ...], why: str) -> None:
+    masters = Masters([])
+    with pytest.raises(Usage, match=why):
+        masters.run(*words)
+    assert masters.asked == []
+
+
 def test_a_whole_configuration_replaces_only_the_one_that_was_there(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("worker: {max_visits: 9}")

@@ -23,6 +23,7 @@ from cli.ctl.estate.plans import (
 from cli.ctl.estate.prune import ask_to_delete, delete, show_deletions
 from cli.ctl.problems import Refusal
 from cli.ctl.verb_context import VerbContext, Verbs
+from cli.local.spec_flags import labels_given
 from cli.terminal.exits import Exit, Failed, Usage
 
 _ATTEMPTS: Final = 5
@@ -55,17 +56,6 @@ def _labels(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("-l", "--label", action="append", metavar="NAME=VALUE", default=[], help=text)
 
 
-def _given(texts: Sequence[str]) -> Labels:
-    labels: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise Usage(f"-l {text}: expected a label of the form name=value.")
-        if labels.setdefault(name, value) != value:
-            raise Usage(f"-l {text}: no resource has two values of the label {name}.")
-    return labels
-
-
 # --- apply ------------------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +64,7 @@ def _apply(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
     Before the first change, all files are validated, and the user confirms the deletions.
     """
-    labels = _given(arguments.label)
+    labels = labels_given(arguments.label, "-l")
     if arguments.prune and not labels:
         raise Usage("--prune needs -l name=value: it deletes only what has the label.")
     if labels and not arguments.prune:
@@ -248,7 +238,7 @@ def _diff(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
     An error that usually ends with exit code 1 (Failed) becomes Usage, so that 1 always means a difference.
     """
-    labels = _given(arguments.label)
+    labels = labels_given(arguments.label, "-l")
     try:
         resources = read(arguments.file, sys.stdin)
         plans = [each for each in all_planned(desk.client, resources, to_apply=False) if each.action != "none"]
