@@ -25,7 +25,7 @@ from shared.domain.schedules.spec import (
     Window,
     problems_of,
 )
-from shared.domain.schedules.stored import MAX_SELECTED, StoredSchedule
+from shared.domain.schedules.stored import MAX_SELECTED, StoredSchedule, UnreadableSchedule
 from shared.domain.schedules.times import due_times, fires_at, jitter_problem, never_due
 
 SHOWN: Final = 10
@@ -133,21 +133,32 @@ class NextFiring(Model):
 
 
 class ScheduleSummary(Model):
-    """A schedule in a list of schedules."""
+    """A schedule in a list of schedules.
+
+    If a later version wrote a schedule that this master cannot read, `unreadable` has the reason. Then the fields that
+    say what the schedule does, and when, have no value.
+    """
 
     name: ScheduleName
     id: int = field("The schedule's number. It is never reused, even if the name is.", 3)
+    unreadable: str | None = Field(
+        None,
+        description="Why this master cannot read the schedule: a later version wrote it. Null if it can.",
+        examples=["its spec cannot be read: Invalid enum value 'replace' - at `$.overlap`"],
+    )
     crawl: str | None = field("The crawl. Null if there is a selector.", "docs")
     selector: dict[str, str] = field("Labels that the crawls must have. Empty if there is a crawl.", {})
-    verb: ScheduledVerb = field("What is applied to the crawls.", "start")
+    verb: ScheduledVerb | None = field("What is applied to the crawls. Null if it is unreadable.", "start")
     cron: str | None = field("The cron expression. Null if there is an interval.", "30 2 * * *")
     every_s: int | None = field("The interval in seconds. Null if there is a cron expression.", None)
-    zone: str = field("The IANA time zone.", "Europe/Berlin")
+    zone: str | None = field("The IANA time zone. Null if it is unreadable.", "Europe/Berlin")
     window: ScheduleWindow | None = field("The part of each day whose due times fire. Null: all day.", None)
-    jitter_s: int = field("The greatest delay of a firing in seconds.", 0)
-    overlap: Overlap = field("What a firing does while a run of the crawl is not over.")
-    catch_up: CatchUp = field("What becomes of due times that are too late.")
-    late_s: int = field("How late a due time may fire, in seconds.", 120)
+    jitter_s: int | None = field("The greatest delay of a firing in seconds. Null if it is unreadable.", 0)
+    overlap: Overlap | None = field(
+        "What a firing does while a run of the crawl is not over. Null if it is unreadable."
+    )
+    catch_up: CatchUp | None = field("What becomes of due times that are too late. Null if it is unreadable.")
+    late_s: int | None = field("How late a due time may fire, in seconds. Null if it is unreadable.", 120)
     paused: bool = field("True: nothing fires.", False)
     next_at: datetime | None = field(
         "When it fires next. Null if it is paused or never fires again.", "2030-01-01T01:30:00Z"
@@ -199,9 +210,14 @@ def schedule_problems(spec: ScheduleSpec, now_ms: int) -> list[ScheduleProblem]:
     return [problem for problem in (never_due(spec, now_ms), jitter_problem(spec, now_ms)) if problem is not None]
 
 
-def summary_body(stored: StoredSchedule) -> ScheduleSummary:
+def summary_body(stored: StoredSchedule | UnreadableSchedule) -> ScheduleSummary:
     """Return a schedule as a list of schedules shows it."""
-    return ScheduleSummary(**_summary(stored))
+    if isinstance(stored, StoredSchedule):
+        return ScheduleSummary(**_summary(stored))
+    spec: dict[str, Any] = dict.fromkeys(
+        ("verb", "cron", "every_s", "zone", "window", "jitter_s", "overlap", "catch_up", "late_s")
+    )
+    return ScheduleSummary(unreadable=stored.reason, crawl=stored.crawl, selector={}, **spec, **_row(stored))
 
 
 def schedule_body(stored: StoredSchedule, warnings: list[str]) -> Schedule:
@@ -241,12 +257,23 @@ def _next(stored: StoredSchedule) -> Iterator[NextFiring]:
         yield NextFiring(due_at=moment_of(due_ms), fires_at=moment_of(at_ms))
 
 
-def _summary(stored: StoredSchedule) -> dict[str, Any]:
-    spec = stored.spec
-    window = None if spec.window is None else ScheduleWindow(start=spec.window.start, end=spec.window.end)
+def _row(stored: StoredSchedule | UnreadableSchedule) -> dict[str, Any]:
+    """Return the fields of a schedule that are not in its spec."""
     return {
         "name": stored.name,
         "id": stored.schedule_id,
+        "paused": stored.paused,
+        "next_at": None if stored.paused else when(stored.fires_ms),
+        "last_due_at": when(stored.last_ms or None),
+        "created_at": moment_of(stored.created_at_ms),
+        "created_by": stored.created_by,
+    }
+
+
+def _summary(stored: StoredSchedule) -> dict[str, Any]:
+    spec = stored.spec
+    window = None if spec.window is None else ScheduleWindow(start=spec.window.start, end=spec.window.end)
+    return _row(stored) | {
         "crawl": spec.crawl,
         "selector": dict(spec.selector),
         "verb": str(spec.verb),
@@ -258,9 +285,4 @@ def _summary(stored: StoredSchedule) -> dict[str, Any]:
         "overlap": spec.overlap,
         "catch_up": spec.catch_up,
         "late_s": spec.late_s,
-        "paused": stored.paused,
-        "next_at": None if stored.paused else when(stored.fires_ms),
-        "last_due_at": when(stored.last_ms or None),
-        "created_at": moment_of(stored.created_at_ms),
-        "created_by": stored.created_by,
     }

@@ -1,10 +1,11 @@
 """The kinds of resources that `orb ctl` shows: their API paths, the fields that name them, and their table columns."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
-from cli.ctl.cells import dated, picked, shown
+from cli.ctl.cells import Now, dated, picked, shown
 from cli.ctl.columns import (
     age,
     block_style,
@@ -244,12 +245,19 @@ HOST_POLICIES: Final = ResourceKind(
     key="host",
 )  # fmt: skip
 
+
+def _due(row: Mapping[str, Any], now: Now) -> str:
+    if row.get("unreadable"):
+        return "unreadable"
+    return shown(row.get("cron") or f"every {duration(row.get('every_s'))}")
+
+
 SCHEDULES: Final = ResourceKind(
     "schedules", "schedule", "/v1/schedules", (
         Column("NAME", picked("name"), cut=12),
         Column("VERB", picked("verb")),
         Column("CRAWL", lambda row, now: shown(row.get("crawl") or row.get("selector")), rank=1, cut=16),
-        Column("WHEN", lambda row, now: shown(row.get("cron") or f"every {duration(row.get('every_s'))}"), rank=2),
+        Column("WHEN", _due, rank=2),
         Column("ZONE", picked("zone"), rank=4),
         Column("NEXT", left("next_at"), rank=1, right=True),
         Column("LAST", age("last_due_at"), rank=3, right=True),

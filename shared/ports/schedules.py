@@ -35,10 +35,13 @@ class Schedules(Protocol):
     async def schedule(self, name: str) -> StoredSchedule:
         """Return the schedule of that name. Raise Missing if it does not exist."""
 
-    async def listing(self, *, after: str, max_count: int, crawl: str | None = None) -> Sequence[StoredSchedule]:
+    async def listing(
+        self, *, after: str, max_count: int, crawl: str | None = None
+    ) -> Sequence[StoredSchedule | UnreadableSchedule]:
         """Return up to `max_count` schedules with names after `after`, ordered by name.
 
-        `crawl`: return only schedules that name this crawl. None: return all.
+        `crawl`: return only schedules that name this crawl. None: return all. A schedule whose spec cannot be read is
+        returned as UnreadableSchedule.
         """
 
     async def create(

@@ -10,6 +10,7 @@ from api.leader.schedule_runner import ScheduleRunner
 from shared.domain.crawl.state import Verb
 from shared.domain.frontier.states import CrawlState
 from shared.domain.schedules.spec import Overlap, ScheduleSpec
+from shared.domain.schedules.stored import StoredSchedule, UnreadableSchedule
 from shared.ports.catalog import Exists, Stale
 from shared.ports.schedules import ScheduleUnreadable
 from tests.support.database.schedule_stage import EVERY, MINUTE, NOW, OPERATOR, PARTITIONS, TERM
@@ -82,15 +83,31 @@ def test_queued_effect_of_unreadable_schedule_delays_no_other(on_schedules: Call
     on_schedules(story)
 
 
-def test_unreadable_schedule_is_named_by_list_get_and_pause(on_schedules: Callable[[Story], None]) -> None:
+def test_unreadable_schedule_is_listed_with_the_reason(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        for name in ("a", "b", "c"):
+            await stage.declared(ScheduleSpec(Verb.START, crawl="x", every_s=60), name)
+        await written_later(stage, "b")
+        found = await stage.schedules.listing(after="", max_count=10)
+        assert [each.name for each in found] == ["a", "b", "c"]
+        unread = found[1]
+        assert isinstance(unread, UnreadableSchedule)
+        assert "its spec cannot be read: Invalid enum value 'replace'" in unread.reason
+        assert (unread.crawl, unread.paused, unread.fires_ms, unread.last_ms) == ("x", False, NOW + MINUTE, 0)
+        assert isinstance(found[2], StoredSchedule)
+
+    on_schedules(story)
+
+
+def test_unreadable_schedule_is_named_by_get_and_pause(on_schedules: Callable[[Story], None]) -> None:
     async def story(stage: Stage) -> None:
         await stage.declared()
         await written_later(stage, "nightly")
-        for asked in (
-            lambda: stage.schedules.listing(after="", max_count=10),
+        requests: tuple[Callable[[], Awaitable[object]], ...] = (
             lambda: stage.schedules.schedule("nightly"),
             lambda: stage.schedules.pause("nightly", paused=True, expected=None, actor=OPERATOR, now_ms=NOW),
-        ):
+        )
+        for asked in requests:
             with pytest.raises(ScheduleUnreadable, match="'nightly' cannot be used: its spec cannot be read"):
                 await asked()
         with pytest.raises(Exists):

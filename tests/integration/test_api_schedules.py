@@ -102,10 +102,9 @@ def test_schedule_of_a_later_version_is_named_and_can_be_replaced(tmp_path: Path
         await client.put(AT, json=SPEC)
         later = update(schedules).values(spec='{"verb":"start","crawl":"docs","every_s":60,"overlap":"replace"}')
         await us.threads.write(lambda c: c.execute(later))
-        for path in ("/v1/schedules", AT):
-            refused = problem(await client.get(path), 500, "internal")
-            assert "the schedule 'nightly' cannot be used" in refused["detail"]
-            assert "put or delete the schedule" in refused["hint"]
+        refused = problem(await client.get(AT), 500, "internal")
+        assert "the schedule 'nightly' cannot be used" in refused["detail"]
+        assert "put or delete the schedule" in refused["hint"]
         assert (await client.put(AT, json=SPEC)).status_code == 200
         assert (await client.get(AT)).json()["overlap"] == "skip"
 
@@ -190,6 +189,27 @@ def test_viewer_reads_schedules_and_changes_none(tmp_path: Path) -> None:
             problem(await viewer.put(AT, json=SPEC), 403, "forbidden")
             problem(await viewer.post(f"{AT}/pause"), 403, "forbidden")
             problem(await viewer.delete(AT), 403, "forbidden")
+
+    as_operator(tmp_path, story)
+
+
+def test_schedule_of_a_later_version_is_listed_as_unreadable(tmp_path: Path) -> None:
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        made = (await client.put(AT, json=SPEC)).json()
+        await client.put("/v1/schedules/weekly", json=SPEC)
+        later = update(schedules).where(schedules.c.name == "nightly").values(spec='{"verb":"start","overlap":"new"}')
+        await opened.threads.write(lambda connection: connection.execute(later))
+        for query in ({}, {"crawl": "docs"}):
+            listed = await client.get("/v1/schedules", params=query)
+            assert listed.status_code == 200, listed.text
+            unread, other = listed.json()["items"]
+            assert (other["name"], other["verb"], other["unreadable"]) == ("weekly", "start", None)
+            assert unread["unreadable"].startswith("its spec cannot be read: ")
+            assert {name for name, value in unread.items() if value is None} == {
+                "verb", "cron", "every_s", "zone", "window", "jitter_s", "overlap", "catch_up", "late_s", "last_due_at",
+            }  # fmt: skip
+            same = ("name", "id", "crawl", "selector", "paused", "next_at", "created_at", "created_by")
+            assert {name: unread[name] for name in same} == {name: made[name] for name in same}
 
     as_operator(tmp_path, story)
 

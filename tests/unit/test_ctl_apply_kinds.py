@@ -71,6 +71,18 @@ def test_export_of_an_estate_is_whole_or_changes_no_file(tmp_path: Path) -> None
     assert (tmp_path / "schedules.yaml").read_text() == ""
 
 
+def test_export_of_an_unreadable_schedule_fails_and_changes_no_file(tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        schedules = [{"name": "nightly", "unreadable": "its spec cannot be read", "verb": None}]
+        found = schedules if request.url.path == "/v1/schedules" else []
+        body = {"revision": 1, "config": {}} if request.url.path == "/v1/config" else {"items": found, "next": None}
+        return httpx.Response(200, json=body)
+
+    with pytest.raises(Failed, match="'nightly' cannot be written to a file: its spec cannot be read"):
+        Masters(answer).run("export", "estate", "--out", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 ROLE = {"role": "viewer"}

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from cli.ctl.cells import Now, dated, length, picked, printable, shown
 from cli.ctl.columns import crawl_state
-from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, URLS, ResourceKind, named
+from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, SCHEDULES, URLS, ResourceKind, named
 from cli.ctl.sections import Section, flat, lines_of
 from cli.ctl.tables import Column, laid_out, offered
 from cli.terminal.exits import Usage
@@ -62,6 +62,12 @@ def test_crawls_as_people_see_them() -> None:
         "docs           finished (complete)  3d3h",
         "a-very-long-…  running              3d3h",
     ]
+
+
+def test_schedule_of_a_later_version_is_shown_as_unreadable() -> None:
+    row: dict[str, Any] = {"name": "nightly", "unreadable": "its spec cannot be read", "verb": None, "crawl": "docs"}
+    [_, line] = table(SCHEDULES, [row], 80)
+    assert line.split()[:4] == ["nightly", "-", "docs", "unreadable"]
 
 
 def test_urls_keep_their_state_where_it_is_narrow() -> None:

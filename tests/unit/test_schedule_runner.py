@@ -165,7 +165,8 @@ def test_schedule_that_cannot_be_fired_delays_no_other() -> None:
             assert isinstance(found[1], StoredSchedule)
             unknown = replace(found[1], spec=structs.replace(SPEC, zone="Mars/Olympus"))
             fired = table.rows[3] != due_ms
-            return [UnreadableSchedule(1, "s1", "its spec cannot be read"), unknown, *([] if fired else found[2:])]
+            unread = UnreadableSchedule(1, "s1", "its spec cannot be read", "a", False, due_ms, 0, 1, "x")
+            return [unread, unknown, *([] if fired else found[2:])]
 
         table.due = due  # type: ignore[method-assign]
         leads, noted = runner(table, clock)

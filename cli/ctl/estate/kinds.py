@@ -8,6 +8,7 @@ from typing import Any, Final
 from cli.ctl.cells import moment
 from cli.ctl.client import Query, segment
 from cli.ctl.problems import WrongField
+from cli.terminal.exits import Failed
 from shared.domain.crawl.exclusions import TargetKind, TargetRefused, read_target
 from shared.domain.crawl.spec import LABEL, LABEL_WORDS
 from shared.domain.crawl.spec_parse import SpecError, shown
@@ -258,6 +259,8 @@ def _key_document(key: Json, now_s: float) -> Json:
 
 
 def _schedule_document(schedule: Json, now_s: float) -> Json:
+    if (why := schedule.get("unreadable")) is not None:
+        raise Failed(f"the schedule {schedule['name']!r} cannot be written to a file: {why}. Ask a newer master.")
     return pruned(SCHEDULE.declared(schedule))
 
 
@@ -340,7 +343,7 @@ SCHEDULE: Final = DeclaredKind(
     "schedule", "/v1/schedules", "name",
     signs=frozenset(("verb",)),
     shown_only=frozenset((
-        "id", "next_at", "last_due_at", "created_at", "created_by", "next_firings", "warnings", "history",
+        "id", "unreadable", "next_at", "last_due_at", "created_at", "created_by", "next_firings", "warnings", "history",
     )),
     document=_schedule_document,
     named=_label, posted=True,

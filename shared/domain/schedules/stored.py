@@ -69,11 +69,21 @@ class StoredSchedule:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableSchedule:
-    """A schedule whose spec this version cannot read: a later version wrote it."""
+    """A schedule whose spec this version cannot read: a later version wrote it.
+
+    `reason` says what is wrong with it. The other fields are those of StoredSchedule that are not in its spec. `crawl`
+    is the crawl that the spec names, None if it selects crawls by labels.
+    """
 
     schedule_id: int
     name: str
     reason: str
+    crawl: str | None
+    paused: bool
+    fires_ms: int | None
+    last_ms: int
+    created_at_ms: int
+    created_by: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,17 @@ def readable(row: Row[Any]) -> StoredSchedule | UnreadableSchedule:
     try:
         spec = decode_schedule(row.spec)
     except msgspec.MsgspecError as error:
-        return UnreadableSchedule(row.schedule_id, row.name, f"its spec cannot be read: {error}")
+        return UnreadableSchedule(
+            schedule_id=row.schedule_id,
+            name=row.name,
+            reason=f"its spec cannot be read: {error}",
+            crawl=row.crawl,
+            paused=bool(row.paused),
+            fires_ms=row.fires_ms,
+            last_ms=row.last_ms,
+            created_at_ms=row.created_at_ms,
+            created_by=row.created_by,
+        )
     return StoredSchedule(
         schedule_id=row.schedule_id,
         name=row.name,

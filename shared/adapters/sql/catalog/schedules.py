@@ -13,7 +13,13 @@ from shared.adapters.sql.engine.executor import SqlAdapter, polled, read, write
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.domain.schedules.history import Firing
 from shared.domain.schedules.spec import ScheduleSpec
-from shared.domain.schedules.stored import MAX_SCHEDULES, StoredSchedule, encode_schedule, schedule_tag
+from shared.domain.schedules.stored import (
+    MAX_SCHEDULES,
+    StoredSchedule,
+    UnreadableSchedule,
+    encode_schedule,
+    schedule_tag,
+)
 from shared.domain.schedules.times import fires_at, next_due
 from shared.ports.catalog import Exists, Full, Missing, Stale
 
@@ -28,15 +34,16 @@ def one(connection: Connection, name: str) -> StoredSchedule:
 
 def listing(
     connection: Connection, *, after: str, max_count: int, crawl: str | None = None
-) -> Sequence[StoredSchedule]:
+) -> Sequence[StoredSchedule | UnreadableSchedule]:
     """Return up to `max_count` schedules after the name `after`, ordered by name.
 
+    A schedule whose spec this version cannot read is returned as UnreadableSchedule.
     With `crawl`, return only schedules that name this crawl, not those that select it by labels.
     """
     query = select(schedules).where(schedules.c.name > after).order_by(schedules.c.name).limit(max_count)
     if crawl is not None:
         query = query.where(schedules.c.crawl == crawl)
-    return [stored_schedule(row) for row in connection.execute(query)]
+    return [readable(row) for row in connection.execute(query)]
 
 
 def create(
