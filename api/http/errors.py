@@ -127,8 +127,7 @@ def problem_of(error: Exception, body: Any = None) -> ApiProblem:
         case Exists():
             return ApiProblem(ProblemKind.EXISTS, str(error))
         case Full():
-            hint = "delete crawls that are no longer needed, or raise master.max_crawls (/v1/config)"
-            return ApiProblem(ProblemKind.FULL, str(error), hint=hint)
+            return ApiProblem(ProblemKind.FULL, str(error), hint=error.remedy)
         case LastAdmin():
             return ApiProblem(ProblemKind.LAST_ADMIN, str(error), hint="create another admin key first")
         case NoSecret():

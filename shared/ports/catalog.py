@@ -47,7 +47,14 @@ class Exists(Exception):
 
 
 class Full(Exception):
-    """The number of objects of this type, such as crawls or schedules, is at its limit, so no other can be created."""
+    """The number of objects of this type, such as crawls or schedules, is at its limit, so no other can be created.
+
+    `remedy`: what an operator can do, as a phrase in the imperative.
+    """
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
 
 class LastAdmin(Exception):

@@ -165,7 +165,8 @@ def test_number_and_bytes_of_exclusions_are_bounded(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(stored_exclusions, "MAX_EXCLUSIONS_BYTES", 11)
         problem(await client.post(AT, json=ASKED | {"target": "bb.test"}), 409, "full")
         monkeypatch.setattr(stored_exclusions, "MAX_EXCLUSIONS", 1)
-        problem(await client.post(AT, json=ASKED | {"target": "b.tt"}), 409, "full")
+        said = problem(await client.post(AT, json=ASKED | {"target": "b.tt"}), 409, "full")
+        assert said["hint"] == "delete exclusions that have ended"
 
     as_operator(tmp_path, story)
 

@@ -227,7 +227,8 @@ def test_policies_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pyte
 
     async def story(_: Api, client: httpx.AsyncClient) -> None:
         await client.put(HOST, json={})
-        problem(await client.put(f"{AT}/b.test", json={}), 409, "full")
+        said = problem(await client.put(f"{AT}/b.test", json={}), 409, "full")
+        assert said["hint"] == "delete host policies that are no longer needed"
         assert (await client.put(HOST, json={"slots": 2})).status_code == 200
 
     as_operator(tmp_path, story)

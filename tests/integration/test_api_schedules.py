@@ -193,6 +193,17 @@ def test_viewer_reads_schedules_and_changes_none(tmp_path: Path) -> None:
     as_operator(tmp_path, story)
 
 
+def test_schedules_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.adapters.sql.catalog.schedules.MAX_SCHEDULES", 1)
+
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        await client.put(AT, json=SPEC)
+        said = problem(await client.put("/v1/schedules/weekly", json=SPEC), 409, "full")
+        assert said["hint"] == "delete schedules that are no longer needed"
+
+    as_operator(tmp_path, story)
+
+
 def test_schedule_of_a_later_version_is_listed_as_unreadable(tmp_path: Path) -> None:
     async def story(opened: Api, client: httpx.AsyncClient) -> None:
         made = (await client.put(AT, json=SPEC)).json()

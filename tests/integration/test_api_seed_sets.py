@@ -193,7 +193,8 @@ def test_list_is_paged_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         names = [f"s{n}" for n in range(5)]
         for name in reversed(names):
             assert (await client.put(f"{AT}/{name}", json={"seeds": []})).status_code == 201
-        problem(await client.put(f"{AT}/s9", json={"seeds": []}), 409, "full")
+        said = problem(await client.put(f"{AT}/s9", json={"seeds": []}), 409, "full")
+        assert said["hint"] == "delete seed sets of the crawl that are no longer needed"
         found: list[str] = []
         url: str | None = f"{AT}?limit=2"
         while url is not None:

@@ -83,7 +83,10 @@ def create(
     if taken:
         raise Exists(f"there is a crawl {wanted.name!r} already")
     if max_count is not None and connection.execute(_COUNT).scalar_one() >= max_count:
-        raise Full(f"there are {max_count} crawls already, as many as there may be")
+        raise Full(
+            f"there are {max_count} crawls already, as many as there may be",
+            "delete crawls that are no longer needed, or raise master.max_crawls (/v1/config)",
+        )
     made = _insert(connection, wanted, initial_state(wanted.desired, start=start), now_ms)
     access.record(connection, actor, "crawl.create", wanted.name, None, _shown(made), now_ms)
     if repeatable is not None:

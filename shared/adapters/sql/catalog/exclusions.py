@@ -78,7 +78,8 @@ def add(
     if count >= MAX_EXCLUSIONS or size + len(target) > MAX_EXCLUSIONS_BYTES:
         raise Full(
             f"there are {count} exclusions with {size} bytes of targets; at most {MAX_EXCLUSIONS} with "
-            f"{MAX_EXCLUSIONS_BYTES} bytes are kept: delete those that have ended"
+            f"{MAX_EXCLUSIONS_BYTES} bytes are kept",
+            "delete exclusions that have ended",
         )
     revision = int(connection.execute(_NEXT).scalar_one())
     values = {"target": target, "created_at_ms": now_ms, "created_by": str(actor), "revision": revision}

@@ -77,7 +77,10 @@ def put(
     if before is not None and before.spec == spec:
         return before, False
     if before is None and (count := _count(connection)) >= MAX_HOST_POLICIES:
-        raise Full(f"there are {count} host policies, and at most {MAX_HOST_POLICIES} are kept: delete some")
+        raise Full(
+            f"there are {count} host policies, and at most {MAX_HOST_POLICIES} are kept",
+            "delete host policies that are no longer needed",
+        )
     revision = _command(connection, host, partition, actor, now_ms)
     document = msgspec.json.encode(spec).decode()
     values: dict[str, Any] = {

@@ -67,7 +67,10 @@ def create(
     if taken:
         raise Exists(f"there is a schedule {name!r} already")
     if connection.execute(select(func.count()).select_from(schedules)).scalar_one() >= MAX_SCHEDULES:
-        raise Full(f"there are {MAX_SCHEDULES} schedules already, as many as there may be: delete some")
+        raise Full(
+            f"there are {MAX_SCHEDULES} schedules already, as many as there may be",
+            "delete schedules that are no longer needed",
+        )
     due_ms = next_due(spec, now_ms)
     values: dict[str, Any] = {"name": name, "version": 1, "paused": paused, "due_ms": due_ms, **_spec_columns(spec)}
     created: dict[str, Any] = {"created_at_ms": now_ms, "created_by": str(actor)}

@@ -93,7 +93,10 @@ def put(
     before: tuple[SetSeed, ...] = () if row is None else _SEEDS.decode(row.canonical)
     change = change_between(before, spec.seeds)
     if row is None and (count := _count(connection, crawl_id)) >= MAX_SEED_SETS:
-        raise Full(f"the crawl has {count} seed sets, and at most {MAX_SEED_SETS} are kept: delete some")
+        raise Full(
+            f"the crawl has {count} seed sets, and at most {MAX_SEED_SETS} are kept",
+            "delete seed sets of the crawl that are no longer needed",
+        )
     revision = _command(connection, crawl_id, name, change, partitions, actor, now_ms)
     values: dict[str, Any] = {
         "document": spec.document,
