@@ -16,6 +16,7 @@ from workers.discoveries import batches_by_stream, links_of
 from workers.known_links import KnownLinks
 from workers.outlinks import OutlinkResolver
 from workers.page_reading import PageReading, read
+from workers.parse.requisites import requisites_of
 
 PAGE = "http://a.example/dir/page"
 HTML = b"<img src=1.png><img src=http://b.example/2.png><a href=next>next</a><a href=1.png>picture</a>"
@@ -55,6 +56,22 @@ def reading(
 
 def found(page: PageReading) -> list[str]:
     return [] if page.requisites is None else [location.url for location in page.requisites.fresh]
+
+
+def test_queries_of_requisites_are_encoded_as_the_page_is() -> None:
+    """As the queries of links are; those in CSS are in UTF-8."""
+    html = (
+        "<img src='/é?q=é&x=ж#é' srcset='/s?é 2x'><link rel=preload href='/p?é' imagesrcset='/i?é'>"
+        "<style>a{background:url(/c?é)}</style><p style='background:url(/d?é)'>"
+    )
+    page = html.encode("cp1252", "xmlcharrefreplace")
+    assert list(requisites_of(page, "cp1252")) == [
+        "/é?q=%E9&x=%26%231078%3B#é", "/s?%E9", "/p?%E9", "/i?%E9", "/c?é", "/d?é",
+    ]  # fmt: skip
+    assert list(requisites_of("<img src='/i?é'>".encode("utf-16-le"), "utf-16-le")) == ["/i?é"]
+    crawl = Crawl(Requisites.SAME_HOST)
+    body = "<img src='/i?q=é'>".encode("cp1252")
+    assert found(reading(crawl, body, "text/html; charset=windows-1252")) == ["http://a.example/i?q=%E9"]
 
 
 @pytest.mark.parametrize(

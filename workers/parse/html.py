@@ -114,8 +114,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
     - `product`: the crawler's product token in lower case. A meta element with this name has robots directives.
     - `xml`: the page is XHTML.
     """
-    # "Replacement" (ascii) and UTF-16 have UTF-8 as their output encoding.
-    encoding = None if charset == "ascii" or charset.startswith("utf-") else charset
+    encoding = query_codec(charset)
     if not is_ascii_based(charset):
         body, charset = body.decode(charset, "replace").encode(), "utf-8"
     max_count = options.max_links_per_page
@@ -154,25 +153,30 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
 
 
 def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
-    """Return the page with the non-ASCII characters in the queries of its references percent-encoded in `encoding`.
-
-    Characters that the encoding lacks become decimal references (https://url.spec.whatwg.org/#query-state).
-    """
+    """Return the page with its references as `query_in` returns them."""
     return msgspec.structs.replace(
         page,
-        base_href=None if page.base_href is None else _query_in(encoding, page.base_href),
-        canonical=None if page.canonical is None else _query_in(encoding, page.canonical),
-        refresh=None
-        if page.refresh is None
-        else page.refresh._replace(target=_query_in(encoding, page.refresh.target)),
-        anchors=tuple([_query_in(encoding, href) for href in page.anchors]),
-        cut_links=tuple([_query_in(encoding, href) for href in page.cut_links]),
-        marked=tuple([link._replace(href=_query_in(encoding, link.href)) for link in page.marked]),
-        feeds=tuple([_query_in(encoding, href) for href in page.feeds]),
+        base_href=None if page.base_href is None else query_in(encoding, page.base_href),
+        canonical=None if page.canonical is None else query_in(encoding, page.canonical),
+        refresh=None if page.refresh is None else page.refresh._replace(target=query_in(encoding, page.refresh.target)),
+        anchors=tuple([query_in(encoding, href) for href in page.anchors]),
+        cut_links=tuple([query_in(encoding, href) for href in page.cut_links]),
+        marked=tuple([link._replace(href=query_in(encoding, link.href)) for link in page.marked]),
+        feeds=tuple([query_in(encoding, href) for href in page.feeds]),
     )
 
 
-def _query_in(encoding: str, reference: str) -> str:
+def query_codec(charset: str) -> str | None:
+    """Return the codec for the queries of references in a page in `charset`, None if it is UTF-8."""
+    # "Replacement" (ascii) and UTF-16 have UTF-8 as their output encoding.
+    return None if charset == "ascii" or charset.startswith("utf-") else charset
+
+
+def query_in(encoding: str, reference: str) -> str:
+    """Return the reference with the non-ASCII characters of its query percent-encoded in the codec `encoding`.
+
+    Characters that the encoding lacks become decimal references (https://url.spec.whatwg.org/#query-state).
+    """
     if reference.isascii() or (begin := reference.find("?")) < 0:
         return reference
     end = reference.find("#", begin)

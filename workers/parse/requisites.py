@@ -10,7 +10,7 @@ from typing import Final
 
 from workers.parse.charset import is_ascii_based
 from workers.parse.css import css_urls
-from workers.parse.html import read_tag, srcset_urls
+from workers.parse.html import query_codec, query_in, read_tag, srcset_urls
 from workers.parse.references import attribute_text
 from workers.parse.tags import past_markup, raw_text_end, tag_end
 
@@ -48,12 +48,13 @@ _SPACES: Final = " \t\n\f\r"
 def requisites_of(html: bytes, charset: str) -> Iterator[str]:
     """Yield the references to requisites of a page in the Python codec `charset`, in order, with repeats.
 
-    `data:` URLs and references within the page are left out.
+    `data:` URLs and references within the page are left out. As in links, the query of an attribute's URL is encoded
+    in the page's encoding. That of a `url()` in CSS is left as it is, since browsers send it in UTF-8.
     """
-    html = html[:MAX_REQUISITE_BYTES]
+    html, encoding = html[:MAX_REQUISITE_BYTES], query_codec(charset)
     if not is_ascii_based(charset):
         html, charset = html.decode(charset, "replace").encode(), "utf-8"
-    for reference in _references(html, charset):
+    for reference in _references(html, charset, encoding):
         reference = reference.strip(_SPACES)
         if loads(reference):
             yield reference
@@ -70,7 +71,7 @@ def loads(reference: str) -> bool:
 _INLINE: Final = frozenset(("data", "blob", "about", "javascript", "mailto"))
 
 
-def _references(html: bytes, charset: str) -> Iterator[str]:
+def _references(html: bytes, charset: str, encoding: str | None) -> Iterator[str]:
     position, end = 0, len(html)
     while (position := html.find(b"<", position)) >= 0:
         start = _START.match(html, position)
@@ -85,7 +86,11 @@ def _references(html: bytes, charset: str) -> Iterator[str]:
         if start[1]:
             continue
         if name in _URLS or b"style" in tag[len(name) :].lower():
-            yield from _of_element(name, tag, charset)
+            attributes = read_tag(tag)[1]
+            urls = _of_element(name, attributes, charset)
+            yield from urls if encoding is None else (query_in(encoding, url) for url in urls)
+            if b"style" in attributes:
+                yield from css_urls(attribute_text(attributes[b"style"], charset))
         if name == b"plaintext":
             return
         if name in _RAW:
@@ -95,10 +100,10 @@ def _references(html: bytes, charset: str) -> Iterator[str]:
     assert position <= end
 
 
-def _of_element(name: bytes, tag: bytes, charset: str) -> Iterator[str]:
-    _, attributes = read_tag(tag)
+def _of_element(name: bytes, attributes: Mapping[bytes, bytes], charset: str) -> Iterator[str]:
+    """Yield the URLs in the attributes of an element that name requisites, apart from those in CSS."""
     wanted = _URLS.get(name, ())
-    keys = (*wanted, b"style", b"rel", *_SETS)
+    keys = (*wanted, b"rel", *_SETS)
     values = {key: attribute_text(attributes[key], charset) for key in keys if key in attributes}
     if name == b"link" and _LINKS.isdisjoint(values.get(b"rel", "").lower().split()):
         return
@@ -112,5 +117,3 @@ def _of_element(name: bytes, tag: bytes, charset: str) -> Iterator[str]:
     if name in (b"img", b"source"):
         for key in _SETS:
             yield from srcset_urls(values.get(key, ""))
-    if b"style" in values:
-        yield from css_urls(values[b"style"])
