@@ -105,6 +105,29 @@ def test_zstd_of_several_frames_is_one_body() -> None:
     assert decode(pack(b"one ") + pack(b"two"), "zstd", MIB).data == b"one two"
 
 
+@pytest.mark.parametrize("rest", [b"(junk)", b"\x28\xb5\x2f\xfejunk", b"Zoom", b"\x50\x2a\x4d\x19", b"\r\n", b"\0"])
+@pytest.mark.parametrize("piece", [1, 3, 4096])
+def test_bytes_after_zstd_without_its_magic_are_ignored(rest: bytes, piece: int) -> None:
+    packed = ENCODERS["zstd"](b"page" * 99) + rest
+    decoding = Decoding((packed[n : n + piece] for n in range(0, len(packed), piece)), "zstd", MIB)
+    assert (b"".join(decoding), decoding.error) == (b"page" * 99, None)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 4096])
+def test_later_zstd_frame_is_decoded_wherever_it_is_cut(piece: int) -> None:
+    pack, skippable = ENCODERS["zstd"], b"\x53\x2a\x4d\x18\x02\0\0\0ab"
+    packed = pack(b"one ") + skippable + pack(b"two") + b"junk"
+    decoding = Decoding((packed[n : n + piece] for n in range(0, len(packed), piece)), "zstd", MIB)
+    assert (b"".join(decoding), decoding.error) == (b"one two", None)
+
+
+@pytest.mark.parametrize("kept", [1, 3, 4, 9])
+def test_zstd_frame_that_is_cut_after_another_is_an_error(kept: int) -> None:
+    pack = ENCODERS["zstd"]
+    decoded = decode(pack(b"one ") + pack(b"two")[:kept], "zstd", MIB)
+    assert (decoded.data, decoded.error) == (b"one ", "zstd: the data ends early")
+
+
 @pytest.mark.parametrize("name", sorted(set(ENCODERS) - {"br"}))
 def test_bytes_after_the_coded_data_are_ignored(name: str) -> None:
     decoded = decode(ENCODERS[name](b"page" * 99) + b"\r\n\0\0trailing", name, MIB)

@@ -23,8 +23,8 @@ _ZSTD_WINDOW: Final = 8 * 1024 * 1024
 _ZSTD_STEP: Final = 128
 """How many bytes of zstd data one call decodes. A block has at least 4 bytes and decodes to at most 128 KiB. So a call
 returns at most 4 MiB."""
-_ZSTD_FRAME_STARTS: Final = (b"\x28", *(bytes((low,)) for low in range(0x50, 0x60)))
-"""The bytes with which a zstd frame can begin: the first byte of an ordinary frame, and those of a skippable frame."""
+_ZSTD_MAGICS: Final = (b"\x28\xb5\x2f\xfd", *(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)))
+"""The magic numbers of zstd frames (RFC 8878): that of an ordinary frame, and those of skippable frames."""
 _STEP: Final = 64 * 1024
 
 _InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub has an instance
@@ -193,26 +193,32 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the decoded data of all zstd frames. Raise _Broken if the data is invalid or ends early.
+    """Yield the decoded data of all zstd frames. After a frame, bytes without a magic number are ignored.
+
+    Raise _Broken if the data is invalid or ends early, also within a magic number.
 
     Each call decodes at most `_ZSTD_STEP` bytes of input, because the library does not bound the output of a call.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()
+    begun = b""
     try:
         for piece in pieces:
             for start in range(0, len(piece), _ZSTD_STEP):
-                data = piece[start : start + _ZSTD_STEP]
+                data, begun = begun + piece[start : start + _ZSTD_STEP], b""
                 while data:
                     if frame.eof:
-                        if not data.startswith(_ZSTD_FRAME_STARTS):
+                        if len(data) < len(_ZSTD_MAGICS[0]) and any(magic.startswith(data) for magic in _ZSTD_MAGICS):
+                            begun = data
+                            break
+                        if not data.startswith(_ZSTD_MAGICS):
                             return
                         frame = decompressor.decompressobj()
                     yield frame.decompress(data)
                     data = frame.unused_data
     except zstandard.ZstdError as wrong:
         raise _Broken(f"zstd: {wrong}") from wrong
-    if not frame.eof:
+    if begun or not frame.eof:
         raise _Broken("zstd: the data ends early")
 
 
