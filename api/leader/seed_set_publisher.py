@@ -14,7 +14,7 @@ from api.leader.command_rounds import CommandErrors
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.ops.seed_sets import SeedSetCommand, command_id_of, located, producer_of
+from shared.domain.ops.seed_sets import SeedSetCommand, command_id_of, located, part_of, producer_of
 from shared.domain.web.url import host_of, partition_of
 from shared.ports.broker import Broker
 from shared.ports.desired import Desired
@@ -79,7 +79,6 @@ class SeedSetPublisher:
         """
         parts = pieces(here)
         for left, part in zip(range(len(parts), 0, -1), parts, strict=True):
-            base = command_id_of(change.revision)
-            command_id = base if left == 1 else f"{base}-{left}"
+            command_id = part_of(command_id_of(change.revision), left)
             command = Command(command_id, change.crawl_id, CommandKind.SEED_SET, {"places": list(part)})
             await self._broker.publish_command(partition, encode(command), f"{command_id}.{partition}")

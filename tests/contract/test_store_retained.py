@@ -26,6 +26,7 @@ from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.ops.config import HotConfig, WorkerPart
 from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention, named_for, used_until_ms, week_of
+from shared.domain.ops.seed_sets import command_id_of, part_of
 from shared.domain.reads.declared import Actor, Declaration
 from shared.domain.web.url import fingerprint
 from tests.support.database.query_plans import accesses, recorded
@@ -95,6 +96,25 @@ def test_a_command_is_not_forgotten_before_every_partition_has_applied_it(on_sto
         assert half is not None
         assert (half.applied, half.partitions) == (1, 2)
         assert t.rows("SELECT id FROM commands") == [("half",)], "what keeps it from being applied twice stays"
+
+    on_store(story)
+
+
+def test_parts_of_a_seed_set_command_go_with_the_command(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        assert isinstance(t.store, SqlStore)
+        catalog = SqlCatalog(t.store.executor)
+        whole = [command_id_of(n) for n in (1, 2, 12)]
+        for name, partitions in zip(whole, (1, 2, 1), strict=True):
+            await catalog.ask(name, t.crawl_id, "seed_set", "{}", partitions, actor=OPERATOR, now_ms=NOW_MS)
+        for name in (whole[0], whole[1]):
+            for left in (3, 2, 1):
+                await t.command("seed_set", id=part_of(name, left), places=[])
+        await t.command("seed_set", id=part_of(whole[2], 2), places=[])
+        assert await walked(t, RetainedKind.COMMANDS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
+        assert await walked(t, RetainedKind.COMMANDS) == [1]
+        left_over = {part_of(whole[1], left) for left in (3, 2, 1)} | {part_of(whole[2], 2)}
+        assert {row[0] for row in t.rows("SELECT id FROM commands")} == left_over, "these are not applied everywhere"
 
     on_store(story)
 

@@ -110,6 +110,14 @@ def command_id_of(revision: int) -> str:
     return f"seed-set-{revision}"
 
 
+def part_of(command_id: str, left: int) -> str:
+    """Return the id of one of the commands into which the change's command `command_id` is divided.
+
+    `left`: how many of them are left for the partition, itself included, so the last one has the id of the whole.
+    """
+    return command_id if left == 1 else f"{command_id}-{left}"
+
+
 def producer_of(revision: int) -> str:
     """Return the producer name for the discoveries that contain the seeds of a seed set's change.
 

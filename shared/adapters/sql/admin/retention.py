@@ -18,9 +18,10 @@ from shared.adapters.sql.engine.executor import SqlAdapter, bound
 from shared.adapters.sql.frontier.old_hosts import forget_hosts, old_hosts
 from shared.domain.crawl.scope_change import scope_command_of
 from shared.domain.crawl.wider_scope import rediscovery_of
-from shared.domain.frontier.commands import collection_of, recrawl_of, retry_of
+from shared.domain.frontier.commands import CommandKind, collection_of, recrawl_of, retry_of
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.retention import RetainedKind, Retention, is_upload, used_until_ms
+from shared.domain.ops.seed_sets import part_of
 from shared.ports.retained import SweepResult
 
 ROWS: Final = 500
@@ -137,16 +138,28 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
     before = rules.before_ms(RetainedKind.COMMANDS, now_ms)
     rows = connection.execute(_REQUESTS, {"place": place, "max_count": ROWS}).all()
     done = [
-        row.id
+        row
         for row in rows
         if row.at_ms < before
         and row.applied >= row.partitions
         and not (row.uncollected and row.id == collection_of(CrawlId(row.crawl_id)))
     ]
     if done:
+        _forget_parts(connection, [row.id for row in done if row.kind == CommandKind.SEED_SET])
         for statement in (_FORGET_APPLIED, _FORGET_REQUESTS):
-            connection.execute(statement, {"ids": done})
+            connection.execute(statement, {"ids": [row.id for row in done]})
     return SweepResult(len(done), rows[-1].id if len(rows) == ROWS else "")
+
+
+def _forget_parts(connection: Connection, ids: list[str]) -> None:
+    """Delete what was applied of the further commands into which changes of seed sets were divided.
+
+    They have no row of their own in `command_requests`. `ids`: the commands of the changes. The parts of a command are
+    numbered without a gap. A set has few seeds, so a command has few parts.
+    """
+    left = 2
+    while ids and connection.execute(_FORGET_APPLIED, {"ids": [part_of(each, left) for each in ids]}).rowcount:
+        left += 1
 
 
 def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
