@@ -1,7 +1,7 @@
 """/v1/crawls: declare crawls, and read their specs, states and revisions."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -99,7 +99,7 @@ async def list_crawls(
 
     Their specs are included only with `fields=spec`. A page with specs ends early once it has 8 MiB of specs.
     """
-    which = CrawlFilter(state, prefix, dict(_label(each) for each in label))
+    which = CrawlFilter(state, prefix, _labels(label))
     whole = fields is not None
     rows, more = await served.catalog.crawls(which, after=page.place(str, ""), max_count=page.max_count, specs=whole)
     place = rows[-1].name if more else None
@@ -411,9 +411,17 @@ def _spec(crawl: DeclaredCrawl) -> dict[str, Any]:
     return stored
 
 
-def _label(given: str) -> tuple[str, str]:
-    label, equals, value = given.partition("=")
-    if not equals:
-        wrong = FieldError("label", f"{given!r} is not of the form label=value")
-        raise ApiProblem(ProblemKind.INVALID, "the filter is not valid", errors=[wrong])
-    return label, value
+def _labels(given: Sequence[str]) -> dict[str, str]:
+    """Return the labels of the filters `given`, such as `team=search`. Raise ApiProblem for two values of one label."""
+    labels: dict[str, str] = {}
+    for each in given:
+        label, equals, value = each.partition("=")
+        if not equals:
+            raise _invalid_filter(f"{each!r} is not of the form label=value")
+        if labels.setdefault(label, value) != value:
+            raise _invalid_filter(f"{label!r} is given twice with different values, which no crawl can have")
+    return labels
+
+
+def _invalid_filter(message: str) -> ApiProblem:
+    return ApiProblem(ProblemKind.INVALID, "the filter is not valid", errors=[FieldError("label", message)])

@@ -178,6 +178,8 @@ def test_crawls_are_found_by_state_label_and_prefix(told: Callable[[Story], None
             assert await names("label=team%3Dsearch") == ["docs", "docs-old"]
             assert await names("label=team%3Dsearch&label=tier%3D1") == ["docs"]
             assert await names("prefix=%25") == []
+            assert await names("label=team%3Dsearch&label=team%3Dsearch") == ["docs", "docs-old"]
+            problem(await viewer.get("/v1/crawls?label=team%3Dsearch&label=team%3Dnews"), 422, "invalid")
             problem(await viewer.get("/v1/crawls?label=team"), 422, "invalid")
             problem(await viewer.get("/v1/crawls?cursor=nonsense"), 422, "invalid")
 

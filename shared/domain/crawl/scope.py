@@ -110,9 +110,8 @@ class CompiledScope:
         self._any: Final = scope.mode is ScopeMode.ANY
         self._include: Final = Patterns(scope.include if self.problem is None else ())
         self._exclude: Final = Patterns(scope.exclude if self.problem is None else ())
-        self.weight = 1 + (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
-        if scope.requisites is not Requisites.NONE:
-            self.weight += _REQUISITES_WEIGHT
+        patterns = (self._include.size + self._exclude.size) // SIZE_OF_A_WEIGHT
+        self.weight = 1 + patterns + (0 if scope.requisites is Requisites.NONE else _REQUISITES_WEIGHT)
         """The cost of reading the links of a page, relative to a scope without patterns and requisites."""
         self._prefixes: Final = prefixes(spec) if scope.mode is ScopeMode.PREFIX else {}
         self._all_prefixes: Final = tuple({prefix for paths in self._prefixes.values() for prefix in paths})

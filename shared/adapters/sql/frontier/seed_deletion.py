@@ -93,13 +93,13 @@ def _deleting(which: str) -> _Statements:
     return _Statements(*_ending(f"{seeds} AND NOT {_IN_SETS}", SEED_DELETED), keep)
 
 
-def _others(dialect: str, kept: str) -> _Statements:
+def _others(dialect: str, deleted: str) -> _Statements:
     """Return the statements that delete all seeds except some, among the next `:step` seeds of a host.
 
-    `kept`: an SQL condition that is false for the seeds to keep, and true for the seeds to delete.
+    `deleted`: an SQL condition that is false for the seeds to keep, and true for the seeds to delete.
     """
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
-    return _deleting(f"{kept} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
+    return _deleting(f"{deleted} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
 
 
 _LAST = {dialect: last_of(_SEEDS, table) for dialect, table in _BY_SEEDS.items()}
@@ -112,11 +112,11 @@ def _named(statements: Iterable[TextClause | None]) -> _Statements:
 
 _NAMED = _named(_deleting("urls.fingerprint IN :places"))
 # Any number of seeds may be kept, so they are one parameter. Each engine has its own form of it.
-_KEPT = {
+_NOT_KEPT = {
     "sqlite": "hex(fingerprint) NOT IN (SELECT value FROM json_each(:places))",
     "postgresql": "fingerprint <> ALL(CAST(:places AS BYTEA[]))",
 }
-_OTHERS = {dialect: _others(dialect, kept) for dialect, kept in _KEPT.items()}
+_OTHERS = {dialect: _others(dialect, deleted) for dialect, deleted in _NOT_KEPT.items()}
 
 _OF_LINK = "l.crawl_id = urls.crawl_id AND l.host_id = urls.host_id AND l.fingerprint = urls.fingerprint"
 # No mark of a command matters here: whether a URL is withdrawn depends on what the sets have when it is applied.
