@@ -276,9 +276,9 @@ def _endpoints(settings: ClusterMasterSettings, listening: str) -> tuple[str, ..
 async def show_first_key(catalog: Catalog, now_ms: int) -> None:
     """Create an admin key and print it, if the database has no key at all.
 
-    Wait while the database is unavailable or full. Every attempt stores the same key, because an attempt whose reply
-    was lost may have stored it.
+    Wait while the database is unavailable or full.
     """
+    # Every attempt stores the same key: an attempt whose reply was lost may have stored it.
     kept, key = first_key(now_ms)
     if await connected("database", lambda: catalog.add_first_key(kept)):
         print(f"orb: the first admin key, shown this once: {key}", file=sys.stderr, flush=True)
@@ -307,7 +307,7 @@ async def _missing(probes: Mapping[str, Callable[[], Awaitable[object]]]) -> Seq
 
 
 def _lives(master: ClusterMaster) -> Callable[[str, int], bool]:
-    """Return a function that returns True if the process of a master is alive, by the cluster's list of masters.
+    """Return a function that returns True if a process is registered as a master of the cluster.
 
     It takes the master's id and the start time of the process (Unix ms). A restarted master is another process.
     """

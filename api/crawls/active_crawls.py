@@ -128,12 +128,12 @@ class ActiveCrawlSync:
     async def _read_spending_of_new(self) -> None:
         """Read what was spent of the budgets of newly loaded crawls, so that they can be dispatched.
 
-        Skip each partition whose owner loads its state from SQL during the call: that state includes the spending. If
-        an owner has leases of a new crawl, pause the owner during the read. Otherwise outcomes might change the
-        spending meanwhile.
+        Store the numbers in the loaded crawls.
         """
         if not self._unread:
             return
+        # An owner that loads its state from SQL meanwhile reads the spending itself, so its partition is skipped.
+        # An owner with leases of a new crawl is paused during the read: outcomes might change the spending.
         loaded = {owner.partition: owner.writer for owner in self._fleet if owner.writer is not None}
         leased = {
             partition: self._unread & {held.row.crawl_id for held in writer.own.leases}
@@ -156,10 +156,7 @@ class ActiveCrawlSync:
         self._unread.clear()
 
     async def _read_spending_at(self, writer: PartitionWriter, crawl_ids: Collection[CrawlId]) -> None:
-        """Read what the crawls have spent in the partition of `writer`, and store it in the loaded crawls.
-
-        The writer is paused meanwhile, so that nothing changes.
-        """
+        """Pause `writer`, read what the crawls have spent in its partition, and store it in the loaded crawls."""
         partition = writer.own.partition
         async with writer.paused():
             spent = await self._store.counters_in(crawl_ids, [partition])

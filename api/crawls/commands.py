@@ -32,8 +32,8 @@ async def publish_command(
 
     - `command_id`: an owner applies an id once. So after an interruption the call may be repeated with the same id.
     - `args`: the arguments of the command, the same in each partition.
-    - `apart`: by partition, its arguments, if the arguments differ between partitions. Then only the partitions in
-      `apart` receive the command: `partitions` is ignored, and `args` is only recorded in the catalog.
+    - `apart`: the arguments for each partition, if they differ. Then only the partitions in `apart` receive the
+      command. `partitions` is ignored, and `args` is only recorded in the catalog.
     """
     args_by_partition = dict.fromkeys(partitions, args) if apart is None else apart
     for each in args_by_partition.values():

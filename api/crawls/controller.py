@@ -3,8 +3,8 @@
 Every master loads the crawls that it dispatches. The leader also publishes seeds, counts the active time, and ends
 crawls. It reopens finished crawls that have queued URLs again, removes rows of deleted crawls, and writes items.
 
-A pass is one call of `once`. It reads what changed since the last pass, and compares a few other crawls with SQL, to
-find a missed change. So its cost does not grow with unchanged crawls. The function `reconcile` decides, without I/O.
+A pass is one call of `once`. It reads the crawls that changed since the last pass. It also compares a few other crawls
+with SQL, in case a change was missed. The function `reconcile` decides what to do, without I/O.
 
 The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
 and counters have not changed since the check. Each pool has a clock in SQL: the time in which its crawls were worked
@@ -68,12 +68,12 @@ log = structlog.get_logger("orb.control")
 _TICK_S: Final = 0.5
 _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
-"""Maximum seconds that one count adds to a pool's clock. A longer interval: the machine slept, or SQL was down."""
+"""Maximum seconds that one count adds to a pool's clock, for example after the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum finished crawls that one pass examines for queued URLs, until a new leader has examined all of them once."""
+"""Maximum finished crawls that one pass examines for queued URLs, while a new leader examines all of them once."""
 _EXAMINED_AGAIN: Final = 10
-"""The same maximum in all later passes. Finished crawls whose counters changed are examined in addition."""
+"""Maximum finished crawls that a pass examines after that. Those whose counters changed are examined in addition."""
 
 
 def _none() -> None:
@@ -296,7 +296,7 @@ class CrawlController:
     async def _count_times(self, acting: Callable[[], bool]) -> None:
         """Run `count_time` every `_ACTIVE_TIME_S` seconds until cancelled. Run it as a task, so that no pass delays it.
 
-        An interval is not counted if `acting` returns False at its end: this master may not act as leader then.
+        `acting` returns True while this master may act as leader. Otherwise the time since the last count is ignored.
         """
         self._counted_at = self._clock.elapsed()
         while True:
@@ -416,9 +416,10 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl to `state`. Do nothing if its row changed, or the version of its counters is not `counted`.
+        """Move a crawl to `state`, unless it has changed since `row` was read.
 
-        If `counted` is None, only these changes count: another state, another revision, or a change by an operator.
+        - With `counted`: do nothing if any part of the row changed, or if the version of its counters is not `counted`.
+        - Without: do nothing if the state or the revision changed, or if an operator changed the crawl.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(

@@ -61,10 +61,11 @@ def ended_by(crawl: DispatchCrawl, counters: Counters, *, out_of_time: bool) -> 
     """Return the name of the budget that ends the crawl; None if no budget does.
 
     - `crawl`: the crawl with its budgets and what was spent of them.
-    - `counters`: the crawl's counters. While requisites are queued, `max_pages` does not end the crawl.
+    - `counters`: the crawl's counters.
     - `out_of_time`: True if the crawl has used up its `max_seconds`.
 
-    Only `max_seconds` can end a crawl that fetches stored pages again.
+    Only `max_seconds` can end a crawl that fetches stored pages again. `max_pages` does not end a crawl with queued
+    requisites.
     """
     spent = None if crawl.spec.recrawl.used else crawl.allowance.exhausted()
     if spent == "max_pages" and counters.requisites:
@@ -129,8 +130,10 @@ class _Round(Struct, frozen=True):
 class FinishedCheck:
     """Finds the crawls that are provably finished. This may take several calls of `once`, until reports are applied.
 
-    `resting`: the crawls that had nothing left to do at the last call of `once`. The next call must get those of them
-    that still run, and each crawl whose counters or state have changed. It may get other crawls, too.
+    `resting`: the crawls that had nothing left to do at the last call of `once`. The next call must get:
+
+    - the crawls in `resting` that still run,
+    - all crawls whose counters or state have changed.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -147,8 +150,8 @@ class FinishedCheck:
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check, each with a function that is called if URLs are queued. The function gets the
-          counters. It returns the reason to end the crawl nevertheless ("refreshed" or a budget), otherwise None.
+        - `ended`: the crawls to check, each with a function. If URLs are queued, the function gets the counters.
+          It returns the reason to end the crawl nevertheless ("refreshed" or a budget's name), or None.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -197,10 +200,9 @@ class FinishedCheck:
         """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
 
         - `ended`: the crawls to check, as for `once`.
-        - `proving`: crawls whose reports are all applied, so that this call may prove them finished. Such a crawl is
-          left out while one of its commands is in progress.
+        - `proving`: crawls whose reports are all applied. Of these, leave out each crawl with a command in progress.
 
-        Add every crawl in `ended` with nothing left to do to `self.resting`, also a crawl that is left out.
+        Add all crawls in `ended` with nothing left to do to `self.resting`, including those left out.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}
@@ -221,10 +223,15 @@ async def refreshed(
 ) -> Mapping[CrawlId, int]:
     """Return the crawls whose refresh is complete, with the version of their counters.
 
-    A refresh is complete if no URL is leased, no new URL is queued, and no page that was due at its start still waits.
-    New URLs may be queued if a budget is spent. The counters are read before the pages. So the result is valid as long
-    as the counters have the returned version.
+    A refresh is complete if all of this is true:
+
+    - No URL is leased.
+    - No new URL is queued, or a budget is spent.
+    - No page is left that was due when the refresh began.
+
+    The result is valid as long as the counters have the returned version.
     """
+    # The counters are read before the pages, so a change in between gives them another version.
     begun = {crawl.crawl_id: crawl for crawl in crawls if crawl.refresh_ms}
     counted = await store.counters_in(begun.keys(), partitions) if begun else {}
     over = {}

@@ -44,7 +44,7 @@ class GarbageCollector:
     async def once(self) -> None:
         """Run one pass over the deleted crawls. If it raises Transient, the caller may call again: nothing is lost.
 
-        Raise ResourceFull, after the other crawls, if a full resource kept the rows of a crawl from being removed.
+        If rows of a crawl cannot be removed because a resource is full, raise ResourceFull at the end of the pass.
         """
         full = None
         for crawl_id, partitions in (await self._store.uncollected()).items():

@@ -2,11 +2,10 @@
 
 Only the leader writes the table: items belong to no partition, and a single reader needs a single position. A cluster
 without a leader loses nothing, because the stream keeps the items. One transaction writes the rows and moves the
-position. It begins with its own fence (`ItemFence`), so a deposed leader writes nothing.
+position. It begins with a fence (`ItemFence`) that fails for an earlier leader, so an earlier leader writes nothing.
 
-An item is stored once the outcome of its page is accepted. The outcome usually comes shortly after the item, so the
-writer waits for it before it applies a batch that is not full. If the outcome is still missing, the item waits in the
-table until `ItemTable.settle` stores or drops it.
+An item is stored once the outcome of its page is accepted. If the outcome is missing when the item is read, the item
+waits in the table until `ItemTable.settle` stores or drops it.
 
 If the stream drops messages before they are read (`items_age_s`, `items_bytes`), their items are missing in the table.
 This is logged, counted and raised as an alarm. A message that can never be applied becomes a dead letter, so that the
@@ -38,8 +37,7 @@ MAX_COUNT: Final = 200
 
 _READ_S: Final = 1.0
 _SKIP_S: Final = 10.0
-"""Interval at which a writer without messages checks if the stream dropped unread messages. While a finished crawl
-waits for its items, every read that returns no message checks this."""
+"""Interval at which a writer that gets no messages checks if the stream dropped unread messages."""
 
 _OUTCOME_S: Final = 0.25
 """Usual time from when the items of a page arrive until the outcome of the page is applied."""
@@ -83,14 +81,14 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if every item of the crawl, up to the stream's end at the first call, was stored or dropped."""
+        """Return True if `complete` returns this crawl: its items were read, and stored or dropped."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return the crawls in `crawl_ids` whose items were read from the stream and stored or dropped.
 
-        The first call for a crawl notes the present end of the stream. Items after that end are not awaited. A crawl is
-        not returned while an item of it waits for the outcome of its page.
+        The first call for a crawl notes where the stream ends. Later items of the crawl do not count. An item that
+        waits in the table for the outcome of its page is not stored yet.
         """
         if not crawl_ids:
             return ()
@@ -106,7 +104,7 @@ class ItemWriter:
         return complete
 
     async def _serve(self, serving: Term, term: Callable[[], Term | None]) -> None:
-        """Become the table's only writer, under the term `serving`. Write items until `term` returns anything else."""
+        """Become the table's only writer, under the term `serving`. Write items while `term` returns `serving`."""
         self._fence, self._position = await until_resource_available(lambda: self._table.claim(serving))
         await self._broker.declare(())  # Recreate the stream if it was deleted.
         await self._check_stream()
@@ -116,10 +114,11 @@ class ItemWriter:
             while term() == serving:
                 messages = await reader.read(MAX_COUNT, _READ_S)
                 if messages:
-                    if len(messages) < MAX_COUNT:
+                    if len(messages) < MAX_COUNT:  # The outcomes of their pages usually come soon.
                         await asyncio.sleep(_OUTCOME_S)
                     self._look_for_gap(messages[0].sequence)
                     await self._apply(messages)
+                # A finished crawl that waits for its items is not delayed by the interval.
                 elif self._awaited or self._clock.elapsed() >= skip_at:
                     await self._skip_dropped()
                     skip_at = self._clock.elapsed() + _SKIP_S
@@ -142,10 +141,8 @@ class ItemWriter:
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _skip_dropped(self) -> None:
-        """Move the position past dropped messages that were not read, if the stream is empty now.
-
-        If the stream has messages, do nothing, because the next message that is read shows the gap.
-        """
+        """Move the position to the end of the stream if it is empty. Report the messages that were dropped unread."""
+        # If the stream has messages, the next one that is read shows the gap.
         state = await self._broker.items_state()
         if state.first == state.last + 1 > self._position.sequence + 1:
             self._look_for_gap(state.first)
@@ -232,10 +229,9 @@ class ItemWriter:
 def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
     """Return True if the items up to `awaited` were read from the stream, or can no longer be read.
 
-    - `awaited`: the position to reach. Return True if its sequence is 0, because the stream was empty.
+    - `awaited`: the position to reach. Its sequence is 0 if the stream was empty.
     - `position`: the position up to which the stream was read.
-    - `created_ns`: when the present stream was created. If `awaited` is in an earlier stream and `position` is not,
-      return True, because the items are lost.
+    - `created_ns`: when the present stream was created. The unread items of an earlier stream are lost.
     """
     if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
         return position.sequence >= awaited.sequence

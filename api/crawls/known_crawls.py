@@ -19,7 +19,7 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""Number of reads, beyond (number of crawls) / `COMPARED`, after which every crawl was surely compared."""
+"""After `crawls / COMPARED + _ROUNDS_OFF` reads of changes, every crawl was compared with SQL."""
 
 
 class KnownCrawls:
@@ -110,7 +110,7 @@ class KnownCrawls:
     def look_at_all(self, ended: Mapping[CrawlId, CrawlRow | None]) -> None:
         """Mark all crawls as pending and unchecked, as a new leader must.
 
-        `ended`: crawls that have ended, which are marked as pending, too. A deleted crawl has None as its row.
+        `ended`: crawls that have ended, to be marked as pending also. A deleted crawl has None as its row.
         """
         for crawl_id, row in ended.items():
             if crawl_id not in self._rows:

@@ -105,7 +105,7 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: begin to count, by the clock of its pool, the time in which a crawl is worked on."""
+    """Action of the leader: begin to count the time in which a crawl is worked on, by the clock of its pool."""
 
     crawl_id: CrawlId
     pool: str

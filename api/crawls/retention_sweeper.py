@@ -35,7 +35,7 @@ class RetentionSweeper:
     async def once(self) -> None:
         """Delete a bounded number of old rows of each kind. If it raises Transient, the next call continues.
 
-        Raise ResourceFull, after the other kinds, if the database was too full to delete rows of a kind.
+        If rows cannot be deleted because the database is full, raise ResourceFull at the end of the pass.
         """
         full = None
         for what in RetainedKind:

@@ -3,9 +3,9 @@
 URLs are collected in windows. When a window is full or the upload ends, the URLs of the window are sent to their
 partitions as numbered messages. The window is accepted once the broker has acknowledged all of them.
 
-The messages of a window name one producer, whose id is a hash of the upload's name, its crawl and all its URLs so far.
-So if an upload is repeated with the same name and URLs, owners drop the messages that they have applied. From the first
-window that differs, the producers are new, and owners apply their messages.
+The messages of a window have one producer id: a hash of the upload's name, its crawl and all its URLs so far. If an
+upload is repeated with the same name and URLs, its producer ids are the same, so owners drop the messages that they
+have applied. If the URLs differ, owners apply the messages from the first window that differs.
 """
 
 import asyncio
@@ -29,8 +29,10 @@ from shared.wire.messages import Link, encode
 WINDOW: Final = 20_000
 _TURN: Final = 250
 BUSY: Final = 0.5
-"""The part (0..1) of a partition's limit of waiting discoveries at which uploads are refused. The rest of the limit is
-left to the links that workers report."""
+"""Uploads are refused if a partition has used at least this part (0..1) of its limit of waiting discoveries.
+
+The rest is left to the links that workers report.
+"""
 
 PATIENCE_S: Final = 10.0
 """How long publishing a message to an unavailable broker is retried before the upload is aborted."""
@@ -92,7 +94,8 @@ class SeedUpload:
 
         - `name`: the name of the upload, under which it may be repeated. With None it gets a random name.
         - `window`: the number of different URLs that are published together.
-        - `refused_at`: refuse a window if any partition has this share (0..1) of the discoveries that may wait in it.
+        - `refused_at`: a window is refused if a partition has used at least this part (0..1) of its limit of waiting
+          discoveries.
         - `held` is called before each window. It returns the reason if no seeds may be accepted now, otherwise None.
         """
         self.counts = UploadCounts()

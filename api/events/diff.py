@@ -1,7 +1,7 @@
 """Derive events from the difference between an earlier and the current state. Pure functions.
 
-A change that must have happened in between gets its event, too: from `created` to `running`, a crawl was `started` and
-`seeded`.
+Changes that must have happened in between get events. Example: if a crawl was `created` and is `running`, the events
+are `started` and `seeded`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -116,9 +116,9 @@ class EventCursor:
         self._doubtful = True
 
     def caught_up(self, state: EventsState) -> None:
-        """Move the position to the end of the stream in `state`, past events that this cursor does not read.
+        """Move the position to the last sequence in `state`, past events that are not for this cursor.
 
-        Call it only if no event was returned since `state` was read. It does nothing if the stream may have been
+        Call it only if `next` returned no event since `state` was read. It does nothing if the stream may have been
         replaced.
         """
         if not self._doubtful and state.created_ns == self._stream:

@@ -66,9 +66,9 @@ class CrawlRates:
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
         """Add a sample: at the time `at_s`, the crawl has `pages` stored pages with `size` bytes in total.
 
-        `since_s`: the numbers of the previous sample did not change until this time. If it is later than the previous
-        sample, samples with the same numbers are added for the seconds in between.
+        `since_s`: until this time the crawl had the numbers of the previous sample.
         """
+        # The seconds since the previous sample get samples, too, so that a pause counts in the rates.
         if self._samples and (last := self._samples[-1]).at_s < since_s:
             for back_s in range(max(WINDOWS_S), -1, -1):
                 if since_s - back_s > last.at_s:
@@ -108,14 +108,14 @@ _WHOLE_S: Final = 300.0
 
 _SHOWN: Final = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "bytes", "fetches")
 _FRESH_MS: Final = 3_600_000
-"""A crawl without events that is older than this is not recorded as created, because its events have expired."""
+"""A crawl that has no events and is older than this (ms) is not new: its events have expired."""
 
 _LETTERS: Final = 100
 """Maximum dead letters that one comparison records with one event each. One event covers all further ones."""
 
 _LATE: Final = 64
-"""How far the number of a new dead letter may be below the greatest known number. Numbers are assigned before the
-commit, so a dead letter with a lower number may become visible later."""
+"""How many of the last numbers of dead letters are read again. A number is assigned before the commit, so a dead letter
+may become visible after one with a greater number."""
 
 
 class EventRecorder:
@@ -285,10 +285,7 @@ class EventRecorder:
             self._move(crawl_id)
 
     def _move(self, crawl_id: CrawlId) -> None:
-        """Add the crawl to `_moving`, if it is worked on or its rates may still be above zero.
-
-        The next passes then read the crawl's progress.
-        """
+        """Have the next passes read the crawl's progress, if it is worked on or its rates may not be zero yet."""
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
             self._moving.add(crawl_id)

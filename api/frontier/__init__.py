@@ -8,15 +8,15 @@ The life of a URL in its partition:
 - **Queued.** The URL is now a row in SQL. Memory has only the heap of hosts that are due.
 - **URL shard.** When its host is due and has a free slot, the URL is leased together with its best neighbours. The
   lease row and the counters are written in one transaction, then the message is published.
-- **Grant.** A worker asks to `begin`. The owner **grants** it time only after it has applied the outcomes published up
-  to that moment. So no URL is granted to two workers at once, or fetched twice because a report was late.
+- **Grant.** A worker asks to `begin`. The owner first applies all outcomes that were published up to that moment, and
+  then **grants** time to the worker. So no URL is granted to two workers at once, or fetched twice because a report was
+  late.
 - **Outcome.** Outcomes arrive by the same stream. The first outcome for a live lease counts, later ones are stale. The
   URL is done, failed, excluded, or queued again with a time. The visit's `final` outcome frees the slot, and the host's
   delay counts from the end of the last response.
 
 A lease expires if its worker dies. The **sweep** splits a shard after two expired grants and makes a single URL a dead
-letter after five. The owner counts expired grants, because no broker can distinguish a dead worker from a poisonous
-URL. The sweep also deletes shards from the queues whose lease is gone, since no worker may ever pull them.
+letter after five. The sweep also searches the queues for shards without a lease, and deletes them.
 
 Guarantees at every step: a deposed owner changes no row, because the fence of its transactions no longer matches.
 `discovered = queued + leased + done + failed + excluded` holds in every committed state. Memory is proportional to

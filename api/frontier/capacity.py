@@ -19,7 +19,7 @@ STALE_AFTER_S = 5.0
 """A worker whose status is older counts as gone: its capacity is not used."""
 
 AHEAD = 2
-"""Shards sent out per free visit (one that a worker can begin now), so that no worker waits for the owner."""
+"""Shards sent out for each visit that a worker could begin now. Above 1, so that no worker waits for the owner."""
 
 
 class _Worker(Struct):
@@ -150,8 +150,7 @@ class BudgetReservation:
     def pause_until(self, until: float) -> None:
         """Let `paused` return True until `until` (`Clock.elapsed`), so that the crawl is not dispatched for a while.
 
-        Call it when SQL leased nothing although the numbers in memory left some budget: other masters may have spent
-        it.
+        Call it when SQL leased nothing, because other masters may have spent the budget that is left in memory.
         """
         self._paused_until = until
 
@@ -182,10 +181,10 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return which part of the crawl's daily requests for stored pages this partition may use: a range in 0..2^64.
+        """Return this partition's share of the crawl's daily requests for stored pages, as a range in 0..2^64.
 
-        The length of the range is proportional to the number of the crawl's pages in the partition. The ranges of all
-        partitions adjoin, in the order of the partitions' numbers.
+        The length of the range is proportional to the number of the crawl's pages in the partition. The range of the
+        next partition begins where this range ends.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

@@ -80,7 +80,7 @@ class CommandRunner:
     async def _ready(self, run: CommandRun) -> bool:
         """Return True if the command may run now. A command that waits delays only later commands of its crawl.
 
-        - A deletion of seeds also concerns the seeds that were accepted before it. So it waits until they are applied.
+        - A deletion of seeds waits until the seeds that were accepted before it are applied.
         - EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid.
         - A SEED_SET goes through its list twice. The second time it waits until no worker may request the URLs that its
           next chunk withdraws.
@@ -125,7 +125,7 @@ class CommandRunner:
         """Return True if no worker may request a URL that the next chunk of a SEED_SET must withdraw.
 
         Otherwise mark the granted leases with such URLs as `recalled`, and return False. Their workers get `stop` when
-        they next ask to extend the grant. Return False, too, if SQL cannot be read now.
+        they next ask to extend the grant. Return False also if SQL cannot be read now.
         """
         own = self._own
         try:
@@ -165,11 +165,11 @@ class CommandRunner:
 
         - This owner must apply the wider scope.
         - No lease of an earlier revision may be left. This method ends such leases that no worker has begun.
-        - This master must be able to read the archive, unless the next chunk reads no page.
+        - This master must be able to read the archive, or the next chunk must read no page.
 
-        Links of pages that are stored from then on are judged by the wider scope, so the command need not read those
-        pages. Return True if the crawl is deleted, and False if SQL cannot be read now.
+        Return True if the crawl is deleted, and False if SQL cannot be read now.
         """
+        # Links of pages that are stored from then on are judged by the wider scope, so those pages need not be read.
         own = self._own
         try:
             await self._writer.look_up([run.crawl_id])
@@ -313,16 +313,15 @@ class CommandRunner:
     async def _recall_ungranted(self, run: CommandRun) -> None:
         """End the crawl's leases that no worker has begun, if their host belongs to the next chunk of the command.
 
-        Call it inside `PartitionWriter.writing`. The URLs of these leases return to the queue, and no command's mark is
-        set on them. So the command applies to them. Leases on other hosts stay, so that one transaction ends a bounded
-        number of leases.
+        Call it inside `PartitionWriter.writing`. The URLs of these leases return to the queue, and the command applies
+        to them. Leases on other hosts stay.
         """
         own = self._own
         unbegun = [held for held in own.leases.of_crawl(run.crawl_id) if held.grant is None]
         hosts = hosts_of_chunk(run, {held.row.host_id: held.row.host for held in unbegun})
         unbegun = [held for held in unbegun if held.row.host_id in hosts]
         if unbegun:
-            batch = self._writer.batch(marked=False)
+            batch = self._writer.batch(marked=False)  # A mark would make the command skip these URLs.
             for held in unbegun:
                 batch.end(held)
             await self._writer.commit(batch)
@@ -396,8 +395,7 @@ def _is_command(data: bytes) -> bool:
 def _renamed(data: bytes, producer: str) -> bytes:
     """Return the encoded discoveries with `producer` as the name of their producer, and 1 as their message number.
 
-    Under the first name the owner would ignore the message as a repeat: its number was recorded when it became a dead
-    letter. Return `data` unchanged if it cannot be read.
+    Under its first name the owner would ignore the message as a repeat. Return `data` unchanged if it cannot be read.
     """
     try:
         message = decode_discoveries(data)

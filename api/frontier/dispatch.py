@@ -271,7 +271,7 @@ class Dispatch:
 
         One call excludes a limited number. If there may be more, the queue is deferred, and a later pass continues.
         Stored pages that wait for their next fetch stay. If the reason is that the host's page budget is spent, all
-        stored pages and requisites stay, because they do not use it.
+        URLs that do not use this budget stay: stored pages and requisites.
         """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
@@ -333,14 +333,14 @@ class Dispatch:
         """Exclude the leases' URLs that may not be requested. Return the leases that may be published.
 
         Call it inside `PartitionWriter.writing`. If the disk is full, nothing is excluded, and leases with such URLs
-        are not returned. A later command excludes these URLs. If the sweep publishes such a shard before that,
-        `GrantService` ends the lease when a worker asks to begin it.
+        are not returned.
         """
         await self._writer.judge(held for held in shards if self._own.rescoping(held.row.crawl_id, now))
         try:
             await self._writer.exclude_covered(shards, len(shards))
         except ResourceFull as error:
             self._pause_for(error)
+            # A later command excludes these URLs. If a worker asks to begin such a lease before that, it is ended.
             return [held for held in shards if not held.excluded(self._crawls.exclusions)]
         return [held for held in shards if held in self._leases]
 

@@ -82,7 +82,7 @@ class DispatchCrawl:
         return self.revision > 1 and self.state is CrawlState.SEEDING
 
     def delay_s(self, host: str, facts: HostFacts) -> float:
-        """Return a host's delay for this crawl in seconds: the longest of spec, robots.txt, latency and operator."""
+        """Return a host's delay for this crawl in seconds, from the crawl's spec and the host's facts (`delay_of`)."""
         return delay_of(self.spec_of(host).politeness, facts)
 
     def pace(self, host: str, facts: HostFacts) -> tuple[float, int]:
@@ -120,7 +120,7 @@ class DispatchCrawl:
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
         """Return the recrawl rules that apply to an outcome of this URL, or None if the URL is fetched only once.
 
-        The rules apply to a URL that was leased as a stored page even if the spec no longer fetches pages again.
+        Never return None for a URL that was leased as a stored page, even if the spec now fetches pages once.
         """
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
@@ -200,7 +200,7 @@ class DispatchCrawls:
     def longest_delay_s(self, host: Host) -> float:
         """Return the longest delay, in seconds, that any loaded crawl may require for a host.
 
-        The strictest settings of all crawls are combined, so the result may exceed the delay of every crawl.
+        It is computed from the strictest value of each setting, so it may be longer than the delay of every crawl.
         """
         if not self._crawls:
             return 0.0

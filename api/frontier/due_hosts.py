@@ -64,7 +64,7 @@ class DueHosts:
     def begin(self, now: float) -> None:
         """Begin a pass of dispatch at `now` (`Clock.elapsed`).
 
-        A line that lost an allotment, because it did not use it in time, may get capacity again from now on.
+        A line that lost an unused allotment may get capacity again from now on.
         """
         self._passing, self._now = True, now
         for line in self._overdue:

@@ -41,7 +41,7 @@ log = structlog.get_logger("orb.frontier")
 
 _NOT_YET_MS = 100
 _ENDS_SOON_MS = 2_000
-"""How long a worker waits before it asks again to begin a lease of a crawl that is over. The sweep ends such leases."""
+"""How long a worker waits before it asks again, if the crawl of the lease is over. The sweep ends such leases."""
 
 
 class GrantTerms(NamedTuple):
@@ -62,12 +62,13 @@ class GrantTerms(NamedTuple):
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
     """Return the waits that a lease's host requires at `now` (`Clock.elapsed`), and whether the visit must stop.
 
-    - `crawl`: None if the lease's crawl is unknown. Then the delay is the delay with which the shard was leased.
-    - `host`: None if the host is not in memory. Then that delay applies, too, and there is no other wait.
+    - `crawl`: the crawl of the lease, None if it is unknown.
+    - `host`: the host of the lease, None if it is not in memory. Then the delay is the only wait.
 
-    The visit must stop if the shard was leased without a delay and the host has a delay now. The reason is that other
-    shards of the host may be out at the same time.
+    If `crawl` or `host` is None, the delay is that with which the shard was leased. The visit must stop if the shard
+    was leased without a delay and the host has a delay now.
     """
+    # Several shards of a host without a delay may be out at the same time.
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
     stop = leased_s == 0 and delay_s > 0
@@ -83,8 +84,8 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived. Its outcomes are applied, those of
-      a later grant may not be. None if there was no grant, or if the question needs no new grant.
+    - `caught_up`: the number of the lease's newest grant when the question arrived. All outcomes under this grant are
+      applied. None if there was no grant, or if the question needs no new grant.
     """
 
     lease_id: LeaseId

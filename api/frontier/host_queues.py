@@ -1,9 +1,8 @@
 """The host queues of a partition: its hosts that have work soon, ordered by when politeness allows a fetch.
 
 Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except the
-time of a host's last fetch. So a host is removed from memory only after its delay has passed, and a new owner treats
-every host as fetched at its claim. The exception is a partition that never had a host: its hosts need no rest before
-their first fetch.
+time of a host's last fetch. So a host is removed from memory only after its delay has passed. A new owner assumes that
+every host was fetched at the moment of its claim. If the partition never had a host, its hosts need no rest at first.
 
 The crawls of a host take turns (`host_shares`). When a shard of the crawl whose turn it is may be leased, the host
 enters that crawl's line (`lines`), and waits there until capacity is allotted to it. After `PASS_S` it also enters the
@@ -12,16 +11,13 @@ capacity does not block a host.
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- A host has at most as many shards out as the strictest crawl with a shard out allows.
+- Each crawl limits the shards of a host that may be out. The least limit of the crawls with a shard out applies.
 - A queue with URLs either takes turns with the other queues of its host, or its host waits in the crawl's line. A
   queue is never in both states.
-- A host has at most one valid entry in `_later`, the heap of scheduled examinations. Replaced entries stay until there
-  are about as many as hosts.
-- Every host that has only empty queues is in `_idle`; other hosts may be in it, too. So idle hosts are found without a
-  scan of all hosts.
-- While `max_hosts` hosts are loaded, no other host is added. If a queue's host was not added, the queue's crawl is
-  `incomplete`. The owner later reads the queues of such a crawl from SQL again. Hosts that can start no shard soon are
-  removed to make room.
+- A host has at most one valid entry in `_later`, the heap of scheduled examinations.
+- `_idle` contains every host that has only empty queues. It may contain other hosts.
+- While `max_hosts` hosts are loaded, only hosts with a lease are added. If a queue's host was not added, the queue's
+  crawl is `incomplete`, and the owner later reads its queues from SQL again.
 """
 
 import heapq
@@ -45,7 +41,7 @@ LOOKED_AT: Final = 5000
 host that it removes."""
 
 PASS_S: Final = 1.0
-"""How long a host waits for capacity of the crawl whose turn it is before another crawl may use the host, too."""
+"""How long a host waits in the line of the crawl whose turn it is, before it also enters the next crawl's line."""
 
 _EXPECTED_FETCH_S: Final = 0.2
 _SPARE: Final = 64
@@ -268,8 +264,7 @@ class HostQueues:
 
         - `rested_from`: when the host's next delay begins (`Clock.elapsed`). None: nothing was leased in the slot, so
           no delay begins.
-        - `delay_s`: the length of that delay in seconds. If the delay after an earlier lease ends later, the host rests
-          until that end.
+        - `delay_s`: the length of that delay in seconds. An earlier delay that ends later still applies.
         """
         shard = host.taken.pop(slot, None)
         if rested_from is not None:
@@ -310,10 +305,10 @@ class HostQueues:
         return None if known is None else known[1]
 
     def learn_signals(self, signals: Mapping[tuple[CrawlId, HostId], bytes]) -> None:
-        """Store in queues how often the signs of change of their hosts were right. Skip queues that are not in memory.
+        """Store `signals` in the queues of their crawl and host. Skip queues that are not in memory.
 
-        `signals`: these results, encoded (HostSignals), by crawl and host. A sign of change is the date that a sitemap
-        or feed gives for a page.
+        Each value says how often the host's signs of change were right, encoded (HostSignals). A sign of change is the
+        date that a sitemap or feed gives for a page.
         """
         for place, stored in signals.items():
             if (queue := self.queue(*place)) is not None:
@@ -336,8 +331,7 @@ class HostQueues:
     def evict_idle(self, now: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that have no URLs, are rested and not blocked. Return the number of removed hosts.
 
-        `delay_s` returns the longest delay of any crawl for a host. How long a host has rested is stored nowhere else,
-        so no host is removed before that delay has passed. The cost grows only with the number of hosts without URLs.
+        A host is rested once its longest delay has passed, which `delay_s` returns.
         """
         held = (self._hosts.get(host_id) for host_id in self._idle)
         idle = [host for host in held if host is not None and all(queue.empty for queue in host.queues.values())]
@@ -347,8 +341,8 @@ class HostQueues:
     def make_room(self, now: float, soon: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that can start no shard before `soon` (`Clock.elapsed`). Return their number.
 
-        A call examines at most `LOOKED_AT` hosts, beginning with those that were examined longest ago. `delay_s`
-        returns the longest delay of any crawl for a host: a host is removed only after it has rested that long.
+        A call examines at most `LOOKED_AT` hosts, beginning with those that were examined longest ago. No host is
+        removed before its longest delay has passed, which `delay_s` returns.
         """
         looked_at = list(islice(self._hosts.values(), LOOKED_AT))
         for host in looked_at if len(looked_at) < len(self._hosts) else ():
@@ -411,8 +405,8 @@ class HostQueues:
     def _look(self, host: Host, now: float) -> None:
         """Put the host into the line of the crawl whose turn it is, if a shard of that crawl may be leased at `now`.
 
-        If that crawl may not dispatch at present, put the host into its line all the same, and continue with the crawl
-        whose turn is next. At the end, schedule the host's next examination.
+        If the crawl may not dispatch at present, the host enters its line and also the line of the next crawl. At the
+        end, schedule the host's next examination.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

@@ -2,7 +2,7 @@
 
 Each queue has a virtual time: the host time that its crawl used, divided by the crawl's weight. The next shard comes
 from the queue with the least virtual time that has URLs to fetch. A queue that was empty begins again at the virtual
-time of the shard that started last, so idle time earns nothing and no other crawl starves.
+time of the shard that started last. So it gets no extra turns for the time in which it was empty.
 Pure; times are the owner's monotonic seconds.
 """
 
@@ -33,8 +33,8 @@ class CrawlQueue(Struct):
     - `virtual`: its virtual time on the host.
     - `in_line`: True if the host is in the crawl's line of due hosts.
     - `idle`: True if the queue was empty when it was last put into the order.
-    - `place`: the number of its entry in the host's `HostShares`, 0 for none. `key`: that entry's key.
-    - `without_requisites`: no requisite was queued when it was last leased from, and none was added since.
+    - `place`, `key`: the number (0: no entry) and the sort key of its entry in the host's `HostShares`.
+    - `without_requisites`: True if it certainly contains no requisite.
     - `stored_only`: the host's page budget is spent, so only URLs that do not use that budget are queued.
     - `signals`: how often the signs of change of the host were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
@@ -91,11 +91,10 @@ class HostShares:
 
     Queues with URLs to fetch are ordered by virtual time. The other queues are ordered by the time from which they
     have URLs to fetch.
-
-    A queue that moves gets a new entry in the order. Its old entry is removed when it comes first, or when there are
-    more than about twice as many entries as queues.
     """
 
+    # A queue that moves gets a new entry. Its old entry is removed when it comes first, or when there are more than
+    # about twice as many entries as queues.
     __slots__ = ("_later", "_number", "_ready")
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ from shared.domain.frontier.store_model import QueueRow
 from shared.domain.ids import CrawlId, HostId
 
 LEAD_S: Final = 0.25
-"""How long before the end of a host's delay its next shard may be leased. The lease, the message and the grant take
-that time. The grant names the rest of the delay, so no request starts sooner."""
+"""A host's next shard may be leased this long before the host's delay ends: the lease, the message and the grant take
+time. The worker waits for the rest of the delay, which the grant names."""
 
 _TOGETHER_S: Final = 0.05
 """The end of a host's delay is rounded up to a multiple of this, so that one transaction leases several hosts."""
@@ -195,9 +195,8 @@ def facts_of(row: QueueRow) -> HostFacts:
 def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     """Return the maximum number of URLs in the queue's next shard, at most `queue.cap` if that is set.
 
-    That is about `SHARD_WORK_S` seconds of work at the host's pace, or a fair part of the queue if several slots share
-    it. A host without a delay that was never visited gets a single URL: its further shards depend on what that visit
-    reports.
+    That is about `SHARD_WORK_S` seconds of work at the host's pace. If the queue may use several slots, it is at most a
+    fair part of the queue. For a host without a delay that was never visited, it is 1.
 
     `due`: an upper bound for the stored pages that are due besides the queued URLs.
     """

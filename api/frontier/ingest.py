@@ -136,9 +136,9 @@ class Ingest:
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries in order.
 
-        Reports that came before a command in progress, and reports that came after it, are separate batches. The
-        command skips the rows that later reports write, but not the rows of earlier ones.
+        Split them into batches, so that no batch has reports from both before and after a command in progress.
         """
+        # The command skips the rows that later reports write, but not the rows of earlier ones.
         begun = 0
         for sequence in self._own.commands.sequences():
             place = bisect_left(reports, sequence, begun, key=_sequence)
@@ -246,9 +246,9 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write outcomes in one transaction. Return the batch, and the queues whose URLs may not all have failed yet.
+        """Write outcomes in one transaction. Return the batch, and the queues for `_end_queues` to go on with.
 
-        These are queues of unreachable hosts. All their URLs must fail, but one transaction fails a limited number.
+        These are queues of unreachable hosts, whose URLs fail. One transaction fails a limited number of URLs.
         """
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):
@@ -272,7 +272,7 @@ class Ingest:
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
         """Fail the remaining URLs of queues whose host is unreachable, in several transactions.
 
-        If this is interrupted, the remaining URLs fail after the next request that their host does not answer.
+        If this is interrupted, the remaining URLs fail when the next request to their host gets no answer.
         """
         while ends:
             ends = await until_resource_available(partial(self._end_some, ends))

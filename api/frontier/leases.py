@@ -1,8 +1,8 @@
 """Leases and their grants: which worker may fetch the rest of a URL shard, and until when.
 
 Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before the worker gets it. Grant n + 1 is
-given only after grant n has expired. For the owner a grant lasts from the owner's answer, for the worker from its own
-question. So the worker stops first. A new owner treats every lease that was ever granted as granted at its claim.
+given only after grant n has expired. The owner counts a grant's time from its answer, the worker from its question. So
+the worker stops first. A new owner assumes that every granted lease got its grant at the moment of its claim.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -148,9 +148,10 @@ class Leases:
     """The leases of one partition. A change of `grant_s` (seconds) applies to later grants and extensions."""
 
     def __init__(self, *, grant_s: float, longest_s: float = 0.0) -> None:
-        """Create an empty set. `grant_s`: how long a grant lasts, in seconds.
+        """Create an empty set.
 
-        A grant of an earlier owner may last `longest_s` seconds, if that is longer.
+        - `grant_s`: how long a grant lasts, in seconds.
+        - `longest_s`: how long a grant of an earlier owner may last, if that is longer than `grant_s`.
         """
         self.grant_s = grant_s
         self.watched_by: Watch | None = None
@@ -184,8 +185,8 @@ class Leases:
     def take_over(self, row: LeaseRow, now: float, *, ended: bool) -> TrackedLease:
         """Add a lease that an earlier owner made, when this owner claims the partition.
 
-        `ended`: all workers from before the claim are known to be dead, so an earlier grant has ended. Otherwise it may
-        last for the longest grant of any owner, counted from the claim.
+        `ended`: True if all workers from before the claim are known to be dead, so that an earlier grant has ended. If
+        False, the earlier grant lasts as long as any owner's grant may last, counted from the claim.
         """
         grant = None
         if row.grants:
@@ -232,8 +233,8 @@ class Leases:
     ) -> LeaseGrant:
         """Record a new grant of the lease, which was just committed, and return it.
 
-        `asked`: when the holder's question arrived (`Clock.elapsed`); None if that is not known. It decides if the
-        grant is `late`.
+        `asked`: when the holder's question arrived (`Clock.elapsed`). If that is long ago, the grant is marked as
+        `late`. None: that is not known.
         """
         if held.row.lease_id in self._held:
             self._count(held, 0, now)

@@ -127,8 +127,7 @@ class OutcomeBatch:
         """Add a dead letter for a shard that a worker could not read. Count a failure of the shard's lease.
 
         The failure counts like an expired grant. Count nothing if there is no lease, or if it has a live grant. After
-        too many failures, a lease that never had a grant ends now. A lease whose grant has expired is ended by the
-        sweep.
+        too many failures, end the lease if it never had a grant. Otherwise the sweep ends it.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))

@@ -56,8 +56,9 @@ def reason_of(result: UrlOutcome) -> str:
 def source_read(result: UrlOutcome, flags: int) -> str:
     """Return the name of the counter for a fetched sitemap or feed.
 
-    That is `feeds` if its URL was discovered as a feed, otherwise `sitemaps`. If the file was not read to its end, it
-    is `partly_read`, or `unreadable` if no entry was read.
+    - `feeds` or `sitemaps`: the whole file was read. It is `feeds` if the URL was discovered as a feed.
+    - `partly_read`: only a part of the file was read, with at least one entry.
+    - `unreadable`: only a part of the file was read, without an entry.
     """
     if result.detail:
         return "partly_read" if result.entries else "unreadable"
@@ -65,7 +66,7 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return the reason, to be stored, why the URL's last fetch is not listed as a page. Return None if it is listed.
+    """Return why the URL's last fetch is not listed as a page, for its row. Return None if it is listed.
 
     - `page`: the fetch stored a page. It is not listed if its robots directives forbid indexing.
     - `requisite`: the URL was leased as a requisite.
@@ -149,8 +150,8 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
     """Count in `changes` what a fetch is missing, such as excluded links or a part of the page. Return the new flags.
 
-    The URL's flags show if such losses are counted. The counts of a repeated fetch replace those of the earlier fetch.
-    The first fetch of a sitemap or feed is counted, too (`source_read`).
+    The new flags show if losses of the URL are counted. If `flags` show that already, the losses of this fetch replace
+    those of the earlier fetch. Also count the first fetch of a sitemap or feed (`source_read`).
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
@@ -275,7 +276,7 @@ class RepeatedFetch(Struct):
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
     - `revision`: the revision of the spec under which the URL was leased.
-    - `adaptive`: the schedule by which pages that change often wait less. None: the crawl uses no such schedule.
+    - `adaptive`: the schedule that fetches pages sooner if they change often. None: the crawl has no such schedule.
     """
 
     crawl: DispatchCrawl
@@ -431,9 +432,9 @@ def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None
 def adaptive_schedule(
     pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
 ) -> AdaptiveSchedule | None:
-    """Return the schedule by which the pages of a partition that change often wait less for their next fetch.
+    """Return the schedule that fetches pages of a partition sooner if they change often.
 
-    Return None if `pages` is None: then the crawl uses no such schedule.
+    `pages`: the partition's page counts. None: the crawl has no such schedule, and the result is None.
     """
     if pages is None:
         return None

@@ -124,8 +124,8 @@ class Owner:
     async def _claimed(self) -> Claimed:
         """Claim the partition. Return the partition's state as read from SQL.
 
-        SQL refuses a second claim under the same term. So if the answer to a claim was lost, or if an earlier owner may
-        have claimed under this term (`again`), first try to read the partition without a claim.
+        If the partition was claimed under this term already, only read the state: SQL refuses a second claim. That can
+        be so if the answer to a claim was lost, or if an earlier owner in this process claimed it (`again`).
         """
         if self._again:
             with suppress(OwnershipLost):
@@ -215,9 +215,9 @@ class Owner:
     async def _restore(self, writer: PartitionWriter, claimed: Claimed) -> None:
         """Take over the leases, reserve their hosts' slots, and load the budgets.
 
-        Crawls may be added or changed while this runs. Only owners that have loaded are notified of such changes, so
-        this method checks for them itself.
+        Include crawls that are added or changed while this runs.
         """
+        # Only owners that have loaded are notified of such changes.
         own, now = writer.own, self._clock.elapsed()
         revisions = {crawl.crawl_id: crawl.revision for crawl in own.crawls}
         for row in claimed.leases:

@@ -28,8 +28,10 @@ from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
 
 _COMMANDS_UNREAD_S: Final = 30.0
-"""For this many seconds after its claim, an owner checks all URLs that it leases against the scope. By the end of this
-time, it has read the commands that were sent before the claim."""
+"""For this many seconds after its claim, an owner judges the URLs of changed crawls when it leases them.
+
+In this time it may not have read a command that applies the changed scope.
+"""
 
 
 class FrontierSettings(Struct, frozen=True):
@@ -68,9 +70,9 @@ class FrontierSettings(Struct, frozen=True):
     first_claim_rests: bool = False
 
     def retries_exhausted(self, urls: int, strikes: int) -> bool:
-        """Return True if a lease that failed `strikes` times must be split or, if one URL is left, given up.
+        """Return True if a lease that failed `strikes` times must end.
 
-        `urls`: how many URLs of the lease have no outcome.
+        `urls`: how many of its URLs have no outcome. A single URL is given up. Several are split into smaller shards.
         """
         return strikes >= (self.dead_letter_after_expiries if urls == 1 else self.split_after_expiries)
 
@@ -81,8 +83,8 @@ class Ownership:
     All tasks of the owner share it.
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
-    - `with_contexts`: by crawl, True if URLs of it here have a seed context. If a crawl is missing, it must be read
-      from SQL.
+    - `with_contexts`: by crawl, True if any of its URLs in this partition has a seed context. If a crawl is missing,
+      that must be read from SQL.
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
@@ -156,7 +158,7 @@ class Ownership:
     def capacity_changed(self) -> None:
         """Wake dispatch if a due host belongs to a crawl that may be dispatched, because workers may have new capacity.
 
-        Without such a host dispatch cannot use the capacity. A host that becomes due later wakes dispatch by itself.
+        A host that becomes due later wakes dispatch by itself.
         """
         if not all(map(self.crawls.is_stopped, self.hosts.lines.crawls())):
             self.work.notify()
@@ -170,8 +172,7 @@ class Ownership:
     def rescoping(self, crawl_id: CrawlId, now: float) -> bool:
         """Return True while queued URLs of the crawl may be outside its scope, because the scope was changed.
 
-        A new owner may not have read the command that applies the scope. So for a while after its claim, this is True
-        for every crawl whose spec was ever changed.
+        For `_COMMANDS_UNREAD_S` seconds after the claim, this is True for every crawl whose spec was ever changed.
         """
         crawl = self.crawls.get(crawl_id)
         if self.commands.rescopes(crawl_id) or crawl is None:
@@ -190,8 +191,8 @@ class Ownership:
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
         """Return those crawls whose page counts must be read from SQL.
 
-        Counts must be read if they are missing in memory or outdated, or were made for other limits in the spec. Only a
-        crawl with the adaptive schedule needs counts: its pages that change often wait less for their next fetch.
+        Only a crawl with the adaptive schedule needs counts: it fetches pages sooner if they change often. The counts
+        must be read if they are not in memory, are outdated, or were made for other limits in the spec.
         """
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
@@ -207,10 +208,9 @@ class Ownership:
             self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
-        """Return the rules for signs of change, by crawl, for those of the crawls that fetch their pages again.
+        """Return the rules for signs of change, by crawl. Leave out crawls that fetch each page once.
 
-        The rules are None for a crawl that uses no signs of change. Only a crawl with the adaptive schedule uses them:
-        its pages that change often wait less for their next fetch.
+        The rules are None for a crawl without the adaptive schedule, because only that schedule uses signs of change.
         """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):
@@ -246,9 +246,8 @@ class Ownership:
     def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
         """Add a queue, from its SQL row, to the queues in memory, with the delay that its crawl requires now.
 
-        Return False if no host can be added, or the crawl is not loaded or is being deleted. A `pinned` queue has a
-        lease out. It is added even if its crawl was only looked up in SQL, not loaded for dispatch, because the reports
-        of the lease need the facts of its host.
+        Return False if no host can be added, or the crawl is not loaded or is being deleted. `pinned`: the queue has a
+        lease out, so it is added also if its crawl was only looked up in SQL, not loaded for dispatch.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:

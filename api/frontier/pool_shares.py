@@ -16,7 +16,7 @@ from typing import Final
 from shared.domain.ids import CrawlId, HostId
 
 UNUSED_S: Final = 1.0
-"""Seconds after which a line (see WaitingHosts) loses an unused allotment, until its partition dispatches again."""
+"""Seconds after which a line (see WaitingHosts) loses an unused allotment."""
 
 AGAIN_S: Final = 0.5
 """Seconds after which a crawl that may not dispatch is checked again."""
@@ -73,8 +73,8 @@ class _Crawl:
 class _Pool:
     """The crawls that share a pool, and the order in which they get capacity.
 
-    - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. A
-      replaced entry stays until it comes first, or until the heap has more than about twice as many entries as crawls.
+    - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. It
+      also contains some replaced entries, which are ignored.
     - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
     - `since`: the lines with an allotment, each with the time at which it got or last used one.
     - `promised`: the number of shards that are allotted but not leased.

@@ -95,10 +95,11 @@ class Sweep:
     async def _republish(self) -> None:
         """Publish shards again that no worker has begun or resumed in time: the broker may have lost them.
 
-        If the broker refuses a shard, an earlier message is still in its place (pool, host, slot). That message is
-        dropped first if it was delivered before: a broker that was killed may keep a message that was acknowledged. A
-        message that was never delivered stays, because its replacement would go to the end of the queue.
+        If the broker refuses a shard, an earlier message is still in its place (pool, host, slot). If that message was
+        delivered before, drop it and publish the shard again. Otherwise the message stays.
         """
+        # A broker that was killed may keep a message that was acknowledged. A message that was never delivered keeps
+        # its place in the queue.
         own = self._own
         for held in own.leases:
             if not own.to_publish(held, self._clock.elapsed()) or await self._dispatch.publish(held):
@@ -111,7 +112,7 @@ class Sweep:
     async def _drop(self, held: TrackedLease) -> bool:
         """Drop the message in the place of the lease's shard (pool, host, slot). Return True if it was dropped.
 
-        If the lease is over or has a live grant, nothing is dropped: the message may be another lease's, or in use.
+        If the lease is over or has a live grant, drop nothing.
         """
         own, row = self._own, held.row
         if held not in own.leases or held.live(self._clock.elapsed()):
@@ -120,10 +121,7 @@ class Sweep:
         return True
 
     async def _reclaim(self) -> None:
-        """End leases that no worker will resume (`Ownership.to_end`).
-
-        The shard is deleted from the stream while its lease still has the slot, so no later shard is deleted instead.
-        """
+        """Delete the shards of leases that no worker will resume (`Ownership.to_end`), then end these leases."""
         own, writer = self._own, self._writer
         await writer.look_up(held.row.crawl_id for held in own.leases)
         ending = own.to_end(self._clock.elapsed())
@@ -131,7 +129,7 @@ class Sweep:
             return
         if not await writer.applied_outcomes(await self._broker.last_report(own.partition, "outcome")):
             return
-        for held in ending:
+        for held in ending:  # While a lease has its slot, no other shard can be in the place.
             await self._drop(held)
         async with writer.writing():
             batch = writer.batch()
@@ -149,9 +147,9 @@ class Sweep:
     async def _purge(self) -> None:
         """Delete the applied reports from the stream, unless a backup has asked to keep reports (a purge hold).
 
-        Nothing is deleted if the stream may have been replaced. The position of the applied reports is read
-        before the holds. So a backup that sets its hold after that needs only reports after this position.
+        Nothing is deleted if the stream may have been replaced.
         """
+        # The position is read before the holds. So a backup that sets its hold later needs only reports after it.
         position = self._own.position
         if position == self._purged or self._holds.standing(await self._store.report_holds(), self._clock.elapsed()):
             return

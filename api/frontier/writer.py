@@ -218,8 +218,7 @@ class PartitionWriter:
     async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
         """Read the page counts of these crawls from SQL, if they are needed and memory lacks them.
 
-        A crawl needs them if its pages wait less when they change often. Outdated counts, and counts that were made for
-        other limits in the spec, are read again.
+        `Ownership.unread_recrawls` says which crawls these are.
         """
         for crawl in self.own.unread_recrawls(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)

@@ -47,7 +47,7 @@ GUARDED: Final = "/v1"
 class Keyring:
     """Looks up API keys and client certificates in the database, and caches each valid identity for a second.
 
-    So a revoked key may be accepted for another second on masters other than the one that revoked it.
+    After a key was revoked through one master, other masters may accept it for up to another second.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -129,10 +129,9 @@ def _digest_of_certificate(certificate: PeerCertificate) -> bytes:
 class Authentication:
     """ASGI layer that refuses a request at or below `GUARDED` unless its identity is accepted from its peer.
 
-    The peer is the address and the TLS certificate of the client. A master that forwards a request states the peer of
-    the original client in a signed header, and that peer counts. Wrong keys from the peer's address do not limit such a
-    request, because the other master has accepted its identity. The layer stores the identity's record in the request's
-    state as `key`, and the peer as `peer`.
+    The peer is the address and the TLS certificate of the client. For a forwarded request, it is the peer of the
+    original client, which the forwarding master states in a signed header. The limit of wrong keys does not apply to
+    such a request. The layer stores the identity's record in the request's state as `key`, and the peer as `peer`.
     """
 
     def __init__(
@@ -187,9 +186,9 @@ class Authentication:
         """Return the stored identity of the request.
 
         Raise ApiProblem if there is none. If `limited`, raise it also after too many wrong keys from the peer's
-        address. A key or certificate that this master has accepted lately is exempt from that limit. So a client with
-        wrong keys cannot lock out other clients at its address.
+        address, except for a key or certificate that this master has accepted lately.
         """
+        # So a client with wrong keys does not lock out other clients at its address.
         given = header_of(scope, b"authorization")
         if not given and peer.certificate is not None:
             if limited and not self._keyring.has_seen_certificate(peer.certificate):
@@ -231,8 +230,8 @@ def _peer_of(scope: Scope) -> Peer:
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
     """Return an async function that returns True while the identity of this request is still accepted from its peer.
 
-    A streaming response calls that function repeatedly, because a key may be revoked or expire meanwhile. The function
-    returns True as well if the database does not answer.
+    A streaming response calls that function repeatedly, because a key may be revoked or expire meanwhile. If the
+    database does not answer, the function returns True.
     """
     key: ApiKey = scope["state"]["key"]
     peer: Peer = scope["state"]["peer"]

@@ -74,10 +74,10 @@ def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
 def shown_tag(crawl: DeclaredCrawl, seen: Seen) -> str:
     """Return the ETag of the response that shows this crawl, without quotes.
 
-    It is the crawl's version, a dot, and a checksum of the crawl's stamp, blocking reason, resource pressure and
-    warnings. The stamp is a value that changes with everything stored of the crawl. The pressure is included because
-    the blocking reason may hide it.
+    It is the crawl's version, a dot, and a checksum that changes whenever the response changes.
+
     `seen`: what the response shows of this master's state.
     """
+    # The pressure is included because the blocking reason may hide it.
     shown = crawl.stamp, seen.blocking_reason, seen.pressure, seen.warnings
     return f"{crawl.tag}.{crc32(repr(shown).encode()):08x}"

@@ -143,9 +143,11 @@ async def _expected(
 ) -> frozenset[str] | None:
     """Return the versions that the request may change, as the tags in If-Match (RFC 9110 §13.1.1).
 
-    Return None without the header: then the request may change any version, or create the resource. Return ANY_TAG for
-    `*`: any version, but the resource must exist. Weak tags are dropped, because If-Match compares strongly. Of every
-    other tag, the part after a dot is dropped. Raise ApiProblem if the header is malformed.
+    - Without the header, return None: the request may change any version, or create the resource.
+    - For `*`, return ANY_TAG: the request may change any version, but the resource must exist.
+    - Otherwise return the tags. Ignore weak tags. Remove the part of a tag after a dot: `"7-3.5e1f"` -> `7-3`.
+
+    Raise ApiProblem if the header is malformed.
     """
     if if_match is None:
         return None

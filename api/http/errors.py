@@ -200,16 +200,13 @@ async def respond(request: Request, error: Exception) -> Response:
 
 
 async def _shown_tag(request: Request) -> dict[str, str]:
-    """Return the ETag header that a GET of the request's crawl has now; empty if the crawl cannot be read.
-
-    If the result is empty, the problem keeps its own ETag, the crawl's version alone. If-Match accepts that, too.
-    """
+    """Return the ETag header that a GET of the request's crawl has now; empty if the crawl cannot be read."""
     services = request.app.state.services
     try:
         shown = await services.shown.answer(request.path_params["name"], services.catalog, services)
     except (Missing, Transient) as unread:
         log.debug("etag.omitted", error=str(unread))
-        return {}
+        return {}  # The problem keeps the crawl's version as its ETag, which If-Match accepts.
     return {"ETag": shown.headers["ETag"]}
 
 

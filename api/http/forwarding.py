@@ -27,8 +27,7 @@ ANSWER_S: Final = 10.0
 KEPT_S: Final = 2.0
 """How long this master keeps an idle connection to the leader. The leader keeps it longer (`serving.RESTS_S`).
 
-Otherwise the leader might close the connection while a write is sent. The write would be lost, and this master could
-not detect it.
+Otherwise the leader might close the connection while a write is sent, and the write would be lost.
 """
 
 _CONNECTIONS: Final = 100
@@ -36,9 +35,9 @@ _RETRY: Final = {"Retry-After": "2"}
 _HINT: Final = "repeat it with the same Idempotency-Key or If-Match: then it cannot happen twice"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _API: Final = b"/v1/"
-"""The required prefix of the undecoded path.
+"""The prefix that an undecoded path must have to be appended to the leader's address.
 
-A path without it is never appended to the leader's address: `@host/` after `http://leader` would name another host.
+The path `@host/` after `http://leader` would name another host.
 """
 
 _ANYWHERE: Final = re.compile(
@@ -75,8 +74,8 @@ def leaders_client(
 ) -> httpx.AsyncClient:
     """Return the HTTP client that `Forwarding` uses to reach the leader.
 
-    `verify`: the TLS context that verifies the leader, or True for the default one. `transport`: a replacement for the
-    network.
+    - `verify`: the TLS context that verifies the leader's certificate, or True for the default one.
+    - `transport`: sends the requests, in tests. None: they are sent over the network.
     """
     limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=KEPT_S)
     return httpx.AsyncClient(follow_redirects=False, verify=verify, limits=limits, transport=transport)

@@ -56,10 +56,10 @@ _TERM_BITS: Final = 44
 def epoch_after(stored: int, published: int | None, newest: Term, revision: int) -> int:
     """Return the epoch under which to lead: `stored`, or a higher one if etcd was replaced.
 
-    - `stored`: the epoch in SQL. `published`: the epoch in etcd, None if etcd has none. If the two differ, etcd counts
-      as replaced.
-    - `newest`: the newest term in SQL. `revision`: the newest revision in etcd. If the revision in the term is later,
-      etcd was restored from a backup, so it counts as replaced.
+    - `stored`: the epoch in SQL.
+    - `published`: the epoch in etcd, None if etcd has none. If it differs from `stored`, etcd counts as replaced.
+    - `newest`: the newest term in SQL, which contains an etcd revision.
+    - `revision`: the newest revision in etcd. If the term is newer, etcd counts as replaced.
     """
     if published == stored and newest <= term_of(stored, revision):
         return stored
@@ -71,8 +71,7 @@ def owners_in(
 ) -> dict[Partition, str]:
     """Return a mapping from partition to the id of its owner, for owners that are registered masters.
 
-    Leave out assignments of another epoch. Leave out also an assignment to a master that has been restarted since: it
-    was made for the earlier process.
+    Leave out assignments of another epoch, and assignments to a master that was restarted since.
     """
     return {
         partition: record.owner

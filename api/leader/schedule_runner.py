@@ -1,12 +1,11 @@
 """Fire schedules under one leadership.
 
 A round reads the schedules that are due, decides the next step of each (`step_of`), and carries the steps out in
-transactions under the leader's term. What was fired and what comes next is in the database only. So nothing is lost if
-the leader is killed, and an earlier leader, whose term is no longer the newest, changes nothing.
+transactions under the leader's term. An earlier leader changes nothing, because its term is no longer the newest. What
+was fired and what comes next is in the database only, so nothing is lost if the leader is killed.
 
-`ScheduleCommandPublisher` publishes the commands of fired schedules in other rounds. So no due time is delayed if the
-broker is unavailable, or refuses the messages for a partition because it stores too many already. A schedule that
-cannot be fired delays no other.
+`ScheduleCommandPublisher` publishes the commands of fired schedules in rounds of its own. So schedules fire in time
+even if the broker is unavailable or refuses a message. A schedule that cannot be fired delays no other.
 """
 
 import asyncio
@@ -28,9 +27,9 @@ log = structlog.get_logger("orb.control")
 T = TypeVar("T")
 
 AT_ONCE: Final = 200
-"""Maximum due schedules that one round reads.
+"""Maximum due schedules that one round reads. The same maximum holds for waiting verbs.
 
-It is also the maximum of waiting verbs that one round reads. A verb waits if it was fired during a run of its crawl.
+A verb waits if it was fired during a run of its crawl.
 """
 
 BATCH: Final = 50
@@ -40,15 +39,15 @@ _LOOK_S: Final = 0.5
 """Maximum seconds between two rounds. So a round finds schedules that other masters changed within this time."""
 
 LEAST_S: Final = 0.05
-"""Minimum seconds between two rounds. Schedules that become due in this time fire together.
+"""Minimum seconds between two rounds, unless more schedules are due than one round reads.
 
-After a round that read `AT_ONCE` due schedules, there may be no pause.
+Schedules that become due in this time fire together.
 """
 
 FiringCallback = Callable[[str, Firing, bool], None]
-"""Called with the name of a schedule, a line of its history, and a flag.
+"""Called with the name of a schedule, an entry of its history, and a flag.
 
-The flag is True if the line is not new: it was reported before, and now has a new outcome.
+The flag is False for a new entry. It is True for an entry that was reported before and now has another outcome.
 """
 
 
@@ -58,7 +57,7 @@ class ScheduleRunner:
     - `term` returns the term of the leadership, None while this master must not act.
     - `publish` is called when there may be commands to publish.
     - `changed` is called when a verb may have been applied to a crawl.
-    - `noted` is called with a schedule's name and a line of its history, for each line that is new or has changed.
+    - `noted` is called for each new or changed entry in the history of a schedule (`FiringCallback`).
     """
 
     def __init__(

@@ -74,8 +74,7 @@ class SeedSetPublisher:
         """Publish a change to the owner of a partition as one command, or as several if one would be too large.
 
         `here`: the removed URLs of the partition, which are divided among the commands. The last command has the id
-        that the API shows for the change. The owner applies the commands in order. So once it has applied the last,
-        it has applied all.
+        that the API shows for the change. The owner applies it last.
         """
         parts = pieces(here)
         for left, part in zip(range(len(parts), 0, -1), parts, strict=True):

@@ -58,8 +58,8 @@ class ClusterSettings:
 
     - `ttl_s`: a master that is silent for this many seconds counts as dead.
     - `tick_s`: the maximum seconds between two passes of the leader.
-    - `health`: the limits at which a master becomes unfit to lead. With None, its event loop may stall for 5 s or a
-      third of `ttl_s`, whichever is longer.
+    - `health`: the limits at which a master becomes unfit to lead. None: the default limits, but its event loop may
+      stall for `max(_LEAST_STALL_S, ttl_s / 3)` seconds.
     """
 
     frontier: FrontierSettings
@@ -96,7 +96,7 @@ class ClusterMaster:
         - `stats`: counts the work of its owners, for metrics.
         - `alarm`: called when an owner failed, or its stream of reports was replaced.
         - `on_pressure`: called when resource pressure on this master or on a worker starts or ends.
-        - `on_firing`: called with each line of the history of schedules that is new or has changed.
+        - `on_firing`: called with a schedule's name and each new or changed entry of its history.
         """
         store, broker, clock = engines.store, engines.broker, engines.clock
         partitions, started = settings.frontier.partitions, started_as(settings.frontier, settings.log_level)
@@ -166,9 +166,9 @@ class ClusterMaster:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
-        """Report a line of the history of schedules. Count it in the metrics, unless `waited` is True.
+        """Report an entry of a schedule's history. Count it in the metrics, unless `waited` is True.
 
-        `waited`: True if the line was reported before, and now has a new outcome.
+        `waited`: True if the entry was reported before, and now has another outcome.
         """
         if not waited:
             self._stats.firings[firing.outcome] += max(1, firing.missed)

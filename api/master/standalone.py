@@ -91,8 +91,8 @@ class Standalone:
         - `gauges`: measure resources. While one is full, nothing is dispatched and the crawl uses up no time.
         - `retry_id`: if not empty, every failed URL is retried. A repeated `retry_id` has no effect.
         - `unblock`: at the start, lift the blocks of hosts and make URLs that wait for a retry due.
-        - `refresh_ms`: for a crawl that fetches its pages again. If not 0, the crawl ends when nothing is left that was
-          due at this time (Unix ms). With 0 it continues to fetch its pages again.
+        - `refresh_ms`: for a crawl that fetches its pages again, when its refresh began (Unix ms). The crawl ends once
+          everything that was due at this time is fetched. 0: no refresh.
         """
         self._refresh_ms = refresh_ms
         self._spec = spec
@@ -282,7 +282,7 @@ class Standalone:
     async def _until_look(self) -> None:
         """Wait before the next check of whether the crawl is finished.
 
-        Return when reports were applied and no URL shard is leased, or after half of `_PROGRESS_S` seconds.
+        Return when reports were applied and no URL shard is leased, or after `_PROGRESS_S / 2` seconds.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_PROGRESS_S / 2):
@@ -296,7 +296,7 @@ class Standalone:
     async def _count_time(self, crawl: DispatchCrawl, worked_ms: int) -> None:
         """Add `worked_ms` to the crawl's active time. Raise ResourceFull if the time was not added.
 
-        Any other Transient is only logged. If the reply was lost, the time may have been added, so it is not retried.
+        Any other Transient is logged, and the call is not retried: the time may have been added.
         """
         try:
             await self._store.add_active_time(crawl.crawl_id, worked_ms)

@@ -24,7 +24,7 @@ class ControlPlane(Protocol):
     """The interface through which a master's other parts read the state of its cluster and wake the leader."""
 
     def is_leader(self) -> bool:
-        """Return True if this master leads. Return False some seconds before another master could be elected."""
+        """Return True if this master leads. It returns False already some seconds before another could be elected."""
 
     def leader_address(self) -> str | None:
         """Return the address of the leader's HTTP API as registered: `host:port` or a URL. None without a leader."""

@@ -22,7 +22,7 @@ RATE_S: Final = 10.0
 class WorkerActivity:
     """A worker's last status, and how many pages a second it stored recently.
 
-    `pages_per_s` is None until two statuses of the worker's process arrived.
+    `pages_per_s` is None until the worker has sent two statuses since its start.
     """
 
     status: WorkerStatus
@@ -109,8 +109,8 @@ class MemberStats:
     def pressure(self, pool: str, now: float) -> PressureAt | None:
         """Return the resource pressure that stops dispatch for a pool; None if none does, or no status is recent.
 
-        This is the pressure at the first master, by id, that owns partitions and is under pressure. Without such a
-        master, it is the pressure at the first worker of the pool, if all the pool's workers are under pressure.
+        - If masters that own partitions are under pressure, return the pressure at the first of them, by id.
+        - Otherwise, if all workers of the pool are under pressure, return the pressure at the first worker, by id.
         """
         masters = [each.status for each in self._masters.values() if now - each.received_at <= STALE_AFTER_S]
         for status in sorted(masters, key=lambda status: status.master):
