@@ -25,14 +25,11 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
 
 
 def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettings:
-    """Return the owners' settings: those of `started`, changed by the hot configuration in `tuning`.
-
-    The setting `longest_grant_s` is the time that a new owner allows for grants of earlier owners. It is at least
-    `started.grant_s`, because an earlier owner may have given grants of that length.
-    """
+    """Return the owners' settings: `started`, with the values that the hot configuration sets in `tuning`."""
     return replace(
         started,
         grant_s=tuning.grant_s,
+        # An earlier owner may have given grants of `started.grant_s` seconds, and a new owner allows for them.
         longest_grant_s=max(started.grant_s, started.longest_grant_s),
         dispatch_batch_size=tuning.dispatch_batch_size,
         max_hosts=tuning.max_hosts,

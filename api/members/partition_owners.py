@@ -1,9 +1,12 @@
 """Start and stop the owners of this master: one for each partition that the leader has assigned to it in etcd.
 
 An owner has the term of its assignment. An assignment is followed only if its term is greater than the last known term
-of the partition. So an owner keeps running if etcd loses the assignments or is restored from a backup. An owner also
-keeps running while etcd does not answer. Once another master has claimed a partition, SQL refuses the writes of the
-earlier owner.
+of the partition. Once another master has claimed a partition, SQL refuses the writes of the earlier owner.
+
+An owner keeps running in these cases:
+
+- etcd does not answer.
+- etcd loses the assignments, or is restored from a backup.
 """
 
 import asyncio

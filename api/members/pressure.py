@@ -1,6 +1,6 @@
 """React to resource pressure. A master under pressure dispatches nothing. Pressure on workers is reported as events.
 
-Work in progress continues: reports are applied, which empties the streams, and grants are still extended.
+Work in progress continues: owners still apply reports and extend grants.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from shared.domain.ops.watermarks import PressureState, Resource
 from shared.wire.messages import WorkerStatus
 
 PressureCallback = Callable[[str, str, str | None], None]
-"""Called with a member, a resource, and why the resource is under pressure (None: it no longer is).
+"""Called with a member's id, the name of a resource, and the reason for its pressure. None: the pressure has ended.
 
-It neither waits nor raises.
+The callback must not wait or raise.
 """
 
 

@@ -1,7 +1,6 @@
 """Sums of the counters of crawls, for metrics.
 
-In metrics, some crawls appear under their own names, and all others together under the name OTHER. A crawl's label is
-the name under which it appears. The cost of a change does not depend on the number of crawls.
+In metrics, some crawls appear under their own names, and all others together under the name OTHER.
 """
 
 from collections import Counter
@@ -18,8 +17,8 @@ _FIELDS: Final = Counters.__struct_fields__
 class CrawlSums:
     """Stores the counters of each crawl, and the sum of the counters for each label.
 
-    A crawl's label is the name under which metrics show it: its own name, or OTHER. `apart` has the crawls whose label
-    is their own name.
+    A crawl's label is the name under which metrics show it: its own name, or OTHER. `apart` has the ids of the crawls
+    whose label is their own name.
     """
 
     def __init__(self) -> None:

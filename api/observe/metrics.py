@@ -313,8 +313,11 @@ class MasterMetrics:
 def _out(ownerships: "list[Ownership]", now: float) -> Iterator[tuple[str, str, int]]:
     """Yield the pool and state of each leased shard, and when it was leased (Unix ms).
 
-    A state is `pending` (no worker has begun), `in_flight`, or `expired` (the grant ended without an outcome). `now`:
-    the present time (Clock.elapsed).
+    The states are:
+
+    - `pending`: no worker has a grant for the shard.
+    - `in_flight`: the grant of a worker is valid at `now` (Clock.elapsed).
+    - `expired`: the grant has ended, but the shard is still leased.
     """
     for own in ownerships:
         for held in own.leases:

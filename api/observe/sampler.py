@@ -38,8 +38,8 @@ class StatsSample:
     - `counters`: the counters of crawls in the partitions of this master, by the name under which metrics show a crawl.
       All crawls without a name of their own in metrics are summed under OTHER.
     - `reports`: the number of reports in the broker, in all partitions. Applied reports count until they are deleted.
-    - `fullness`: by kind of report, the number of reports in the fullest partition, divided by the limit for a
-      partition. At 1 the broker refuses further reports.
+    - `fullness`: for each kind of report, how full the fullest partition is. 0.5: it has half as many reports as the
+      limit allows. At 1 the broker refuses further reports.
     """
 
     at: float
@@ -151,8 +151,8 @@ class StatsSampler:
     def _assign_labels(self, now: float) -> None:
         """Choose which crawls metrics show under their own names. The number of these crawls is limited.
 
-        A crawl that is seeding, running or paused gets its own name if the limit allows, and keeps it. Any other crawl
-        loses its own name in metrics some minutes after it was last counted.
+        Crawls that are seeding, running or paused are shown under their own names, as far as the limit allows. A
+        finished crawl is still shown under its own name for some minutes.
         """
         labelled = [crawl_id for crawl_id in self._counts if crawl_id in self._active]
         for crawl_id in labelled:

@@ -24,7 +24,7 @@ NO_ROUTE: Final = "none"
 _CONVERTER: Final = re.compile(r":\w+(?=\})")
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _MAX_PATHS: Final = 1024
-"""Maximum number of pairs of method and path for which the search of the route is cached."""
+"""Maximum number of results of `_route_of` that are cached: one for each pair (method, path)."""
 
 _DURATIONS_S: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

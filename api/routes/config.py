@@ -217,8 +217,8 @@ def _usable(wanted: HotConfiguration, served: Services) -> HotConfig:
 def _conflict(config: HotConfig, served: Services) -> FieldError | None:
     """Return an error for the first value that cannot be used in `config`. Return None if all can.
 
-    `grant_s` must not exceed the value with which this master was started, because a new owner waits that long for
-    earlier grants. `storage.low_watermark_ratio` must not exceed `storage.high_watermark_ratio`.
+    - `storage.low_watermark_ratio` must not exceed `storage.high_watermark_ratio`.
+    - `master.grant_s` must not exceed the `grant_s` with which this master was started.
     """
     default, storage = OF_STORAGE, config.storage
     high, low = storage.high_watermark_ratio or default.high, storage.low_watermark_ratio or default.low
@@ -228,6 +228,7 @@ def _conflict(config: HotConfig, served: Services) -> FieldError | None:
             f"is {low:g}, above storage.high_watermark_ratio, {high:g}",
             "set both, the low one below the high one",
         )
+    # A new owner waits for the grants of earlier owners, but only for the start-up value of `grant_s`.
     grant_s = config.master.grant_s
     if grant_s is not None and grant_s > served.longest_grant_s:
         return FieldError(

@@ -158,9 +158,13 @@ async def put_crawl(
     """Create the crawl, or replace its spec, its labels and `desired`.
 
     If nothing differs, nothing changes. If the crawl's state does not agree with `desired`, the crawl is started or
-    paused. A changed spec becomes a new revision. A wider scope may admit links of stored pages, which are read from
-    the archive. A master without access to the archive refuses a wider scope if the crawl is still storing pages, or if
-    the earlier scope left out links of stored pages.
+    paused. A changed spec becomes a new revision.
+
+    A wider scope may admit links of stored pages. These links are read from the archive. A master that cannot read the
+    archive refuses a wider scope in two cases:
+
+    - The crawl is still storing pages.
+    - Stored pages have links that the earlier scope excluded.
     """
     declaration = _declared(name, wanted.spec, wanted.labels, wanted.desired)
     await _check_archive(served, declaration)
@@ -281,10 +285,9 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return the change that a PUT would make to `desired`, or if there is none, the change of the crawl's state.
+    """Return the change that a PUT would make to `desired`. If there is none, return the change of the crawl's state.
 
-    Return an empty list if both stay the same. `mended`: True if the PUT would start or pause the crawl, because its
-    state does not agree with `desired`.
+    Return an empty list if both stay the same. `mended`: True if the PUT would start or pause the crawl.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
@@ -294,8 +297,7 @@ def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) ->
 async def _check_archive(served: Services, declaration: Declaration) -> None:
     """Raise ApiProblem if the declaration needs the archive, and this master cannot read it.
 
-    Only a declaration that widens the scope of a stored crawl can need the archive. Whether it does depends on what
-    the crawl has stored (`_need_of_archive`).
+    A declaration needs the archive if it widens the scope of a stored crawl and `_need_of_archive` returns a reason.
     """
     if served.archive is not None:
         return
@@ -313,11 +315,12 @@ async def _check_archive(served: Services, declaration: Declaration) -> None:
 def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str, Mapping[str, int]]) -> str | None:
     """Return the reason why a wider scope needs the archive, or may need it. Return None if it does not.
 
-    It needs the archive if stored pages have links that the present scope left out. It may need the archive if the
-    crawl is still storing pages: it has URLs, and it is seeding, running or has leased URLs.
+    - The archive is needed if stored pages have links that the present scope excluded.
+    - It may be needed if the crawl is still storing pages.
     """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
         return _NEEDS_ARCHIVE
+    # A crawl without URLs stores no pages. A crawl that is not running can still store pages of leased URLs.
     storing = counters.discovered > 0 and (state in _STORING or counters.leased > 0)
     return _MAY_NEED_ARCHIVE if storing else None
 

@@ -75,8 +75,10 @@ async def replay_dead_letter(letter: Letter, served: Served, by: By, expected: E
 
     A URL is queued only if it is still failed. The dead letter is deleted when the command is applied. If the crawl is
     `complete`, it runs again. If it finished for another reason, the URL waits in the queue until `start`. A further
-    failure creates a new dead letter. For a dead letter of kind `shard` (a URL shard that could not be read) only the
-    dead letter is deleted, because its URLs were published again automatically.
+    failure creates a new dead letter.
+
+    A dead letter of kind `shard` (a URL shard that could not be read) is only deleted. Its URLs were published again
+    automatically.
     """
     return await _ask(served, by, await _found(served, letter, expected), CommandKind.REPLAY)
 

@@ -108,10 +108,10 @@ async def export_crawl(
 ) -> Response:
     """Export every page, URL, link, item or change of a crawl, as `orb export` does.
 
-    The export is no snapshot: a row that changes meanwhile may have its old or its new values. Links of a page whose
-    record is damaged are missing. If retention has deleted changes, the header `X-Orb-Deleted-Until` has the time up to
-    which they are deleted. A master serves a bounded number of exports at a time. It ends an export whose client reads
-    nothing for a minute.
+    The export is no snapshot: a row that changes meanwhile may have its old or its new values. If the archive record of
+    a page is damaged, its links are missing. If retention has deleted changes, the header `X-Orb-Deleted-Until` has the
+    time up to which they are deleted. A master serves a bounded number of exports at a time. It ends an export whose
+    client reads nothing for a minute.
     """
     crawl = await served.catalog.crawl(name)
     archive = archive_of(served) if what is ExportKind.LINKS else None

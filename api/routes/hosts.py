@@ -77,7 +77,7 @@ async def get_host(host: HostName, served: Served) -> HostDetail:
 
 @router.post("/{host}/unblock", status_code=202, summary="Ask a host again now")
 async def unblock_host(host: HostName, served: Served, by: By) -> CommandAccepted:
-    """End the back-off that follows 429 and 503 answers and failures of the host. A block of the host's policy remains.
+    """End the back-off of a host that failed, or that answered 429 or 503. A block by the host's policy remains.
 
     Use it with care: the host may have asked for the pause.
     """

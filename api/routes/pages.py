@@ -36,9 +36,9 @@ router = Router(prefix="/v1/crawls/{name}/pages", tags=["pages"], responses=prob
 
 PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The page's id.")]
 WHOLE_BYTES: Final = 1 << 20
-"""A body of fewer bytes is read to its end before the response begins.
+"""A body of fewer bytes is read completely before the response begins.
 
-So the header X-Orb-Incomplete is also set if only the end of the body is cut off or cannot be decoded.
+The header X-Orb-Incomplete of the response then also reports a fault at the end of the body.
 """
 
 BODY: Final[dict[int | str, dict[str, Any]]] = {

@@ -151,7 +151,7 @@ async def get_cluster_lag(served: Served) -> Lag:
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
     """Return the lag of one crawl.
 
-    The number of waiting reports covers all crawls, because reports are not counted by crawl.
+    Only the number of waiting reports is that of all crawls together.
     """
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)

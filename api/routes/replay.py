@@ -113,9 +113,9 @@ async def query_captures(
 ) -> Response:
     """Return the captures of a URL, as a CDX server does: pages, redirects and errors, with the place of each record.
 
-    A place is the name of a WARC file, an offset and a length. The parameters are those of pywb's CDX server. The query
-    does not distinguish URLs that differ only in http or https, or in `www.`. A query that would read more than 20,000
-    captures is refused.
+    A place is the name of a WARC file, an offset and a length. The parameters are those of pywb's CDX server. For the
+    query, `http://a.test/`, `https://a.test/` and `https://www.a.test/` are the same URL. A query that would read more
+    than 20,000 captures is refused.
     """
     crawl = await served.catalog.crawl(name)
     found = cdx_query(url, match_type)
@@ -198,7 +198,8 @@ def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
     - `asked`: the header, as matched by `_RANGE`.
     - `size`: the size of the file in bytes.
 
-    If the file has none of these bytes, the first number is not below the second.
+    For example, `bytes=0-9` gives (0, 10). If the file has none of the bytes, the second number is not greater than the
+    first.
     """
     first, last, suffix = asked.groups()
     if suffix is not None:

@@ -114,8 +114,8 @@ async def put_schedule(
 async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> DeclarationPlan:
     """Return what a PUT of the schedule would change, without changing anything. The request is validated as for a PUT.
 
-    If the crawl does not exist, or its `desired` decides whether it runs, the plan has a warning and not an error.
-    The crawl may be created or changed before the PUT.
+    If the crawl does not exist, the plan only has a warning: the crawl may be created before the PUT. The plan also
+    only has a warning if the crawl's `desired` decides whether the crawl runs.
     """
     spec = wanted.spec()
     await _check(spec, served)

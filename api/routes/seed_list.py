@@ -30,9 +30,9 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum stored seeds that are read for one page of the list.
+"""Maximum stored seeds that are read for one page of uploaded seeds.
 
-A stored seed that is also in the spec is skipped, because the list begins with the seeds of the spec.
+Stored seeds that are also in the spec are read, but not listed again: earlier pages list the seeds of the spec.
 """
 
 

@@ -76,10 +76,13 @@ async def put_seed_set(
 ) -> SeedSet:
     """Create a seed set, or replace it as a whole. If nothing differs, nothing changes.
 
-    New seeds of the set are added to the crawl. A URL that is no longer in the set is withdrawn, unless another set or
-    the spec contains it, or it was uploaded. A withdrawn URL that was not fetched leaves the queue and is excluded with
-    the reason `seed_withdrawn`. A link to it in a page, found before or later, is followed like any other link.
-    The command whose id is `command` applies the change.
+    New seeds of the set are added to the crawl. A URL that is no longer in the set is withdrawn, except in two cases:
+
+    - Another set or the spec contains it.
+    - It was uploaded.
+
+    If a withdrawn URL was not fetched, it leaves the queue and is excluded with the reason `seed_withdrawn`. If a page
+    links to it, the link is still followed like any other link. The command whose id is `command` applies the change.
     """
     spec = await _spec(name, wanted, served)
     check_conditions(new, expected)
@@ -131,8 +134,7 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
     """Return the seed set that the body declares. Raise ApiProblem that names each seed that the crawl cannot fetch.
 
-    If the crawl does not exist, raise ApiProblem that names each seed that no crawl can fetch. If there is no such
-    seed, raise Missing.
+    Raise Missing if the crawl does not exist. Seeds that no crawl can fetch raise ApiProblem even then.
     """
     try:
         scope = decode_spec((await served.catalog.crawl(name)).spec).scope

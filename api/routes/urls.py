@@ -38,10 +38,10 @@ router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=proble
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
-"""The rules whose details become sentences of the explanation if they apply to a URL that is not fetched yet."""
+"""Names of rules. If a URL is not fetched yet, its explanation has a sentence for each of these rules that applies."""
 
 _OTHERS: Final = 1000
-"""Maximum queues of a host that are read to find other crawls whose URLs of this host are with workers now."""
+"""Maximum queues of a host that are read to find the other crawls that fetch from this host now."""
 
 _ROBOTS_S: Final = 1.0
 
@@ -200,9 +200,9 @@ async def _exclusion(served: Services, location: Location, host: HostView | None
 
 
 async def _robots(served: Services, url: str) -> RobotsRecord | None:
-    """Return the robots.txt record of the URL's origin that workers share.
+    """Return the robots.txt of the URL's origin, as workers have stored it in the broker.
 
-    Return None if none is stored or readable now.
+    Return None if none is stored, or if it cannot be read now.
     """
     try:
         async with asyncio.timeout(_ROBOTS_S):

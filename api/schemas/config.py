@@ -41,8 +41,8 @@ def _settings(part: type[msgspec.Struct], started: Mapping[str, Any]) -> Callabl
     """Return a function `(name, description, example)`, which makes the pydantic field of a setting.
 
     - `part`: the section of the hot configuration that has the settings. Its JSON schema gives the bounds of a field.
-    - `started`: the default of each setting by name, which the function adds to the description. It is the value in a
-      member that was started without flags.
+    - `started`: the value of each setting in a member that was started without flags. It is added to the description
+      of the field as the default.
     """
     schema = msgspec.json.schema(part)["$defs"][part.__name__]["properties"]
 

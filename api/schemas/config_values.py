@@ -42,7 +42,7 @@ _UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
     "_days": "days",
     "_ratio": "ratio",
 }
-"""The unit of a setting, by the ending of the setting's name. Any other setting is a number of things, or a text."""
+"""The unit of a setting, by the ending of the setting's name. A setting with another ending has no unit."""
 
 _DEFAULT_TEXT: Final = re.compile(r" Default: `[^`]*`\.$")
 

@@ -306,7 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """What a response about a crawl needs besides SQL: members' statuses (`roster`), members (`plane`) and the time."""
+    """The data besides a crawl's row for a response about the crawl: members, their statuses (`roster`), the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -341,7 +341,7 @@ class Needs:
         return Seen(refused, pressure, self.warnings(around) if self.allow else (), self.recrawls)
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
-        """Return a sentence for each network in `allow` from which some live worker of the pool may not fetch."""
+        """Return a warning for each network in `allow` that at least one live worker of the pool does not open."""
         workers = around.plane.members().workers
         allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
         return tuple(closed_networks(self.allow, allowed)) if allowed else ()
@@ -430,8 +430,8 @@ def scope_plan_body(change: ScopeChange, tallies: Mapping[str, int], outlinks: M
     """Return what a changed scope would do, as the API shows it.
 
     - `tallies`: the number of excluded URLs of the crawl, by reason.
-    - `outlinks`: two numbers of stored pages: those with links that the scope excluded (`left_out`), and those whose
-      links the archive does not list completely (`unlisted`). Empty if the new scope admits no further URL.
+    - `outlinks["left_out"]`: the number of stored pages with links that the scope excluded.
+    - `outlinks["unlisted"]`: the number of stored pages whose links the archive does not list completely.
     """
     return ScopePlan(
         queued=change.queued,

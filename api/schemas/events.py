@@ -92,7 +92,7 @@ A client that needs only stored events may disconnect then.
 def ping(sequence: int) -> bytes:
     """Return a keep-alive message of a Server-Sent Events stream: a comment, and `sequence` as its id.
 
-    `sequence` is the sequence of the last event that the server has processed for this client. After a lost connection,
-    the client sends this id, and the new stream begins with the next event.
+    `sequence` is the position of the last event that the server has read for this client. A client that connects again
+    sends this id, and gets the events after it.
     """
     return b": ping\nid: %d\n\n" % sequence

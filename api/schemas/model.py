@@ -13,8 +13,9 @@ from pydantic_core import CoreSchema
 
 T = TypeVar("T")
 
+# Control characters could control a terminal, and PostgreSQL cannot store NUL.
 ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
-"""The pattern of a text without control characters. They could control a terminal, and PostgreSQL cannot store NUL."""
+"""The pattern of a text without control characters such as line breaks."""
 
 ANYTHING: Final = r"^\*$"
 VISIBLE: Final = r"^[!-~]+$"

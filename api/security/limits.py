@@ -1,8 +1,9 @@
 """Limits on the requests that a key may send, and on the wrong keys that an address may send.
 
 Requests are counted by key and by class of route: read, write, or bulk (a stream, an export or an upload). Each master
-counts separately. A write is counted by the leader, which executes it. Wrong keys are counted by address and never by
-key id, because key ids are public: otherwise any client could lock out the user of a key.
+counts separately. A write is counted by the leader, which executes it.
+
+Wrong keys are counted by address and not by key id. So no client can lock out the user of a key at another address.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ class Permits:
 
     - `reads`, `writes`, `bulk`: the limit of each class in requests a second; 0 means no limit.
 
-    Unused requests of up to `BURST_S` seconds are saved. A key may send them at once.
+    A key that has sent no request for `BURST_S` seconds may send the requests of `BURST_S` seconds at once.
     """
 
     def __init__(self, reads: int = READS, writes: int = WRITES, bulk: int = BULK) -> None:

@@ -1,8 +1,9 @@
-"""Sign the address and certificate of the client whose request a master forwards to the leader.
+"""Sign the client's address and certificate in a request that a master forwards to the leader.
 
-The leader's connection comes from the other master, not from the client. The signature is an HMAC with a secret that
-only masters can read, in the cluster's database. It covers the client, the method, the path, the digest of the API key
-and the time. So it is not valid for another method, path or key, nor after `VALID_MS`.
+The leader is connected to the other master and not to the client, so it cannot see the client's address itself.
+
+The signature is an HMAC. Its secret is in the cluster's database, where only masters can read it. The signature covers
+the client, the method, the path, the digest of the API key and the time. It is valid for `VALID_MS`.
 """
 
 import base64

@@ -165,7 +165,7 @@ def application(
 ) -> FastAPI:
     """Return the HTTP application of a master.
 
-    Without `services` or `client`, only routes that need no service work, such as /openapi.json.
+    Without `services` or `client`, it can only answer requests that do not use them, such as one for /openapi.json.
 
     - `client` sends forwarded requests to the leader. The caller closes it.
     - `answer_s`: the timeout in seconds of each step of forwarding a request (connect, send, receive).

@@ -26,15 +26,18 @@ from shared.tls import ServerTls
 GRACE_S: Final = 5
 """How many seconds responses in progress may still take after the master begins to stop."""
 
+# There is space for a URL of 16,384 characters as a parameter, each of up to twelve bytes when encoded.
 HEAD_BYTES: Final = 1 << 18
 """Maximum bytes of a request's head: the request line and the headers.
 
-There is space for a URL of 16,384 characters as a parameter, each of up to twelve bytes when encoded. A longer head is
-answered with a plain 400, without a problem body, and the connection is closed.
+A longer head is answered with 400 and a plain text, and the connection is closed.
 """
 
 HEAD_S: Final = 30.0
-"""How many seconds a client may take to send the head of a request, from the connection or the head's first byte on."""
+"""How many seconds a client may take to send the head of a request.
+
+The time begins when the client connects. It begins again with the first byte of a head.
+"""
 
 RESTS_S: Final = 5
 """How many seconds a connection may be idle between two requests."""
@@ -42,9 +45,9 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""How many seconds a connection beyond the limit of open connections may stay open after the head of its request.
+"""How many seconds a connection beyond the limit may stay open after its request's head was received.
 
-Otherwise, slow clients could use up the connections that remain for probes and scrapes.
+A connection is beyond the limit if the maximum number of connections was open when it was accepted.
 """
 
 FILES_ASIDE: Final = 512
@@ -100,9 +103,10 @@ class _HttpServer(uvicorn.Server):
 
 
 class _Busy:
-    """ASGI application that answers the only request of a connection beyond the limit of connections.
+    """ASGI application for connections that are accepted although the maximum number is open already.
 
-    A request for a path in `ALWAYS_ANSWERED` goes to `app`. Every other request is answered with 503.
+    Each of them may send one request. A request for a path in `ALWAYS_ANSWERED` goes to `app`. Every other
+    request is answered with 503.
     """
 
     def __init__(self, app: ASGIApp, places: ConnectionLimit) -> None:
@@ -125,16 +129,13 @@ class _Bounded(HttpToolsProtocol):
     """The HTTP protocol of a connection. It limits the memory and time that a client without a key can use.
 
     - A request is refused if its head or trailers exceed `HEAD_BYTES`.
-    - A connection is closed if the head of a request takes longer than `HEAD_S`. After a response, it is also closed if
-      the client does not send the end of the request and the next head within `HEAD_S`.
-    - A connection is aborted if a response waits to be sent and the client reads nothing of it for `HEAD_S`.
-    - `busy` answers the only request of a connection beyond the limit of connections. This connection is closed after
-      `SPARE_S` at the latest.
+    - A connection is closed if the head of a request takes longer than `HEAD_S`.
+    - After a response, a connection is closed if the head of another request is not received within `HEAD_S`.
+    - A connection is aborted if the client reads nothing of a response for `HEAD_S`.
+    - A connection beyond the limit of open connections may send one request, which `busy` answers. The connection is
+      closed after the response, or `SPARE_S` after the head of the request if that is earlier.
 
-    The client's verified certificate is put into the state of each request, as `certificate`.
-
-    This class splits a URL that is too long for the parser (`_PARSED_BYTES`). It drops trailers, because the parser
-    would add them to the headers, which a proxy in front of this server has checked already.
+    The client's verified certificate is put into the state of each request, as `certificate`. Trailers are dropped.
     """
 
     _collected = 0
@@ -214,6 +215,7 @@ class _Bounded(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser would add trailers to the headers, which a proxy in front of this server has checked already.
         if not self._headed:
             super().on_header(name, value)
 
