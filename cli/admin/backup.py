@@ -8,8 +8,7 @@ The order of the steps ensures that nothing is lost:
 4. The items and events are copied, and the tables are written from the snapshot.
 
 So every report acknowledged before the snapshot is either applied in the tables or copied. Reports that arrive between
-snapshot and copy are copied as well. They are harmless, even if they name leases or hosts that the snapshot lacks: a
-restored cluster never reuses these ids (`shared.adapters.sql.admin.load.begin_anew`), and other effects are idempotent.
+snapshot and copy are copied as well. A restored cluster applies them without harm.
 """
 
 import argparse
@@ -84,6 +83,8 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
             taken = await stack.enter_async_context(snapshot(settings.database))
             taken_at_ms = clock.unix_ms()
             positions = await taken.read(control.positions)
+            # Reports that arrived after the snapshot may name leases or hosts that it lacks. A restored cluster never
+            # reuses their ids (`shared.adapters.sql.admin.load.begin_anew`), and other effects are idempotent.
             with new.part(REPORTS) as part:
                 for stretch in await unread(broker, positions):
                     async for kind, batch in read_stretch(broker, stretch):

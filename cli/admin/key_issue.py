@@ -27,8 +27,7 @@ async def first_key(database: str) -> str | None:
     """Create an admin key and return it. Return None if the database has a key already. Create missing tables.
 
     The database stores only a digest of the key, so the caller must show the key. If the database fails, retry a few
-    times with the same key, because the failed attempt may have stored it. Raise the database's Unusable and Transient
-    errors.
+    times with the same key. Raise the database's Unusable and Transient errors.
     """
     from api.http.authentication import first_key as made
 

@@ -1,7 +1,7 @@
 """`orb restore`: make a new cluster from a backup. The new cluster continues the crawls of the backup.
 
-Reports are stored in NATS before the database becomes visible. So no master can start after an interrupted restore. The
-restore can then be repeated, with `--again` if NATS has reports already. Storing a report twice is harmless.
+Reports are stored in NATS before the database becomes visible. So no master can start after an interrupted restore, and
+the restore can be repeated. If NATS has reports already, the repetition needs `--again`.
 """
 
 import argparse

@@ -35,7 +35,7 @@ PATIENCE_S: Final = 20.0
 T = TypeVar("T")
 
 CopiedKind: TypeAlias = ReportKind | Literal["command"]
-"""The kind of a report in a backup. A command, which NATS stores among the outcomes, has a kind of its own."""
+"""The kind of a report in a backup: `outcome`, `discovery`, or `command` for a command to owners."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def moment(text: object) -> datetime | None:
 def length(seconds: float) -> str:
     """Return a duration as `45s`, `12m`, `3h20m` or `4d7h`, rounded down.
 
-    The smaller unit is left out if the number before it is 10 or more, or if it would be 0.
+    The smaller unit is left out if the greater number has two digits (`12h`), or if the smaller one is 0 (`3h`).
     """
     left = int(seconds)
     for place, (size, unit) in enumerate(_UNITS):

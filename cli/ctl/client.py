@@ -54,8 +54,9 @@ def waits(
 
     - `trouble`: how the attempt failed.
     - `repeatable`: applying the request twice is harmless.
-    - `attempt`: the number of the attempt that failed, from 1. The wait doubles with each attempt, up to a limit.
-    - `asked_s`: the wait that the server requested, None if it requested none. It replaces the wait by `attempt`.
+    - `attempt`: the number of the attempt that failed, from 1.
+    - `asked_s`: the wait that the server requested. None: it requested none, so the wait doubles with each attempt, up
+      to a limit.
     - `left_s`: the time left for retries. If the wait would be longer, the result is None.
     """
     match trouble:

@@ -26,7 +26,7 @@ ANOTHER: Final = "set another with --server or ORB_SERVER"
 """The advice for the user if the server that was set is not a master."""
 
 _NO_API: Final = (404, 405, 501)
-"""Statuses that show, for an HTML answer, that the server is not a master.
+"""If an HTML answer has one of these statuses, the server is not a master.
 
 An HTML answer with any other status may come from a proxy in front of a master.
 """

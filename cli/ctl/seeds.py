@@ -114,9 +114,9 @@ def _context(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _with_context(line: bytes, context: dict[str, object]) -> bytes:
-    """Return a line with a URL as a JSON object that also has the fields of `context`.
+    """Convert a line with a URL to a JSON object, which has the URL and the fields of `context`.
 
-    Return a line that is JSON already unchanged. Return an empty line for a comment or an empty line.
+    If the line is JSON already, return it unchanged. Return an empty line for a comment or an empty line.
     """
     text = line.strip()
     if text[:1] in (b'"', b"{"):

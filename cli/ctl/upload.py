@@ -26,9 +26,9 @@ _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
 _READ: Final = 1 << 18
 _LONGEST: Final = (1 << 16) + 1
-"""Maximum bytes that are kept of a line whose end is not read yet. Further bytes are dropped.
+"""Maximum bytes of a line that are kept while its end is not read yet. It is one byte more than the server accepts.
 
-The server rejects the line all the same, because this is one byte more than it accepts.
+So the memory is bounded, and the server rejects the line.
 """
 
 _FIRST_REASONS: Final = 10
@@ -77,7 +77,8 @@ class Upload:
     def send(self, lines: list[bytes]) -> None:
         """Send the lines of one piece. Return when every line is checked, and every accepted seed is stored durably.
 
-        Raise Refusal if the server rejects the request, or stores no further line for the client's `patience_s`.
+        Raise Refusal if the server rejects the request. Raise it also if the server stores no further line within
+        `patience_s` of the client.
         """
         self.total.pieces += 1
         part, until = 1, self._client.now() + self._client.patience_s

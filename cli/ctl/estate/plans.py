@@ -231,12 +231,13 @@ def _brief(value: Any, before: Any, after: Any) -> str:
     - `before`, `after`: the old and the new value of the field.
 
     For a list of seeds, show only the URLs if `before` and `after` have no URL in common. Otherwise show all fields of
-    the seeds, because the difference may be in another field than the URL.
+    the seeds.
     """
     if not isinstance(value, list):
         return shown(value)
     sides = [side if isinstance(side, list) else [] for side in (before, after)]
     urls = [{each.get("url") for each in side if isinstance(each, dict)} for side in sides]
+    # If a URL is in both lists, its seeds differ in another field than the URL.
     if all(isinstance(each, dict) and "url" in each for each in value) and not (urls[0] & urls[1]):
         value = [each["url"] for each in value]
     more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
