@@ -131,7 +131,7 @@ _ASKING: Final = frozenset(("up", "master", "ctl"))
 """The commands that use httpx. `main` imports it for them before it imports the module of the command."""
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The values of `errno` for a failed write that mean that there is no space. For standard output, EIO does, too."""
+"""The values of `errno` that a write to a full disk can raise. A write to standard output can also raise EIO."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,15 +35,15 @@ class VerbContext:
     def issued(self, made: Mapping[str, Any]) -> None:
         """Print the secret of a new API key. `made` is the API's answer to the request that created the key.
 
-        No later answer contains the secret. Print nothing if the output format is for programs, because the command
-        then prints the whole answer.
+        No later answer contains the secret. Print nothing if the output format is for programs: the command then
+        prints the whole answer.
         """
         if made.get("key") is not None and self.output.for_people:
             self.output.say(made["key"])
             self.note(f"key {made['name']} ({made['effective']['role']}), id {made['id']}; it is not shown again")
 
     def check_shows_secrets(self) -> None:
-        """Raise Usage if the output format (`-o name`) would not show the secret of a new API key."""
+        """Raise Usage if the output format is `-o name`, which does not show the secret of a new API key."""
         if self.output.names_only:
             raise Usage("-o name would lose the secret of the new key, which is shown only once: choose another form.")
 

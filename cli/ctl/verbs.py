@@ -1,7 +1,6 @@
 """The verbs of `orb ctl` for a crawl, such as start and pause, and the verbs drain, undrain and wait.
 
-A verb for a crawl is sent with the crawl's ETag, so a retry with the same ETag cannot apply it twice. If the ETag has
-changed, the verb is sent with the new one only if it was not applied yet, or if applying it twice is harmless.
+A verb for a crawl is sent with the crawl's ETag. So a repeated request does not apply the verb twice.
 """
 
 import argparse
@@ -76,7 +75,7 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _left_for(name: str, reason: str | None) -> str | None:
     """Return a message for the user if the crawl `name`, which was started again, may finish at once. Otherwise None.
 
-    `reason`: why the crawl had finished before this start. It may finish at once if this is `complete` or a budget.
+    `reason`: the finish reason before this start. There are messages for `complete` and budgets such as `max_pages`.
     """
     match reason:
         case "complete":
@@ -94,10 +93,10 @@ def _left_for(name: str, reason: str | None) -> str | None:
 def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Apply the verb to the crawl. Return the crawl as it was before, and the body of the API's answer.
 
-    If the answer was lost and the crawl shows that the verb was applied, build the answer from its present state.
-    Otherwise, if the crawl's ETag has changed, apply the verb again, a few times. Raise Refusal if that fails. Raise
-    Failed if the answer to `retry-failed` was lost and the ETag has changed, because the crawl does not show if it was
-    applied.
+    If the answer was lost, but the crawl shows that the verb was applied, build the answer from its present state.
+    If the crawl was changed meanwhile, try again a few times.
+
+    Raise Refusal if the API refuses the verb. Raise Failed if it is unknown whether `retry-failed` was applied.
     """
     at = path("crawls", name)
     for attempt in range(_AGAIN):
@@ -122,8 +121,8 @@ def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
     """Return True if the crawl has changed from `before` to `now` in the way in which the verb changes a crawl.
 
     `reset` changes the crawl's id. `start` and `refresh` of a finished crawl change the time at which it finished.
-    Other verbs change its state to one of `_STATES`. Return False for `retry-failed`,
-    whose effect the crawl does not show.
+    Other verbs change its state to one of `_STATES`. Return False for `retry-failed`: the crawl does not show its
+    effect.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])

@@ -166,11 +166,11 @@ def _outlinks(fetch: FetchView) -> str:
 
 
 def _hops(view: UrlView) -> str:
-    """Return text with the number of redirects in a row and the number of extra hops that led to a URL.
+    """Return text with the redirects and extra hops to a URL, such as `, after 2 redirects, 1 hop beyond the scope`.
 
-    Omit a number that is 0. For a sitemap or requisite, omit the redirects: `view.hops` then also counts the sitemaps
-    or stylesheets that led to it. Return "" if nothing is left.
+    Omit a number that is 0. For a sitemap or requisite, omit the redirects. Return "" if nothing is left.
     """
+    # The hops of a sitemap or requisite also count the sitemaps or stylesheets that led to it.
     redirects = f", after {counted(view.hops, 'redirect')}" if view.hops and view.kind not in KINDS else ""
     return redirects + (f", {counted(view.extra_hops, 'hop')} beyond the scope" if view.extra_hops else "")
 

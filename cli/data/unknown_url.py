@@ -31,9 +31,9 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    - `page`: a page that links to the URL, None if no such page was found.
-    - `via`: the host of `page`. If `page` is None, the host of an assumed page that links to the URL.
-    - `verdicts`: what each rule of the scope decides about the link on `page`, or on the assumed page.
+    - `page`: a page that links to the URL. None: no such page was found, so a link on an imaginary page is assumed.
+    - `via`: the host of the page with the link.
+    - `verdicts`: what each rule of the scope decides about the link.
     - `reason`: why the link was not followed, None if no rule excluded it.
     - `doubts`: if `page` is None, reasons why a link to the URL may exist nevertheless.
     """

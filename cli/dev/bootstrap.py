@@ -103,10 +103,9 @@ class Setup:
                 return None
 
     def _developer_before(self) -> str | None:
-        """Return "dev" if .venv had the packages for development at its last set-up, by the stamp file. Otherwise None.
+        """Return "dev" if, by the stamp file, the last set-up installed the packages for development. Otherwise None.
 
-        This set-up must then install them again, even if `wanted` is "runtime". The last set-up may have used other
-        lock files.
+        If the result is "dev", this set-up must install these packages again, even if `wanted` is "runtime".
         """
         match self._stamp_words():
             case ["dev", *_]:

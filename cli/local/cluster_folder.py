@@ -28,14 +28,14 @@ AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
 """The free bytes that a start of the cluster needs: FIRST_BYTES for the first start, AGAIN_BYTES for a later one.
 
 At its first start, etcd allocates two log files of 64 MB each, and panics if the disk is too full. At a later start the
-first file exists. If the second file (`_AHEAD`) exists, too, ROOM_BYTES are enough."""
+first file exists. If the second file (`_AHEAD`) also exists, ROOM_BYTES are enough."""
 
 _AHEAD: Final = "0.tmp"
 _AHEAD_BYTES: Final = 64_000_000
 """If the file `_AHEAD` has at least this many bytes, it is allocated completely.
 
-etcd allocates its next log file in advance, under the names 0.tmp and 1.tmp in turn. After a start the name is 0.tmp. A
-1.tmp that a killed etcd left behind is not used again, so only 0.tmp is checked."""
+`_AHEAD` is etcd's next log file, which etcd allocates in advance."""
+# etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.
 
 _FLAG: Final = "--dir"
 _COMMAND: Final = "orb up"

@@ -72,8 +72,10 @@ def judged(arguments: argparse.Namespace) -> CrawlRequest:
 def _kept(arguments: argparse.Namespace, seeds: list[str]) -> CrawlSpec | None:
     """Return the stored spec of the crawl that the arguments name, so that flags can change it.
 
-    `seeds` are the URLs of the command line. Return None if there is no such crawl. Return None also if `--fresh` is
-    set and `seeds` is not empty, because the stored spec is then not used.
+    `seeds` are the URLs of the command line. Return None in two cases:
+
+    - There is no such crawl.
+    - `--fresh` is set and `seeds` is not empty. The stored spec is then not used.
     """
     if arguments.out is not None:
         path = arguments.out

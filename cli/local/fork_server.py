@@ -54,7 +54,10 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class ForkedProcess:
-    """A master or worker that the fork server has forked, as a child of this process. Its methods are as in Popen."""
+    """A master or worker that the fork server has forked, as a child of this process.
+
+    Its attributes and methods are like those of `subprocess.Popen`.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid: Final = pid
@@ -177,8 +180,8 @@ def preload(modules: Sequence[str]) -> None:
 def forking(modules: Sequence[str] = ()) -> Iterator[ForkServer | None]:
     """Start a fork server that imports `modules`, and kill it when the `with` block ends.
 
-    Yield None if this process cannot fork safely: it is not on Linux, or has several threads. The fork server shares
-    the modules that this process has imported. So call this before the first thread, event loop or connection exists.
+    Yield None if this process cannot fork safely: it is not on Linux, or has several threads. Call this before this
+    process has another thread, an event loop or a connection.
     """
     if not can_fork():
         yield None

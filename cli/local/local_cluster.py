@@ -77,7 +77,7 @@ class ClusterPlan:
     - `workers`: the addresses of the workers' metrics, by name.
     - `database`: the path or URL of the database.
     - `nats_port`: the port of NATS, -1 for any free port.
-    - `allow_net`: private networks. Workers may send requests to them if the spec of the crawl allows it, too.
+    - `allow_net`: private networks to which workers may send requests. The spec of a crawl must also allow them.
     """
 
     masters: Mapping[str, Address]

@@ -37,8 +37,8 @@ _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
 """After this many checks without any progress message from the master, the user gets a note.
 
-The free space of the disk is checked every `_LOOK_S` seconds. At every check whose number is a multiple of `_LOOKS`,
-the run also limits the sizes of the logs, and checks if the crawl is finished."""
+A check takes place every `_LOOK_S` seconds, and reads the free space of the disk. Every `_LOOKS` checks, the run also
+limits the sizes of the logs, and checks if the crawl is finished."""
 
 
 class LocalRun:
@@ -142,10 +142,7 @@ class LocalRun:
     # --- running ------------------------------------------------------------------------------------------------------
 
     async def _follow(self, endpoint: Endpoint) -> None:
-        """Show the progress that the master publishes, and end the run when the crawl is finished.
-
-        The last message may be lost. So `_look_after` regularly checks in the database, too, if the crawl is finished.
-        """
+        """Show the progress that the master publishes, and end the run when the crawl is finished."""
         connect = partial(
             NatsBroker.connect, [endpoint.url], login=endpoint.master, name="orb", settings=StreamSettings()
         )
@@ -189,6 +186,7 @@ class LocalRun:
             if look % _LOOKS == 0:
                 for path in (*(self._folder.logs / f"{name}.log" for name in self._names), self._server.output):
                     bound_log(path)
+                # The master's last progress message may be lost.
                 await self._look_for_end()
 
     async def _look_for_end(self) -> None:

@@ -12,8 +12,8 @@ _SET_PDEATHSIG: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 
 _ARG_START: Final = 48
-"""The number, as in proc(5), of a field of /proc/self/stat: the address at which the memory of the arguments starts.
-The next three fields are the end of this memory, and the start and end of the memory of the environment."""
+"""The number of the field `arg_start` in /proc/self/stat, counted from 1. The fields `arg_end`, `env_start` and
+`env_end` follow. They are the addresses of the process's arguments and environment (proc(5))."""
 
 
 def can_fork() -> bool:
@@ -44,8 +44,8 @@ def adopt_descendants(adopt: bool) -> None:
 def set_command_line(words: Sequence[str]) -> None:
     """Set the command line that `ps` and similar tools show for this process to `words`, separated by spaces.
 
-    The text overwrites the memory of the original arguments and environment, and is cut to the size of that memory. So
-    before the call, the caller must set every environment variable again, which copies the variable to other memory.
+    The text overwrites the memory of the original arguments and environment, and is cut to the size of that memory.
+    So the caller must first set every environment variable again. This copies the variables to other memory.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # The first field behind the parenthesis has the number 3.

@@ -247,8 +247,8 @@ def _tell_moved(before: Sequence[int], places: Sequence[Address]) -> None:
 def _ports(places: Sequence[Address], before: Sequence[int]) -> tuple[int, ...]:
     """Return the ports to store for the next start, in the order of the members.
 
-    `places` are the addresses of the members of this start. `before` are the ports that the last start stored. If it
-    had more members, the result ends with the ports of these further members.
+    `places` are the addresses of the members of this start. `before` are the ports that the last start stored. If the
+    last start had more members, the ports of its further members are appended.
     """
     return (*(place.port for place in places), *before[len(places) :])
 

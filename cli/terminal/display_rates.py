@@ -16,7 +16,7 @@ MEMORY_S: Final = 10.0
 """The time constant of a rate in seconds: an event of this age has 1/e of the weight of a new event."""
 
 LEAST_EVENTS: Final = 1.0
-"""The least sum of the weights of the counted events for which a rate gives an estimate."""
+"""A rate gives an estimate only if the weights of its events add up to this sum or more."""
 
 _SETTLED: Final = ("done", "failed", "excluded")
 
@@ -87,8 +87,8 @@ class ProgressRates(Struct):
     def left_s(self, progress: Progress) -> float | None:
         """Return an estimate of the seconds until the queue is empty or a budget is used up.
 
-        Return None if the crawl is not running or no estimate is possible. The estimate for the queue is not less than
-        the time that its slowest host needs, including waits and delays. If the queue still grows, it is too low.
+        Return None if the crawl is not running or no estimate is possible. While the queue still grows, the estimate is
+        too low.
         """
         if progress.state != CrawlState.RUNNING:
             return None
@@ -97,6 +97,7 @@ class ProgressRates(Struct):
         ends = []
         settled = None if progress.standing else self.settled.steady
         if settled is not None or progress.hosts_left_ms >= 0:
+            # The queue cannot be empty before its slowest host is done, with all waits and delays.
             ends.append(max(open_urls / settled if settled else 0.0, progress.hosts_left_ms / 1000))
         if self.budget.max_pages is not None:
             ends += self._pages_left_s(progress, max(0, self.budget.max_pages - counters.get("pages", 0)), open_urls)

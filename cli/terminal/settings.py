@@ -107,7 +107,7 @@ def _text(value: Any) -> str:
 def _lines(text: str) -> dict[str, int]:
     """Return the line number of each top-level key in a YAML document, from 1.
 
-    Return an empty mapping for the rare JSON document that the YAML parser cannot read.
+    Return an empty mapping if the YAML parser cannot read the text. This may happen if it is JSON.
     """
     try:
         # JSON may be indented with tabs, which YAML forbids.

@@ -60,7 +60,7 @@ def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
 
 
 def partly(waits: Waits) -> Sequence[str]:
-    """Return the number of waiting hosts as a list with one text, such as `3 hosts wait`, if other hosts do not wait.
+    """Return a list with one text, such as `3 hosts wait`, if some of the hosts wait and others do not.
 
     Return an empty list if no host waits, or if all hosts with URLs wait.
     """

@@ -1,7 +1,7 @@
 """Parses YAML files, which may also be JSON. An error is one sentence that names its line and column.
 
-Some values are text as in YAML 1.2, although YAML 1.1 reads them as numbers, booleans or times. These are `22:00`,
-`yes`, `no`, `on`, `off`, and times such as `2030-06-01`. So they need no quotes.
+As in YAML 1.2, some values are text even without quotes: `22:00`, `yes`, `no`, `on`, `off`, and times such as
+`2030-06-01`. YAML 1.1 reads them as numbers, booleans or times.
 """
 
 import json
@@ -29,11 +29,11 @@ def text_of(path: Path, what: str) -> str:
 
 
 def documents(text: str, source: str) -> list[Any]:
-    """Return the value of each document in a YAML text. Raise Usage with line and column if the text is not YAML.
+    """Return the value of each document in a YAML text. `source` is the text's name in messages, such as its path.
 
-    Raise Usage, too, if its values are nested too deeply. `source` is the name of the text in messages, such as its
-    path. A text that is JSON is read as JSON, which is some hundred times as fast.
+    Raise Usage, with line and column, if the text is not YAML. Raise Usage if its values are nested too deeply.
     """
+    # Parsing JSON as JSON is some hundred times as fast.
     try:
         return [json.loads(text, object_pairs_hook=_unrepeated, parse_float=_finite, parse_constant=_finite)]
     except (ValueError, RecursionError):
@@ -78,11 +78,12 @@ def _finite(text: str) -> float:
 
 
 MAX_EXPANDED: Final = 10_000_000
-"""Limits the size of a document whose aliases (`*name`) are written out: twice its length plus this many characters."""
+"""A text may have at most `2 * len(text) + MAX_EXPANDED` characters after each alias (`*name`) was replaced by its
+value."""
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the approximate number of characters that a node would have if every alias were written out.
+    """Return the approximate number of characters that a node has after each alias is replaced by its value.
 
     `sizes` caches the results, by `id(node)`. Raise ConstructorError if an alias is inside its own anchor.
     """
@@ -116,7 +117,7 @@ def _is_text(tag: str, value: str) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects repeated keys and documents that are too large once their aliases are written out."""
+    """A YAML loader that rejects repeated keys, and documents whose aliases expand to a too large text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

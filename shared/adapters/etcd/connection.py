@@ -71,8 +71,11 @@ class EtcdMember:
 class EtcdConnection:
     """Sends calls to an etcd cluster. They go to one current member, and to the next member after a failure.
 
-    Errors of a call: Transient if no member answers in time, Unusable if etcd refuses this client, and Permanent,
-    EtcdLeaseExpired or Compacted if etcd refuses the call itself.
+    Errors of a call:
+
+    - Transient: no member answers in time.
+    - Unusable: etcd refuses this client.
+    - Permanent, EtcdLeaseExpired, Compacted: etcd refuses the call itself.
 
     `revision` is the newest revision of etcd that was seen. `history` counts how often etcd came back older.
     """
@@ -99,8 +102,8 @@ class EtcdConnection:
     async def call(self, name: str, request: Any, *, repeat: bool, within_s: float | None = None) -> Any:
         """Send a call and return etcd's answer. `name` has the form `Service.Method`, such as `KV.Range`.
 
-        If `repeat`, retry after a failure with the next member, for up to `within_s` seconds (None:
-        `settings.answer_s`). Otherwise raise Transient at the first failure, since the call may have been applied.
+        `repeat`: True to retry with the next member after a failure, for up to `within_s` seconds (None:
+        `settings.answer_s`). False: raise Transient at the first failure. The call may have been applied then.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.settings.answer_s if within_s is None else within_s)
@@ -123,7 +126,7 @@ class EtcdConnection:
     async def _ask(self, member: EtcdMember, name: str, request: Any, within_s: float) -> Any:
         """Send a call to `member` and return its answer. Raise the error that `failure_of` returns.
 
-        Send it a second time only if the member refused the login token, because the first call then did nothing.
+        If the member refuses the login token, log in again and send the call a second time.
         """
         patience = max(min(self.settings.attempt_s, within_s), 0.01)
         for again in (True, False):
@@ -182,11 +185,11 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer. Increase `history` if the answer shows that etcd was wiped or restored.
+        """Record the revision of an answer. If it is too low, etcd was wiped or restored: increase `history`.
 
-        An answer shows this if `revision` is lower than the one in `floor`, since reads and writes go through a quorum.
         `floor`: the `history` and revision before the call. If `history` has changed since, do nothing.
         """
+        # Reads and writes go through a quorum, so the revision of an answer is never lower than an earlier one.
         history, known = floor
         if history != self.history:
             return
@@ -200,7 +203,10 @@ class EtcdConnection:
         self.revision = max(self.revision, revision)
 
     def rewound(self, known: int, revision: int) -> None:
-        """Increase `history` and log an error: etcd was wiped or restored, as its `revision` is lower than `known`."""
+        """Increase `history` and log an error. Call it if etcd's `revision` is lower than the `known` one.
+
+        etcd was then wiped or restored.
+        """
         self.history += 1
         self.revision = revision
         log.error("etcd.replaced", known_revision=known, found_revision=revision, history=self.history)

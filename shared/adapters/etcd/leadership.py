@@ -81,11 +81,12 @@ class EtcdLeadership:
     ) -> int:
         """Put and delete all these keys, or none, while this leadership lasts. Return the revision of the write.
 
-        The request is sent only once. If an attempt had succeeded without an answer, a second attempt would report a
-        conflict. `expect` maps keys to the revision of their last write, 0 for a key that must not exist.
+        `expect` maps keys to the revision of their last write, 0 for a key that must not exist. Errors:
 
-        Raise Conflict if a key has another revision than expected, and OwnershipLost if the leadership is over or
-        `acting` is False. Raise Transient if the result is unknown, and ValueError for more than MAX_WRITES keys.
+        - Conflict: a key has another revision than expected.
+        - OwnershipLost: the leadership is over, or `acting` is False.
+        - Transient: the result is unknown.
+        - ValueError: there are more than MAX_WRITES keys.
         """
         expected = dict(expect or {})
         touched = len({*puts, *deletes, *expected})
@@ -95,6 +96,7 @@ class EtcdLeadership:
         compare = self._still_ours()
         compare += [requests.written_at(key, revision) for key, revision in expected.items()]
         then = [requests.put(key, value) for key, value in puts.items()] + [requests.delete(key) for key in deletes]
+        # Not repeated: if the first attempt succeeded but its answer was lost, the second would report a conflict.
         answer = await self._connection.call(
             "KV.Txn", requests.txn(compare, then, [self._key, *expected]), repeat=False
         )
@@ -119,9 +121,9 @@ class EtcdLeadership:
     def _still_ours(self) -> list[Any]:
         """Return the conditions of an etcd transaction that are true only while this leadership lasts.
 
-        They compare the leader key's revision of creation, and its lease. The revision alone is not enough: if etcd was
-        restored, another leader may have won at the same revision.
+        They compare the leader key's lease, and the revision at which the key was created.
         """
+        # The revision alone is not enough: after etcd was restored, another leader may have won at the same revision.
         return [requests.created_at(self._key, self.revision), requests.held_by(self._key, self._session.id)]
 
     def _ours(self, holder: Entry | None) -> bool:

@@ -1,10 +1,12 @@
 """A session: an etcd lease that is renewed at every third of its time to live, and the keys attached to it.
 
 This process computes the end of the session by its own clock. It adds the time to live to the time when the last
-answered renewal was *sent*. etcd counts from the arrival of the renewal, so the session ends here first. (An etcd
-leader that was deposed, but has not noticed it yet, may answer renewals for about an election timeout. So a leader of
-the crawler stops acting a margin before its session ends, and every write checks that the leader's key is unchanged.)
+answered renewal was *sent*. etcd counts from the arrival of the renewal, so the session ends here first.
 """
+
+# A deposed etcd leader that has not noticed it yet may answer renewals for about an election timeout. So a leader of
+# the crawler stops acting a margin before its session ends, and each of its writes checks that the leader's key is
+# unchanged.
 
 import asyncio
 import contextlib
@@ -139,14 +141,13 @@ class EtcdSession:
         """Set `key` to `value` until the session ends.
 
         A later call with the same key changes its value. Raise OwnershipLost if the session is over.
-        Each attempt requires the revision that was last seen of the key. So a delayed attempt cannot overwrite the
-        value of a later call.
         """
         async with self._registering:
             if key not in self._registered:
                 self._registered[key] = await self._revision_of(key)
             while True:
                 self._check()
+                # With this condition, a delayed attempt cannot overwrite the value of a later call.
                 seen = self._registered[key]
                 compare = [requests.written_at(key, seen)]
                 request = requests.txn(compare, [requests.put(key, value, self.id)], [key])
@@ -164,10 +165,9 @@ class EtcdSession:
                     return
 
     async def campaign(self, key: str, value: bytes) -> EtcdLeadership:
-        """Wait, without a time limit, until `key` does not exist, and create it. Return the leadership won by that.
+        """Wait, without a time limit, until `key` does not exist. Then create it, and return the leadership won.
 
-        The key may be from an earlier attempt of this campaign whose answer was lost. Then it also counts as won. Raise
-        OwnershipLost if the session ends first.
+        Raise OwnershipLost if the session ends first.
         """
         leadership: EtcdLeadership | None = None
         attempt: asyncio.Task[int | None] | None = None
@@ -193,8 +193,8 @@ class EtcdSession:
     async def _attempt(self, key: str, value: bytes) -> int | None:
         """Try to create the key for this session.
 
-        Return the revision at which this attempt, or an earlier one of the campaign, created the key. Return None if
-        the key belongs to another session or an earlier leadership, or if the result is unknown.
+        Return the revision at which this campaign has created the key. Return None if the key belongs to another
+        session or an earlier leadership, or if the result is unknown.
         """
         request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
         try:
@@ -205,6 +205,7 @@ class EtcdSession:
             if entry is None or entry.lease != self.id:
                 return None
             if entry.created not in self._won:
+                # An earlier attempt of this campaign created the key, and its answer was lost.
                 return entry.created
             # The key is from an earlier leadership whose resignation was lost. A leadership never comes back.
             await self._delete_if_ours(key)

@@ -24,9 +24,8 @@ _RESYNC_S: Final = 5.0
 class EtcdSpecs:
     """Reads the cluster's published specs from a view, a copy of etcd's keys in memory that follows their changes.
 
-    It implements the port `SpecSource`. The record of a deleted crawl has `gone` set. A missing record does not mean
-    that the crawl is deleted: the record may not have reached the view yet. Records of deleted crawls are removed, too,
-    but only long after the deletion.
+    It implements the port `SpecSource`. The record of a deleted crawl has `gone` set. It is removed long after the
+    deletion. A record may also be missing because it has not reached the view yet.
     """
 
     def __init__(self, view: View, keys: Keys, *, wait_s: float = 2.0) -> None:

@@ -1,14 +1,14 @@
 """A view: the state of all keys under a prefix, which follows etcd's changes.
 
 It lists the keys at a revision and watches from the next one. After an interruption it watches from the revision after
-the last applied event. If that revision was compacted, it lists again. A list may be newer than the watch, so events
-that are already contained in it are skipped. At intervals, and after every interruption, the view is compared with a
-fresh list. This also detects that etcd was wiped or restored. A watch alone would then wait for a future revision and
-receive no event.
+the last applied event. If that revision was compacted, it lists again.
 
-Progress notifications only prove that the stream works. In older releases of etcd one could arrive before earlier
-events (etcd's issue 15220). So only events and lists change the revision from which a watch resumes.
+At intervals, and after every interruption, the view is compared with a fresh list. This also detects that etcd was
+wiped or restored.
 """
+
+# Only events and lists change the revision from which a watch resumes. A progress notification only proves that the
+# stream works: in older releases of etcd it could arrive before earlier events (etcd's issue 15220).
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _REFUSALS: Final = 3
-"""After etcd has refused a watch this many times in a row, each time with a new login, the watch is not permitted."""
+"""A watch counts as not permitted after so many refusals in a row, each with a new login."""
 
 
 async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:
@@ -137,8 +137,7 @@ class EtcdView:
     def _replace(self, listed: Snapshot) -> None:
         """Make a fresh list the snapshot, unless the watch has already produced a newer one.
 
-        If the list is not older than the snapshot, but has a lower revision of some key, etcd was wiped or restored.
-        Then increase the connection's `history`, which counts this.
+        If the list shows that etcd was wiped or restored, increase the connection's `history`, which counts this.
         """
         known = self.snapshot
         if listed.history == known.history:
@@ -154,11 +153,11 @@ class EtcdView:
         self._latest.publish(listed)
 
     async def _stream_while_asked(self) -> None:
-        """Run one watch stream until it fails, or until another call has made the connection change to another member.
+        """Run one watch stream until it fails, or until the connection changes to another member.
 
-        A member that failed another call may no longer send events, although its stream is open. Raise the stream's
-        error, or Transient if the connection has changed to another member.
+        Raise the stream's error, or Transient after a change to another member.
         """
+        # A member that failed another call may send no more events, although its stream is open.
         async with Tasks() as tasks:
             tasks.start(f"etcd.stream {self._prefix}", self._stream())
             await self._connection.moved()
@@ -206,9 +205,9 @@ class EtcdView:
     def _refused(self, reason: str) -> Exception:
         """Return the exception to raise after etcd refused a watch, and discard the login token.
 
-        The exception is Unusable after _REFUSALS refusals in a row, else Transient. A single refusal does not show
-        whether the user or only the token is invalid.
+        The exception is Unusable after _REFUSALS refusals in a row, else Transient.
         """
+        # A single refusal does not show whether the user or only the token is invalid.
         self._refusals += 1
         if self._refusals >= _REFUSALS:
             return Unusable(f"etcd refuses a watch on {self._prefix}: {reason}")
@@ -217,6 +216,7 @@ class EtcdView:
 
     def _apply(self, answer: Any) -> None:
         known = self.snapshot
+        # A list may be newer than the watch and contain some of its events.
         fresh = [event for event in answer.events if event.kv.mod_revision > known.revision]
         if not fresh:
             return

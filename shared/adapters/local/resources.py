@@ -21,8 +21,8 @@ OF_A_MACHINE: Final = 0.25
 database share the machine."""
 
 KEPT_BYTES: Final = 32 << 20
-"""The bytes of a disk that a gauge never counts as free, but at most an eighth of the disk. They are reserved for logs,
-NATS, etcd, the database and reports that are not sent yet. `orb up` ends when less than 16 MiB is free."""
+"""The bytes of a disk that a gauge never counts as free. On a small disk it is an eighth of the disk instead. They are
+reserved for logs, NATS, etcd, the database and unsent reports. `orb up` ends when less than 16 MiB is free."""
 
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60
@@ -31,8 +31,8 @@ _V1_UNLIMITED: Final = 1 << 60
 def disk_of(path: Path) -> Gauge:
     """Return a gauge of the disk on which `path` is, or will be created.
 
-    KEPT_BYTES of the disk, at most an eighth of it, are reserved for other programs. They do not count as
-    free. The gauge raises Transient if the disk cannot be read.
+    `min(KEPT_BYTES, size of the disk // 8)` bytes do not count as free. They are reserved for other programs. The gauge
+    raises Transient if the disk cannot be read.
     """
 
     def read() -> FillLevel:
@@ -79,8 +79,10 @@ def memory_of_process(ceiling: int, *, relief_s: float = RELIEF_S) -> Gauge:
 def default_ceiling(root: Path = Path("/")) -> int:
     """Return the number of bytes of memory that a process may use if no ceiling is configured.
 
-    If the limit of the process's cgroup is below the machine's memory, return the share OF_A_CGROUP of that limit. Else
-    return the share OF_A_MACHINE of the machine's memory. `root` replaces `/` in paths, for tests.
+    - If a cgroup limits the process to less than the machine's memory: `OF_A_CGROUP * limit`.
+    - Otherwise: `OF_A_MACHINE * memory of the machine`.
+
+    `root` replaces `/` in paths, for tests.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limit(root)

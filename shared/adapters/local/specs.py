@@ -45,8 +45,8 @@ class LocalSpecs:
     """Published specs as files in a folder: one process writes them, and any number read them.
 
     It implements `SpecPublisher` and `SpecSource`. A file is replaced as a whole, so a reader sees one revision or the
-    next. At most every `look_s` seconds a reader checks with one stat if the file was replaced. It decodes the
-    file only then. A missing file does not mean that the crawl is deleted. The file of a deleted crawl has `gone` set.
+    next. A reader decodes a file only if it was replaced, and checks this at most every `look_s` seconds. The file of a
+    deleted crawl has `gone` set. The file of another crawl may not exist yet.
     """
 
     def __init__(self, folder: Path, *, wait_s: float = 2.0, look_s: float = 0.0) -> None:

@@ -3,10 +3,11 @@
 The streams are in the masters' account. The workers of each pool have their own account. They reach the masters'
 account only through the subjects that it exports to them.
 
-Permissions of users in one account would not be enough. JetStream sends its answer to any subject that a request names
-for the reply. So a worker could name a subject of the API, and the answer would act as a request, for example to delete
-a stream. With separate accounts, an answer reaches only subjects of the worker's own account.
+With separate accounts, an answer of JetStream to a worker reaches only subjects of the worker's own account.
 """
+
+# In a common account, a worker could make JetStream send an answer to a subject of JetStream's own API. The answer
+# would act as a request, for example to delete a stream.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

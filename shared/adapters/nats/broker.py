@@ -93,7 +93,7 @@ class NatsBroker:
         """Return the fill level of the fullest storage bound in NATS: that of the account, or of a stream.
 
         The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no bound,
-        return None as long as it has always stored messages. After it has refused once, return a level with capacity 0.
+        return None, or a level with capacity 0 if the broker has ever stored nothing.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)
@@ -194,8 +194,8 @@ class NatsBroker:
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
         """Return about how many stored reports are not applied yet, and the age of the oldest by the broker's clock.
 
-        `positions` maps a partition to the position up to which its reports are applied. The number is approximate: if
-        a subject has an unapplied report, all its stored reports count, including applied ones that are not purged yet.
+        `positions` maps a partition to the position up to which its reports are applied. The number may be too high: it
+        can include applied reports that are not purged yet.
 
         Send one request, and then one for each subject that has stored reports.
         """
@@ -228,9 +228,9 @@ class NatsBroker:
     async def _report(self, which: dict[str, Any]) -> dict[str, Any] | None:
         """Return the stored report that `which` selects, as JetStream describes it, or None if there is none.
 
-        `which` is the body of STREAM.MSG.GET. The stream's leader answers it. A direct get could be answered by a
-        replica that does not have the newest message yet.
+        `which` is the body of JetStream's call STREAM.MSG.GET.
         """
+        # The stream's leader answers. A replica might not have the newest message yet.
         verb = f"STREAM.MSG.GET.{subjects.REPORTS}"
         answer = await call(self._connection, verb, which, self._settings.answer_s)
         if isinstance(answer, ApiError):

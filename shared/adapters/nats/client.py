@@ -27,9 +27,10 @@ _CANCEL_S: Final = 0.1
 
 
 def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None:
-    """Return the TLS files to connect with. Return None if neither `tls` is given nor a URL begins with `tls://`.
+    """Return the TLS files to connect with, or None for a connection in clear text.
 
-    Raise Unusable if TLS is required but a URL does not begin with `tls://`, or if a file cannot be used.
+    TLS is required if `tls` is given or a URL begins with `tls://`. Raise Unusable if it is required but another URL
+    does not begin with `tls://`, or if a file cannot be used.
     """
     secure = [url for url in urls if url.startswith(SCHEME)]
     if tls is None and not secure:
@@ -44,11 +45,7 @@ def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None
 
 
 class _Line(TcpTransport):
-    """The library's TCP or TLS connection, with fixes. Closing it takes at most two seconds: then it is aborted.
-
-    Without this limit, closing could wait for ever in two cases. A server that hangs does not read the last bytes.
-    After an interrupted handshake the library's stream never receives the end of the connection.
-    """
+    """The library's TCP or TLS connection, with fixes. Closing it takes at most two seconds: then it is aborted."""
 
     closing = False
     """True from the moment when the client begins to close. From then on, a failure to send bytes is no error, and no
@@ -99,9 +96,10 @@ class _Line(TcpTransport):
     ) -> None:
         """Begin TLS on the connection, and attach the new stream to its transport. The library omits the second step.
 
-        Without it, the stream would buffer unread data without a bound, and would treat the end of the connection as
-        half-closed. If the client is closing, raise CancelledError.
+        If the client is closing, raise CancelledError.
         """
+        # Without the second step, the stream would buffer unread data without a bound, and would treat the end of the
+        # connection as half-closed.
         await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
         if self._io_writer is not None:
             transport = self._io_writer.transport
@@ -111,6 +109,8 @@ class _Line(TcpTransport):
         self._refuse_when_closing()
 
     async def wait_closed(self) -> None:
+        # Without a limit this could wait for ever. A hanging server does not read the last bytes. After an interrupted
+        # handshake the library's stream never receives the end of the connection.
         ended = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]  # says no types
         try:
             await asyncio.wait({ended}, timeout=_LAST_BYTES_S)
@@ -173,10 +173,8 @@ class PlainClient(Client):
             await _end(subscribed | self._changing() | self._connected())
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Close as the library does. Meanwhile, store the task that runs this method, so that `close` can end it.
-
-        If the server refuses this client, the library runs this method in a task to which it keeps no reference.
-        """
+        """Close as the library does. Meanwhile, store the task that runs this method, so that `close` can end it."""
+        # If the server refuses this client, the library runs this method in a task to which it keeps no reference.
         if self._disconnecting is not None:
             return
         self._disconnecting = asyncio.current_task()
@@ -244,19 +242,16 @@ class PlainClient(Client):
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         """Send a PING after all earlier messages. The server's PONG sets a result on `future`, if it is given.
 
-        The library's version sends the PING before pending data. The PONG would then seem to confirm a subscription
-        that has not reached the server.
+        So the PONG shows that all earlier messages have reached the server. The library sends the PING too early.
         """
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(PING_PROTO)
         await self._flush_pending()
 
     async def _process_pong(self) -> None:
-        """Set the result of the oldest PING that was not answered yet, even if its caller has given up.
-
-        The library's method fails in that case, and its reading task ends. The client would still seem to be connected,
-        but receive nothing more.
-        """
+        """Set the result of the oldest PING that was not answered yet. If its caller has given up, drop the result."""
+        # The library's method raises if the caller has given up. Its reading task would end, and the client would seem
+        # to be connected but receive nothing more.
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()

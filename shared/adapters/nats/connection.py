@@ -6,9 +6,8 @@ The client library's own request and pull calls are not used. They leave futures
 may lose a cancellation while flushing, and need several tasks per call. Here a request is one published message and one
 future. If the connection breaks, every open request fails at once.
 
-Nothing is buffered while the server is away: a publish then raises Transient. Only bytes that were published in the
-same turn of the event loop in which the connection broke may be sent after the reconnect. Such a late message is
-harmless, even if its sender has repeated it.
+Nothing is buffered while the server is away: a publish then raises Transient. Only a message that was published just
+as the connection broke may still be sent after the reconnect. It is harmless, even if its sender has repeated it.
 """
 
 import asyncio
@@ -201,8 +200,8 @@ class NatsConnection:
     ) -> Msg:
         """Send a request and return its answer. Wait for it at most `wait_s` seconds.
 
-        Raise Transient at once if there is no subscriber or the connection breaks. `line`: raise Transient, and send
-        nothing, if the current connection is not the one with this number.
+        Raise Transient at once if there is no subscriber or the connection breaks. `line`: the number of the connection
+        that must be used (`self.line`). If another one is current, raise Transient and send nothing. None: use any.
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)
@@ -352,10 +351,11 @@ class NatsConnection:
             self._refusal.set_result(self._last_error)
 
     def _denied(self, operation: str, subject: str) -> None:
-        """Log that the server denied `operation` on `subject`, at most once a minute, and fail the open requests on it.
+        """Fail the open requests on `subject`, because the server denied `operation` on it. Log this once a minute.
 
-        `operation` is "publish" or "subscription", and `subject` is in lower case, as in the server's message. If the
-        subscription to the inbox is denied, all open requests and all later calls fail with Unusable.
+        - `operation`: "publish" or "subscription". If the subscription to the inbox is denied, all open requests and
+          all later calls fail with Unusable.
+        - `subject`: in lower case, as in the server's message.
         """
         if operation == "subscription" and subject == f"{self._prefix}*".lower():
             self._unusable = f"the broker permits no answers to {self._name}: is nats_user that of another process?"

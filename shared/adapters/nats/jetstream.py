@@ -137,9 +137,11 @@ async def call(
 ) -> dict[str, Any] | ApiError:
     """Call the JetStream API, and return the answer or the server's error.
 
-    `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. Raise Transient
-    if no answer comes within `wait_s` seconds. `line`: raise Transient, and send nothing, unless `connection.line`
-    still has this value. None: do not check.
+    - `verb`: the end of the API's subject, such as `STREAM.INFO.REPORTS`. `body` is sent as JSON.
+    - `line`: the number of the connection that must be used (`connection.line`). If another one is current, raise
+      Transient and send nothing. None: use any.
+
+    Raise Transient if no answer comes within `wait_s` seconds.
     """
     data = b"" if body is None else msgspec.json.encode(body)
     message = await connection.request(API + verb, data, wait_s, line=line)
@@ -154,10 +156,12 @@ async def demand(
 ) -> dict[str, Any]:
     """Call the JetStream API and return the answer.
 
-    `verb` is the end of the API's subject, such as `STREAM.INFO.REPORTS`, and `body` is sent as JSON. If the server
-    returns an error, raise the exception to which the function `failure` converts it. Raise Transient if no answer
-    comes within `wait_s` seconds. `line`: raise Transient, and send nothing, unless `connection.line` still has this
-    value. None: do not check.
+    - `verb`: the end of the API's subject, such as `STREAM.INFO.REPORTS`. `body` is sent as JSON.
+    - `line`: the number of the connection that must be used (`connection.line`). If another one is current, raise
+      Transient and send nothing. None: use any.
+
+    Raise Transient if no answer comes within `wait_s` seconds. If the server returns an error, raise the exception to
+    which the function `failure` converts it.
     """
     answer = await call(connection, verb, body, wait_s, line=line)
     if isinstance(answer, ApiError):

@@ -52,16 +52,13 @@ async def stored_visit(
 
 
 async def waits(connection: NatsConnection, partition: Partition, place: QueuedVisit, wait_s: float) -> bool:
-    """Return True if a URL shard is queued at `place` (pool, host and slot) and was never delivered to a worker.
-
-    The consumer delivers shards for the first time in the order of the stream. So a shard with a sequence above the
-    consumer's last one was never delivered.
-    """
+    """Return True if a URL shard is queued at `place` (pool, host and slot) and was never delivered to a worker."""
     stored = await stored_visit(connection, partition, place, wait_s)
     if stored is None:
         return False
     verb = f"CONSUMER.INFO.{subjects.visits_stream(place.pool)}.{VISITS_CONSUMER}"
     info = await demand(connection, verb, None, wait_s)
+    # The consumer makes first deliveries in the order of the stream.
     return stored.sequence > int(info["delivered"]["stream_seq"])
 
 

@@ -60,11 +60,9 @@ async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -
 
 
 async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
-    """Return True if `stream` still has the history in which a message got `sequence` at the time `at_ns` (Unix ns).
+    """Return True if `stream` is still the stream that stored a message as `sequence` at the time `at_ns` (Unix ns).
 
-    Return False if the stream was replaced or restored to an earlier state. In a replaced stream, the message at
-    `sequence` has another time. In a restored stream, a message at or before `sequence` was stored after `at_ns`. A
-    temporary consumer that begins after `at_ns` shows the latter, even if the messages around `sequence` were purged.
+    Return False if the stream was replaced since, or restored to an earlier state. The message itself may be purged.
     """
     answer = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
     if isinstance(answer, ApiError):
@@ -72,6 +70,8 @@ async def continues(connection: NatsConnection, stream: str, sequence: int, at_n
             raise failure(answer, f"cannot read {stream}")
     elif unix_ns(answer["message"]["time"]) != at_ns:
         return False
+    # In a restored stream, a message at or before `sequence` was stored after `at_ns`. A temporary consumer that begins
+    # after `at_ns` shows this, even if the messages around `sequence` were purged.
     name = f"place-{secrets.token_hex(8)}"
     config = {
         "name": name, "deliver_policy": "by_start_time", "opt_start_time": text_of(at_ns + 1), "ack_policy": "none",
@@ -105,8 +105,8 @@ class StreamReader:
 
         - `subjects`: subjects or patterns of the stream that do not overlap.
         - `deliver_policy`: "last_per_subject" reads only the newest message of each subject, and ignores `after`.
-        - `at_ns`: when the message at `after` was stored (Unix ns). None: unknown. If it is given, each new cursor is
-          checked: the stream must still have the same history up to the last message that was read.
+        - `at_ns`: when the message at `after` was stored (Unix ns), to detect that the stream was restored to an
+          earlier state. None: unknown.
         """
         self._connection = connection
         self._stream = stream
@@ -156,8 +156,7 @@ class StreamReader:
     async def purge(self, through: int) -> bool:
         """Delete the messages of the reader's subjects up to and including sequence `through`.
 
-        Return True if they are deleted. Return False, and delete nothing, if the reader has no cursor now, or if the
-        connection broke after the cursor was created.
+        Return True if they are deleted. Return False, and delete nothing, if the reader has lost its cursor.
         """
         if self._consumer is None or self._line != self._connection.line:
             return False
@@ -229,9 +228,9 @@ class StreamReader:
     async def _place(self) -> None:
         """Create a consumer at the reader's position. Then check that the stream is the one that was read before.
 
-        If the stream is replaced after the check, its consumer is deleted with it, so the reader does not read the
-        wrong stream. Raise StreamReplaced if the stream is another one, or was restored to an earlier state.
+        Raise StreamReplaced if the stream is another one, or was restored to an earlier state.
         """
+        # If the stream is replaced after the check, its consumer is deleted with it.
         name = f"reader-{secrets.token_hex(8)}"
         verb = f"CONSUMER.CREATE.{self._stream}.{name}"
         if len(self._subjects) == 1:  # With several, the server accepts none of them in the call's own subject.

@@ -47,8 +47,8 @@ class StreamSettings(Struct, frozen=True):
 
     Durations are in seconds. Sizes are in bytes, and -1 means unbounded.
 
-    - `replicas`: the number of servers that keep each stream, 1 on a single server. A stream that has more replicas
-      keeps them.
+    - `replicas`: the number of servers that keep each stream, 1 on a single server. The number of an existing stream
+      is never reduced.
     - `ack_wait_s`: a delivered shard is delivered again if its worker sends nothing about it for so long.
     - `max_ack_pending`: NATS delivers no further shard of a pool while so many are delivered and not acknowledged. It
       must exceed the number of visits of all workers of the pool together.
@@ -59,8 +59,8 @@ class StreamSettings(Struct, frozen=True):
     - `robots_ttl_s`: how long robots.txt records are kept.
     - `items_age_s`, `items_bytes`, `events_age_s`, `events_bytes`, `events_count`: bounds of the streams of items and
       of events. The oldest messages are deleted first.
-    - `events_per_subject`: a bound that keeps, for example, the progress events of one crawl from displacing other
-      events.
+    - `events_per_subject`: the number of stored events of one subject. So, for example, the progress events of one
+      crawl do not displace other events.
     - `reader_idle_s`: the server deletes a reader's cursor that is not used for so long.
     - `read_bytes`: the memory of a reader. One message of the broker's maximum size always fits.
     - `answer_s`, `connect_s`: how long a call, or connecting, may take. `reconnect_s`: the pause between attempts.

@@ -45,8 +45,8 @@ SILENT_S: Final = 10.0
 """A stream counts as failed if publishes to it have failed for this many seconds, and more than once."""
 
 TRIED_S: Final = 30.0
-"""When the last failure of a stream is this many seconds old, the stream is tried again: it counts as working. Masters
-that had paused then publish to it, and the result shows if it really works."""
+"""A failed stream counts as working again this many seconds after its last failure. So masters that had paused publish
+to it, and the result shows if it really works."""
 
 
 class StorageHealth:

@@ -1,8 +1,8 @@
 """Creates and updates the crawler's streams, consumers and key-value bucket, without deleting URL shards or reports.
 
 A declaration is a dictionary in the form of JetStream's configuration. Its metadata contain the number `DECLARATION` of
-the release that made it. If a stream has a declaration of a later release, it is not changed. Otherwise a master of the
-earlier release that starts during an upgrade would revert the later one.
+the release that made it. A stream with the declaration of a later release is not changed. So a master of an earlier
+release cannot undo an upgrade.
 """
 
 from typing import Any, Final
@@ -31,8 +31,8 @@ ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
 ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
 REPEAT_WINDOW_S: Final = 120
 DECLARATION: Final = 2
-"""The number in all declarations of this release. It is increased with every release whose declarations differ from the
-one before, apart from settings."""
+"""The number in all declarations of this release. A release that changes declarations must increase it. A change of
+settings (StreamSettings) is no such change."""
 
 _DECLARED_BY: Final = "orb_declaration"
 
@@ -163,8 +163,10 @@ def signed(declared: dict[str, Any]) -> dict[str, Any]:
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
     """Return True if the existing configuration `current` needs no change to match `declared`.
 
-    There are two such cases. The number in the metadata of `current` is that of a later release. Or it is that of this
-    release, and all fields of `declared` except the metadata have the same values in `current`.
+    There are two such cases:
+
+    - `current` was made by a later release, by the number in its metadata.
+    - `current` was made by this release, and all fields of `declared` except the metadata have the same values in it.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:
@@ -200,8 +202,9 @@ def merged(current: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
     """Return the new configuration of an existing stream: `current` with the declared fields set as in `declared`.
 
     Settings that are not declared stay as operators set them (compression, placement, a description). The number of
-    replicas is never reduced. Otherwise a master without settings for a cluster would delete copies.
+    replicas is never reduced.
     """
+    # A master without settings for a cluster declares one replica, and must not delete the others.
     replicas = max(declared["num_replicas"], int(current.get("num_replicas", 1)))
     metadata = {**(current.get("metadata") or {}), **declared["metadata"]}
     return {**current, **declared, "num_replicas": replicas, "metadata": metadata}

@@ -1,8 +1,10 @@
 """Pulls URL shards from a pool's queue, and acknowledges them.
 
 At most one pull request is open at any time. It ends after the `wait_s` of the call that sent it. If this call returns
-earlier, the pull stays open, and later calls use it. A shard that arrives between calls is kept for the next call, but
-dropped after half of `ack_wait_s`, because the broker then delivers it again soon. Closing hands kept shards back.
+earlier, the pull stays open, and later calls use it.
+
+A shard that arrives between calls is kept for the next call. After half of `ack_wait_s` it is dropped, and the broker
+delivers it again. `close` hands kept shards back.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 _HAND_BACK: Final = b"-NAK"
 _GRACE_S: Final = 0.25
-"""How many seconds a call waits, after the end of its pull, for the status with which the server ends the pull."""
+"""The server sends a status at the end of a pull. A call waits up to so many seconds longer than `wait_s` for it."""
 _FORGET_S: Final = 5.0
 _REST_S: Final = 0.02
 _PULL_ENDED: Final = frozenset({"404", "408"})
@@ -37,8 +39,8 @@ class NatsVisit:
     """A URL shard that NATS delivered to this process (`shared.ports.broker.VisitMessage`).
 
     `ack` removes the shard from the queue, `nak` hands it back for another delivery. Both raise Transient if the broker
-    did not confirm, and may be repeated. A broker that was killed may have lost the record of this delivery. Then it
-    never confirms, and delivers the shard again as a first delivery.
+    did not confirm, and may be repeated. A broker that was killed may have forgotten this delivery. It then never
+    confirms, and delivers the shard again as if for the first time.
     """
 
     __slots__ = ("_connection", "_reply", "_wait_s", "arrived", "data", "delivery", "origin")
@@ -171,10 +173,11 @@ class VisitQueue:
         self._changed.set()
 
     def _drop_stale(self, now: float) -> None:
-        """Forget what earlier calls of `pull` left behind and what is too old to use.
+        """Forget what earlier calls of `pull` left behind and this call must not use:
 
-        This is the error of an earlier pull, a pull without an end status long after its time limit, and shards kept
-        for more than half of `ack_wait_s`.
+        - the error of an earlier pull,
+        - a pull whose time limit passed long ago, without a status from the server,
+        - shards that were kept for more than half of `ack_wait_s`.
         """
         if now > self._until + _FORGET_S:
             self._left = 0

@@ -48,9 +48,9 @@ def _sorted_runs(lines: Iterator[bytes], scratch: Path, run_lines: int) -> Itera
 def _merged_runs(runs: Iterator[Path], scratch: Path) -> list[Path]:
     """Merge the sorted files `runs` until few remain, and return the remaining ones.
 
-    The files of `runs` are at level 0. Whenever a level has `_MERGE_WIDTH // 2` files, these are merged into one file
-    of the next level. `scratch` is the folder for merged files.
+    `scratch` is the folder for merged files.
     """
+    # The files of `runs` are at level 0. When a level is full, its files are merged into one file of the next level.
     levels: list[list[Path]] = []
     for run in runs:
         level, carried = 0, run

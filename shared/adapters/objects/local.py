@@ -81,14 +81,13 @@ class LocalSegments:
     def _open_for_reading(self, name: str) -> int:
         """Open the segment for reading, finished or unfinished, and return its file descriptor.
 
-        Try the final name a second time after the unfinished one, because the file may just have been renamed. Raise
-        RecordUnreadable if there is no such segment, and ArchiveUnavailable if there is no folder.
+        Raise RecordUnreadable if there is no such segment, and ArchiveUnavailable if there is no folder.
         """
         try:
             path = self._path(name)
         except ValueError as error:
             raise RecordUnreadable(str(error)) from error
-        for candidate in (path, _open_path(path), path):
+        for candidate in (path, _open_path(path), path):  # `finish` may rename the file after the first attempt
             with _named_errors(name), contextlib.suppress(FileNotFoundError):
                 return os.open(candidate, os.O_RDONLY | os.O_CLOEXEC)
         if not self._folder.is_dir():  # It may be a file system that is not mounted now.

@@ -114,8 +114,7 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     """Find the whole records in `data`, the content of a WARC file, by reading its gzip members one after another.
 
     Bytes that are not a whole record count as damage if a whole record follows them. Otherwise they are the torn tail,
-    which may be cut off. An archived page may itself be a WARC file. If the member with such a page is torn, the
-    records in its content are not taken for records of `data`.
+    which may be cut off.
     """
     end = pages = position = 0
     damaged: list[tuple[int, int]] = []
@@ -137,9 +136,9 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
     """Return the position of the first whole record after `start`, None if there is none.
 
-    `torn`: True if the member at `start` has no end in `data`. Bytes of its content are then not taken for a record,
-    although an archived page may itself be a WARC file.
+    `torn`: True if the member at `start` has no end in `data`. Records inside its content are then skipped.
     """
+    # An archived page may itself be a WARC file. The records in such a page are not records of `data`.
     content = _Content(view, start) if torn else None
     position = data.find(_MAGIC, start + 1)
     while position >= 0:
@@ -150,10 +149,10 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Decides if a gzip magic inside the gzip member at `start` is part of the member's content.
+    """Decides if a gzip magic number behind the start of a gzip member is part of the member's content.
 
-    gzip stores some content uncompressed, so it can contain a whole gzip member. The member at `start` must be valid up
-    to the end of the data.
+    The content of a member can be a gzip file itself, which gzip stores uncompressed. `start`: the position of the
+    member in `view`. It must be valid up to the end of `view`.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:
@@ -163,7 +162,7 @@ class _Content:
         self._tail = b""
 
     def has_magic(self, position: int) -> bool:
-        """Return True if the gzip magic at `position` belongs to the content of the member.
+        """Return True if the gzip magic number at `position` belongs to the content of the member.
 
         Each call must have a greater position than the call before.
         """
@@ -176,7 +175,7 @@ class _Content:
 
 
 def _read_member(view: memoryview, start: int) -> _Member:
-    """Decompress the gzip member at position `start`, and return what it is. Most of its content is not kept."""
+    """Read the gzip member at position `start`. Return where it ends, and if it is one whole WARC record."""
     decompressor = isal_zlib.decompressobj(wbits=31)
     position, total, beginning, tail = start, 0, bytearray(), b""
     while not decompressor.eof:

@@ -78,7 +78,7 @@ async def pages(snapshot: DatabaseSnapshot, table: str) -> AsyncIterator[Rows]:
 
 
 def numbers(connection: Connection) -> dict[str, int]:
-    """Return the greatest id that the database has generated for each table whose ids it generates. 0: none yet."""
+    """Return the greatest id that the database has generated so far for each table of _NUMBERED. 0: none yet."""
     given = {}
     for table, column in _NUMBERED.items():
         if connection.dialect.name == "postgresql":
@@ -91,9 +91,9 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Make the database generate only ids above those in `given`, the result of `numbers` for another database.
+    """Make the database generate only ids that are greater than those in `given`, in each table.
 
-    Skip a table whose number is 0.
+    `given`: the result of `numbers` for another database. A table whose number is 0 is skipped.
     """
     for table, number in given.items():
         if not number:
@@ -125,8 +125,8 @@ def count(connection: Connection, table: str) -> int:
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
     """Return numbers that show if masters wrote to the database: compare the results before and after a copy.
 
-    At least one number changes with every write that the copy must contain. The numbers need not change with the
-    following writes, which the copy does not need:
+    At least one number changes with every write that a copy must contain. A copy need not contain these writes, and
+    the numbers may ignore them:
 
     - Retention and the cleanup after a deleted crawl. Masters on the copy delete the same rows again.
     - The record of the last use of a key. The copy has an earlier time.

@@ -301,11 +301,11 @@ def _orphans(connection: Connection, found: Findings, removing: set[int]) -> Non
 
 
 def _leftovers(connection: Connection, found: Findings, crawls: dict[int, bool | None]) -> None:
-    """Add a violation to `found` for each crawl that has rows in a table, but never existed or had its rows removed.
+    """Add a violation to `found` for each table with rows of a crawl that never existed, or whose rows were removed.
 
-    Leases and counters may outlast the removal. `crawls`: the result of `_crawls`. Each table is read by its index,
-    with one small query for each crawl in it.
+    Leases and counters may be left after the removal. `crawls`: the result of `_crawls`.
     """
+    # Each table is read by its index, with one small query for each crawl in it.
     for table in _PARTED:
         crawl_id = connection.execute(text(f"SELECT min(crawl_id) FROM {table}")).scalar()
         while crawl_id is not None:

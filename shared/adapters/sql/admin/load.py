@@ -37,7 +37,7 @@ class DatabaseLoad(Protocol):
     async def settle(self) -> None:
         """Migrate a SQLite database to the newest schema and sync it to disk. The caller must not write afterwards.
 
-        Do nothing on PostgreSQL. The call is optional: the end of `filling` does this, too, if it was not called.
+        Do nothing on PostgreSQL. The call is optional: without it, this is done at the end of `filling`.
         """
 
 
@@ -45,11 +45,13 @@ class DatabaseLoad(Protocol):
 async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[DatabaseLoad]:
     """Create a database with the tables of the migration `schema_of`, and open it for the `with` block to fill.
 
-    At the end the tables are migrated to the newest schema. The database is invisible until the `with` block succeeds,
-    and a `with` block that fails leaves nothing behind. On SQLite, rows go to a file beside the final path. On
-    PostgreSQL, one transaction writes the tables and rows, and a second one migrates them. Raise Unusable if the
-    database exists already, or if `schema_of` is from a development version.
+    At the end the tables are migrated to the newest schema. Other processes see the database only after the `with`
+    block has succeeded. A `with` block that fails leaves nothing behind.
+
+    Raise Unusable if the database exists already, or if `schema_of` is from a development version.
     """
+    # On SQLite, rows go to a file beside the final path. On PostgreSQL, one transaction writes the tables and rows, and
+    # a second one migrates them.
     refuse_unreleased("backup", schema_of)
     opened = _on_postgresql(database, schema_of) if is_postgresql(database) else _on_sqlite(database, schema_of)
     async with opened as fresh:
@@ -61,8 +63,8 @@ def begin_anew(connection: Connection) -> None:
 
     - Raise the epoch, so that terms from before the restore are outdated.
     - Reset the positions, because reports and items will come in new streams.
-    - Skip the ids of leases and hosts that the cluster may have used after the backup, so that late reports with such
-      an id find nothing.
+    - Skip the ids of leases and hosts that the cluster may have used after the backup. Late reports with such an id
+      then have no effect.
     """
     connection.execute(update(schema.cluster).values(epoch=schema.cluster.c.epoch + 1))
     connection.execute(

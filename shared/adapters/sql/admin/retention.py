@@ -1,13 +1,15 @@
 """Deletes rows after their retention time, in bounded transactions.
 
-A pass is one call that deletes rows of one kind. It reads a bounded number of rows in the order of a key. If the key
-grows with time, these are the oldest rows, else the next rows of a sweep over the table. So the tables need no index
-by age, which would slow every insert. The leader also deletes owners' rows here, but only rows that no
-owner uses any more.
+A pass is one call that deletes rows of one kind. It reads a bounded number of rows in the order of a key. The leader
+also deletes owners' rows here, but only rows that no owner uses any more.
 
-A pass begins at its argument `place`: "" for the first pass, then the place that the previous pass returned. It returns
-the number of deleted rows, and the place for the next pass, "" at the end of the table (SweepResult).
+The argument `place` says where a pass begins. It is "" for the first pass, then the place that the previous pass
+returned. A pass returns the number of deleted rows, and the place for the next pass (SweepResult). This place is "" if
+there is no more to do.
 """
+
+# No table has an index by age, because it would slow every insert. If a key grows with time, the first rows are the
+# oldest. Otherwise the passes sweep over the whole table.
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -87,8 +89,8 @@ _SENT_FOR_REVISION: Final = (retry_of, recrawl_of, scope_command_of, rediscovery
 """The functions that return the ids of the commands that the leader may send for a revision of a crawl."""
 
 _REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
-"""The most revisions of crawls that one pass deletes. Several commands are deleted with each revision, and a pass
-deletes at most ROWS commands."""
+"""The most revisions of crawls that one pass deletes. The records of several commands are deleted with each revision,
+at most ROWS in one pass."""
 
 _FEW: Final = 20
 """The most deleted crawls whose remaining rows one pass removes. The number is low, since each may have many
@@ -107,7 +109,7 @@ class SqlRetained(SqlAdapter):
 
 
 def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete lines of the audit log that are older than `rules` allow, among the ROWS lines with the lowest ids.
+    """Delete the oldest lines of the audit log, if they are older than `rules` allow: at most ROWS.
 
     `place` is not used.
     """
@@ -132,8 +134,8 @@ def _up_to(old: list[int], connection: Connection, statement: TextClause, before
 def _commands(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete commands that are older than `rules` allow and that all their partitions have applied.
 
-    The command that removes the rows of a deleted crawl is kept until they are all removed. `place`: the command id
-    after which the pass begins.
+    The command DELETE of a crawl is kept until all rows of the crawl are removed. `place`: the command id after which
+    the pass begins.
     """
     before = rules.before_ms(RetainedKind.COMMANDS, now_ms)
     rows = connection.execute(_REQUESTS, {"place": place, "max_count": ROWS}).all()
@@ -152,11 +154,12 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete what was applied of the further commands into which changes of seed sets were divided.
+    """Delete the records of which partitions applied parts of SEED_SET commands.
 
-    They have no row of their own in `command_requests`. `ids`: the commands of the changes. The parts of a command are
-    numbered without a gap. A set has few seeds, so a command has few parts.
+    A large change of a seed set is sent as several commands, its parts. The last part has the id of the whole command.
+    The caller deletes its records. `ids`: the ids of the whole commands.
     """
+    # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2
     while ids and connection.execute(_FORGET_APPLIED, {"ids": [part_of(each, left) for each in ids]}).rowcount:
         left += 1
@@ -171,7 +174,7 @@ def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str
 def _forget_revisions(connection: Connection, rows: Sequence[Row[Any]]) -> None:
     """Delete the revisions of crawls in `rows`, and the records of which partitions applied the commands for them.
 
-    The leader sends commands only for stored revisions. So no command of a deleted revision is sent and applied again.
+    The records are not needed any more, because the leader sends commands only for stored revisions.
     """
     _run(connection, _FORGET_REVISION, rows)
     pairs = [(CrawlId(row.crawl_id), Revision(row.revision)) for row in rows]
@@ -188,7 +191,7 @@ def _config(connection: Connection, rules: Retention, now_ms: int, place: str) -
 def _changes(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete rows of the log of page changes that are older than `rules` allow, at most ROWS. `place` is not used.
 
-    For each crawl, store the time of the newest deleted row (`changes_deleted_ms`), so that readers can recognize a
+    For each crawl, store the time of the newest deleted row (`changes_deleted_ms`). It shows readers that the log has a
     gap.
     """
     before = rules.before_ms(RetainedKind.CHANGES, now_ms)
@@ -267,9 +270,9 @@ def _run(connection: Connection, statement: TextClause, rows: Sequence[Row[Any]]
 def _keys(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
     """Delete API keys that were revoked longer ago than `rules` allow.
 
-    Delete nothing if all keys are revoked: an empty table means a new cluster, for which a master creates a first key.
-    `place`: the key id after which the pass begins.
+    Delete nothing if all keys are revoked. `place`: the key id after which the pass begins.
     """
+    # If the table were empty, a master would take the cluster for a new one and create a first key.
     before = rules.before_ms(RetainedKind.KEYS, now_ms)
     rows = connection.execute(_KEYS, {"place": place, "max_count": ROWS}).all()
     old = [row for row in rows if row.revoked_at_ms is not None and row.revoked_at_ms < before]

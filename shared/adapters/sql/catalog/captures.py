@@ -15,8 +15,8 @@ SCANNED: Final = 20_000
 """The most captures that one query of the CDX server reads."""
 
 SCANNED_HOSTS: Final = 5_000
-"""The most hosts that a query for a domain compares with the domain. It compares the crawl's hosts in the partition of
-that domain."""
+"""The most hosts that a query for a domain reads. It reads the crawl's hosts in the partition of the domain, and
+selects those in the domain."""
 
 _CAPTURES: Final = (
     'SELECT u.url, h.host, f.at_ms, f.status, f.mime, f.digest, f.segment, f."offset", f.length'
@@ -41,8 +41,10 @@ def captures(
 
     The caller applies the other conditions of the query. `partition`: the partition of the query's host.
 
-    Return None if the hosts have more than SCANNED captures. Return None also for a query of a domain if more than
-    SCANNED_HOSTS hosts would have to be compared with it.
+    Return None if there is too much to read:
+
+    - The hosts have more than SCANNED captures.
+    - The query is for a domain, and the crawl has more than SCANNED_HOSTS hosts in the partition.
     """
     of_crawl: dict[str, Any] = {"crawl_id": crawl_id}
     if query.match is CdxMatch.EXACT:

@@ -34,8 +34,8 @@ _URLS_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query for URLs whose fingerprint is between the parameters `fingerprint` and `via`. The parameter `via` is named
-after the column `via` only to get the type of that column."""
+"""The query for URLs whose fingerprint is between the parameters `fingerprint` and `via`. The name of the parameter
+`via` only gives it the type of the column `via`."""
 
 _NEWEST: Final = text(
     "SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"

@@ -110,7 +110,7 @@ def put(
     - `expected`: tags (HTTP ETags). Raise Stale if the crawl has none of them, Missing if it does not exist. None: no
       condition.
     - `start`: begin a new crawl at once, unless the declaration itself sets `desired`.
-    - `max_count`: raise Full if the crawl is new, and there are so many crawls already.
+    - `max_count`: the most crawls that may exist. Raise Full instead of creating one more.
     - `enforce`: also start or pause the crawl if its state is not the one that the declaration desires.
 
     Write nothing if neither the declaration nor the state changes.
@@ -165,8 +165,10 @@ def turn_locked(
 ) -> DeclaredCrawl:
     """Apply a verb to a crawl that this transaction has locked (`locked`). Return the crawl afterwards.
 
-    RESET returns the new crawl that replaces it. Raise IllegalTransition, and write nothing, if the state of the crawl
-    does not allow the verb. Raise NoRecrawl if the verb is REFRESH, and the spec fetches each page once.
+    For RESET this is the new crawl that replaces it. Errors, after which nothing is written:
+
+    - IllegalTransition: the state of the crawl does not allow the verb.
+    - NoRecrawl: the verb is REFRESH, but the spec fetches each page only once.
     """
     recrawls = verb is not Verb.REFRESH or summary_of(stored.spec).recrawl.used
     if verb is Verb.REFRESH and recrawls and stored.state in WORKED_ON:

@@ -23,8 +23,7 @@ _LOCK: Final = text(
     "INSERT INTO exclusion_list (id, revision) VALUES (1, 0)"
     " ON CONFLICT (id) DO UPDATE SET revision = exclusion_list.revision"
 )
-"""Locks the list of exclusions for other writers until the transaction ends. It does not change the list's revision:
-the transaction may find that it has nothing to change."""
+"""Locks the list of exclusions for other writers until the transaction ends. It does not change the list's revision."""
 
 _NEXT: Final = text("UPDATE exclusion_list SET revision = revision + 1 WHERE id = 1 RETURNING revision")
 """Raises the revision of the list and returns it. `_LOCK` must run before it."""

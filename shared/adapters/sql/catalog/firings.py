@@ -139,7 +139,7 @@ def fire_all(
 
 
 def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
-    """Return up to `max_count` queued effects whose crawl has ended its run, so that they can be carried out now.
+    """Return up to `max_count` queued effects that can be carried out now, because the run of their crawl has ended.
 
     A queued effect is the verb of a schedule that waits until the current run of its crawl ends.
     """
@@ -151,9 +151,14 @@ def fire_queued(
 ) -> Fired | None:
     """Apply the verb of a queued effect to its crawl, and return what was done.
 
-    Return None, and write nothing, if the effect is no longer queued, if its schedule is paused, or if another run of
-    the crawl has begun. A line of the schedule's history has one outcome for all its crawls. If this outcome changes,
-    the result contains the line. Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
+    The result contains the line of the schedule's history if the outcome of the line has changed. Return None, and
+    write nothing, in these cases:
+
+    - The effect is no longer queued.
+    - Its schedule is paused or deleted.
+    - Another run of the crawl has begun.
+
+    Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -223,8 +228,8 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 
     A step is a decision on a schedule's next due times: which were missed, which fires, and which comes next.
 
-    Nothing is set if the schedule was changed, paused or deleted since it was read. The other schedules stay locked
-    until the transaction ends.
+    Skip a schedule that was changed, paused or deleted since it was read. The others stay locked until the transaction
+    ends.
     """
     table = schedules
     query = select(table.c.schedule_id, table.c.version, table.c.due_ms, table.c.paused)
@@ -315,8 +320,7 @@ def apply_verb(
     """Apply the verb to the crawl `name`, and return the effect: fired, queued, skipped or refused.
 
     A refused effect has the reason, such as a crawl that does not exist. The verb RETRY_FAILED also requests its
-    command. If the verb begins a run, and an earlier effect of the schedule on the crawl is still queued, this effect
-    is skipped. `waited`: True if this effect was queued before and is carried out now.
+    command. `waited`: True if this effect was queued before and is carried out now.
     """
     connection, now_ms = writing.connection, writing.now_ms
     actor = Actor(f"schedule-{stored.schedule_id}", f"schedule {stored.name}", f"{stored.schedule_id}-{due_ms}")
@@ -343,7 +347,7 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if `verb` begins a run, and an earlier effect of the schedule on the crawl is queued."""
+    """Return True if `verb` begins a run, the schedule queues such verbs, and one is queued for the crawl already."""
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False
     return connection.execute(_WAITS, {"crawl": crawl, "schedule_id": stored.schedule_id}).first() is not None

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from shared.adapters.sql.engine.query import ReadConnection
 
 HOSTS: Final = 1_000
-"""The most hosts that `host_states` reads. It reads those that may be visited earliest, so if all of them wait, all
-other hosts wait, too."""
+"""The most hosts that `host_states` reads. It reads those that may be visited earliest. If these all wait, every host
+waits."""
 
 _COLUMNS = (
     "SELECT h.host, q.queued, q.waiting, q.leased, q.pages, q.next_due_ms, h.crawl_delay_ms, h.operator_delay_ms,"
@@ -48,8 +48,8 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    The field `rest_s` of a state is minus the seconds since the last visit, so it is at most 0. The caller must add the
-    delay between requests to the host with `waits.rested`.
+    If the last visit of a host was 5 seconds ago, the field `rest_s` of its state is -5. The caller must add the delay
+    between requests to the host with `waits.rested`.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]
@@ -58,7 +58,7 @@ def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) ->
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
     """Return at most `max_count` hosts on which the crawl has URLs queued or waiting.
 
-    The field `rest_s` of a state is minus the seconds since the last visit, without the host's delay.
+    If the last visit of a host was 5 seconds ago, the field `rest_s` of its state is -5. The host's delay is not added.
 
     The cost depends on `max_count`, not on the number of the crawl's hosts.
     """
@@ -98,7 +98,7 @@ def _state(row: Any, now_ms: int) -> HostState:
 def hosts_given_up(connection: "ReadConnection", crawl_id: CrawlId) -> dict[str, str]:
     """Return the last failure of each host that was given up as unreachable, by host: at most HOSTS hosts.
 
-    A host is given up when it failed several times in a row. Its URLs have then failed, too.
+    A host is given up when it failed several times in a row. Then its queued URLs fail.
     """
     rows = _GIVEN_UP.rows(connection, crawl_id=crawl_id, reason=HOST_UNREACHABLE, max_count=HOSTS)
     return {row.host: row.last_failure for row in rows}

@@ -3,9 +3,8 @@
 A page's items are replaced together, and only by those of the same or a later fetch. So a repeated message changes
 nothing, and a late one of an earlier fetch is ignored.
 
-Only fetches with an accepted outcome count. The row of `fetches` has the time of the fetch that brought the stored
-page. The time identifies the fetch, since no two workers may fetch a URL at once. While the lease of a fetch exists,
-its outcome may follow, and its items wait in `item_drafts`. Without a lease or an accepted outcome they are dropped.
+Only the items of a fetch with an accepted outcome are stored. While the lease of the fetch exists, its outcome may
+still come: its items wait in `item_drafts`. If the lease ends without an accepted outcome, the items are dropped.
 """
 
 from collections import Counter, defaultdict
@@ -50,7 +49,7 @@ _AT_ONCE: Final = 5_000
 """The most fingerprints of URLs that one query names."""
 
 _LETTERS_OF: Final = Partition(0)
-"""The partition whose owner replays and discards the dead letters of items, since items have no partition."""
+"""The partition of all dead letters of items. Its owner replays and discards them."""
 
 _Place = tuple[CrawlId, HostId, Fingerprint]
 _Fetched = tuple[CrawlId, PageItems]
@@ -65,7 +64,7 @@ _PASS: Final = text(
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
-"""Selects fetches that replace a page's items: of stored pages, and of pages without items that must not be indexed."""
+"""Selects fetches that replace a page's items: the page is stored, or it must not be indexed."""
 
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
@@ -211,7 +210,7 @@ def settle(
 ) -> ItemChanges:
     """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
 
-    If `evidence` says why the items can never be stored, make them dead letters instead, which are not counted. Return
+    `evidence`: why the items can never be stored. Then they become dead letters, and the result is empty. None: return
     how many were stored and dropped. Raise OwnershipLost if another writer has claimed the table.
     """
     _pass(connection, fence, position)
@@ -243,11 +242,12 @@ def _items(pages: Iterable[PageItems]) -> int:
 
 
 def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[list[_Fetched], list[_Fetched], int]:
-    """Return the accepted fetches in `messages`, the undecided fetches, and the number of items of all other fetches.
+    """Return the accepted fetches in `messages`, the undecided ones, and the number of items of all other fetches.
 
-    A fetch is undecided while its lease exists. Leases are read first: an owner accepts an outcome and ends its lease
-    in one transaction, so once a lease is gone, its accepted fetch is visible.
+    The outcome of an undecided fetch may still come: its lease exists.
     """
+    # Leases are read first: an owner accepts an outcome and ends its lease in one transaction. So once a lease is gone,
+    # its accepted fetch is visible.
     pages = [(crawl_id, page) for crawl_id, some in messages for page in some]
     leases = sorted({page.lease for _, page in pages})
     living: set[int] = set()
@@ -261,6 +261,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
     undecided: list[_Fetched] = []
     dropped = 0
     for crawl_id, page in pages:
+        # The time of a fetch identifies it, since no two workers may fetch a URL at once.
         if stored.get(_place_of(crawl_id, page)) == page.at_ms:
             accepted.append((crawl_id, page))
         elif page.lease in living:
@@ -310,7 +311,7 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages of `newest` that have stored items of the same or an earlier fetch, which must be replaced.
+    """Return the pages of `newest` whose stored items must be replaced: they come from the same or an earlier fetch.
 
     If the stored items of a page come from a later fetch, set the page's value in `newest` to None.
     """
