@@ -31,7 +31,7 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    - `page`: a page that links to the URL. None: no such page was found, so a link on an imaginary page is assumed.
+    - `page`: a page that links to the URL. None: no such page was found, so an assumed page is used.
     - `via`: the host of the page with the link.
     - `verdicts`: what each rule of the scope decides about the link.
     - `reason`: why the link was not followed, None if no rule excluded it.

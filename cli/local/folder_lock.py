@@ -1,7 +1,7 @@
 """Creates the folder of a command such as `orb crawl` on a suitable disk, and locks it for one command at a time.
 
-The lock is one flock on one open file. The command takes it, and every process that it starts inherits it. So if a
-command acquires the lock, no process of an earlier run is alive, however that run ended.
+The lock is one flock on one open file. The command takes it, and every process that it starts inherits it. So the lock
+is free only when no process of an earlier run is alive.
 """
 
 import contextlib

@@ -32,8 +32,8 @@ from shared.runtime.supervise import Process, process_end
 log = structlog.get_logger(__name__)
 
 READY: Final = b"\0"
-"""The first byte of the answer to a request, sent by the new process. Its process id follows. An answer that begins
-otherwise is a text that says why the fork failed."""
+"""The first byte of a new process's answer to a request. Its process id follows. An answer with another first byte is a
+text that says why the fork failed."""
 
 GO: Final = b"g"
 _ANSWER_S: Final = 60.0

@@ -310,7 +310,9 @@ class Supervisor:
     async def keep(self) -> None:
         """Restart the child each time it dies. Return after it has ended because of `stop` or `kill`.
 
-        Return also if the child ends with status 0, unless `lasting` is True. Raise RestartLimitReached in two cases:
+        If `lasting` is False, also return after the child has ended with status 0.
+
+        Raise RestartLimitReached in two cases:
 
         - The child died too often.
         - Before `ready` was called, the child ended with exit code 4 (its environment is unusable), and its log gives

@@ -9,9 +9,9 @@ from shared.ports.coordinator import Entry
 
 
 def prefix_end(prefix: str) -> bytes:
-    """Return the key that follows all keys with this prefix, the exclusive end of their range.
+    """Return the key that follows all keys with this prefix, such as `a0` for the prefix `a/`.
 
-    `prefix` must not be empty.
+    It is the exclusive end of their range. `prefix` must not be empty.
     """
     *before, last = prefix.encode()
     return bytes([*before, last + 1])

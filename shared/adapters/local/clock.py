@@ -9,7 +9,7 @@ class SystemClock:
     """The clock of this machine (`shared.ports.clock.Clock`).
 
     `elapsed` includes the time while the machine was suspended, if the system measures it. So grants
-    expire during a suspension, too.
+    also expire during a suspension.
     """
 
     def elapsed(self) -> float:

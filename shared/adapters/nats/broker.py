@@ -93,7 +93,7 @@ class NatsBroker:
         """Return the fill level of the fullest storage bound in NATS: that of the account, or of a stream.
 
         The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no bound,
-        return None, or a level with capacity 0 if the broker has ever stored nothing.
+        return None. But after `refused` was True once, return a level with capacity 0.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

@@ -156,8 +156,8 @@ class PlainClient(Client):
     async def close(self) -> None:
         """Send the pending data for at most two seconds, and close the connection.
 
-        Afterwards the connection and every task of this client have ended, in whatever state the client was. If the
-        caller is cancelled, the data may not be sent, but everything is still ended.
+        Afterwards the connection and every task of this client have ended, even if the caller was cancelled. The data
+        may then not have been sent.
         """
         forced = asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._line.abort)
         self._line.closing = True  # Otherwise an error of the last bytes would stop the library's close halfway.

@@ -91,8 +91,7 @@ class NatsConnection:
     Errors of its methods:
     - Transient: the broker is away.
     - TooLarge: the message exceeds the broker's size limit.
-    - Denied: the server does not permit a request on this subject. If a message that is no request is denied, this is
-      only logged.
+    - Denied: the server does not permit a request on this subject. The denial of another message is only logged.
     - Unusable: the broker has closed the connection for good (revoked credentials, a protocol error).
     """
 

@@ -43,9 +43,9 @@ class ApiError(msgspec.Struct, frozen=True):
 
     @property
     def unstored(self) -> bool:
-        """True if the stream could not write the message although none of its limits is reached.
+        """True if the stream could not write the message, for example because the disk is full.
 
-        The cause is, for example, a full disk.
+        False if the stream refused the message because it has reached a limit.
         """
         return self.err_code == _STORE_FAILED and self.description not in _FULL
 

@@ -102,9 +102,9 @@ class _Received:
 
 @asynccontextmanager
 async def listening(connection: NatsConnection, subject: str) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Subscribe to `subject` for the `with` block, whose value iterates over the received messages.
+    """Subscribe to `subject` for the `with` block. Yield an iterator over the received messages.
 
-    It keeps the newest 1,024 unread messages.
+    If more than 1,024 messages are unread, the oldest are dropped.
     """
     received = _Received()
     subscription = await _subscribed(connection, subject, received.receive)

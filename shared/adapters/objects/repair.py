@@ -1,8 +1,7 @@
 """Repairs the WARC files (segments) that processes left unfinished when they died.
 
 Each record is one gzip member. So decompressing member after member shows where the last whole record ends. Only the
-bytes after it, the torn tail, are cut. Every commit makes whole records durable, so the cut removes no durable record
-unless the file is damaged.
+bytes after it, the torn tail, are cut. In an undamaged file they contain no record that was committed.
 """
 
 import fcntl

@@ -62,7 +62,7 @@ def begin_anew(connection: Connection) -> None:
     """Separate a cluster restored from a backup from its earlier history.
 
     - Raise the epoch, so that terms from before the restore are outdated.
-    - Reset the positions, because reports and items will come in new streams.
+    - Reset the positions up to which reports and items are applied. They will come in new streams.
     - Skip the ids of leases and hosts that the cluster may have used after the backup. Late reports with such an id
       then have no effect.
     """

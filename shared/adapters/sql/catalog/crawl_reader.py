@@ -325,9 +325,9 @@ def url_view(connection: "ReadConnection", crawl_id: CrawlId, location: Location
 def _chain(connection: "ReadConnection", crawl_id: CrawlId, row: Any) -> tuple[str, ...]:
     """Return the URLs of the pages that led to the URL in `row`, nearest first: at most _CHAIN URLs.
 
-    A URL's stored parent page is replaced when a shorter way to the URL is found. So the parents can form a cycle. The
-    chain ends where it would repeat a page.
+    The chain ends where it would repeat a page.
     """
+    # A URL's stored parent is replaced when a shorter way to the URL is found. So the parents can form a cycle.
     chain: list[str] = []
     seen = {(row.host_id, bytes(row.fingerprint))}
     while row.via_host and len(chain) < _CHAIN:

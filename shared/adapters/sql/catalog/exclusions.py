@@ -63,7 +63,7 @@ def add(
     """Store an exclusion of the canonical `target`. Request the command that applies it in `partitions` partitions.
 
     Return the exclusion. A repeat of the request `repeatable` returns it as it was created. Raise Exists if another
-    exclusion has the target, and Full at the largest number of exclusions, or of bytes of their targets.
+    exclusion has the target, and Full if the exclusions would be too many, or their targets too long in total.
     """
     connection.execute(_LOCK)
     if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:

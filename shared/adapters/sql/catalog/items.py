@@ -246,8 +246,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
     The outcome of an undecided fetch may still come: its lease exists.
     """
-    # Leases are read first: an owner accepts an outcome and ends its lease in one transaction. So once a lease is gone,
-    # its accepted fetch is visible.
+    # Leases are read first. If one is gone, its accepted fetch is visible: an owner writes both in one transaction.
     pages = [(crawl_id, page) for crawl_id, some in messages for page in some]
     leases = sorted({page.lease for _, page in pages})
     living: set[int] = set()
@@ -329,7 +328,7 @@ def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) ->
 def _rows_of(
     connection: Connection, query: TextClause, places: Iterable[_Place]
 ) -> Iterator[tuple[tuple[CrawlId, HostId], Row[Any]]]:
-    """Yield ((crawl, host), row) for each row that `query` finds for the URLs `places`, _AT_ONCE or fewer a query."""
+    """Yield ((crawl, host), row) for each row that `query` finds for the URLs `places`. Run it as often as needed."""
     by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
     for crawl_id, host_id, fingerprint in places:
         by_host[crawl_id, host_id].append(fingerprint)
@@ -369,7 +368,7 @@ def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
 
 @lru_cache
 def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
-    """Return the query for item ids with their sizes in bytes. `page`: of one URL only. `rule`: of one rule only."""
+    """Return the query for item ids with their sizes in bytes. `page`: only of one URL. `rule`: only of one rule."""
     size = f"{byte_length(dialect, 'i.data')} + {byte_length(dialect, 'p.url')}"
     here = " AND r.fingerprint = :page" if page else ""
     which = " WHERE i.rule = :rule" if rule else ""
@@ -383,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the item at which a limited scan ends, if the list is longer. `page`: of one URL only."""
+    """Return the query for the id of the item at `offset` of a list. `page`: only items of one URL."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"
