@@ -55,8 +55,8 @@ def _query(query: str) -> str:
 def _plain(text: str) -> str:
     """Return a part of a URL in the form of sort keys: lower case, with percent-escapes decoded.
 
-    Only spaces, control characters, `#`, `%` and non-ASCII octets are escaped in the result. An escape of an escape,
-    such as `%2541`, is decoded until a plain character is left.
+    Only spaces, control characters, `#`, `%` and non-ASCII octets are escaped in the result. An escape of an escape
+    is decoded, too: `%2541` becomes `a`.
     """
     if _ESCAPED(text) is None:
         return text.lower()

@@ -54,8 +54,8 @@ class Exchange(Struct, frozen=True, gc=False):
     - `depth`: the number of links from a seed. None if the URL does not belong to the crawl, such as a robots.txt.
     - `seed`: the URL is a seed. `via`: the URL that led to it, if known.
     - `fetched_at_ms`: the UTC wall clock at the start of the request, in ms since 1970.
-    - `outlinks`: maps how links were found to their URLs. A key has the form of Heritrix, such as "L a/@href": a letter
-      (L link, E embedded, R redirect, I inferred) and the element's path.
+    - `outlinks`: the URLs of the links, by how they were found. A key has the form of Heritrix, such as "L a/@href": a
+      letter (L link, E embedded, R redirect, I inferred) and the element's path.
     - `notes`: further fields of the metadata record.
     - `digest`: `payload_digest(answer.body)` if the caller has computed it already, else None.
     """

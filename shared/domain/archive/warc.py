@@ -155,7 +155,7 @@ def _record(kind: str, record_id: str, header: str, content_type: str, head: byt
 def _metadata(exchange: Exchange) -> bytes:
     """Return the block of the metadata record: one line for each field.
 
-    A field that Heritrix writes, too, has the same name as there.
+    A field that Heritrix also writes has the name that Heritrix gives it.
     """
     answer = exchange.answer
     fields = [("fetchTimeMs", str(round(answer.timings.total_s * 1000)))]

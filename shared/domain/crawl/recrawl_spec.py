@@ -113,5 +113,5 @@ class Recrawl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> bool:
-        """True if the crawl fetches stored pages again, so that it does not finish when all URLs have been fetched."""
+        """True if the crawl fetches stored pages again. It does not finish when all URLs have been fetched."""
         return self.policy is not RecrawlPolicy.NEVER

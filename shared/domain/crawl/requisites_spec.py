@@ -6,8 +6,7 @@ from typing import Final
 MAX_REQUISITES: Final = "max_requisites"
 REQUISITE_HOST: Final = "requisite_host"
 REQUISITES_PER_PAGE: Final = "max_requisites_per_page"
-"""The exclusion reason of requisites beyond the limit of their page. MAX_REQUISITES, REQUISITE_HOST and this reason
-exclude only requisites. The reasons of the scope can exclude requisites, too."""
+"""The exclusion reason of requisites if their page has more of them than the limit."""
 
 MAX_REQUISITE_HOPS: Final = 5
 """The maximum of stylesheets and redirects in a row between a page and its requisite."""

@@ -3,13 +3,14 @@
 An outlink is judged relative to the page that has it, so the seeds need not be known. A seed is in scope by definition.
 Only `schemes`, `max_url_length` and `exclude` apply to it.
 
-The target of a seed's redirect replaces the seed. It may be on another host of the same registrable domain (example.org
--> www.example.org). `include` and the traps do not apply to it. In mode prefix it must lie below a seed's path. In this
-mode only the seeds of the spec count, not those that were uploaded or belong to seed sets.
+The target of a seed's redirect replaces the seed:
+
+- It may be on another host of the same registrable domain (example.org -> www.example.org).
+- `include` and the traps do not apply to it.
+- In mode prefix it must lie below the path of a seed of the spec. Seeds of uploads and seed sets do not count.
 
 An extra hop is a link that only `mode` or `include` excludes. A URL may be at most `extra_hops` such hops beyond the
-scope. A link from a page beyond the scope leads back into it only if a seed of the spec has the link's host, domain or
-prefix.
+scope. From a page beyond the scope, only a link to the host, domain or prefix of a seed of the spec leads back into it.
 """
 
 import re
@@ -31,18 +32,17 @@ MAX_HOPS: Final = 10
 """A URL is excluded if more redirects in a row than this led to it. Sitemaps that list sitemaps count, too."""
 
 SIZE_OF_A_WEIGHT: Final = 200
-"""`CompiledScope.weight`, the relative cost of reading the links of a page, grows by 1 for so many instructions in the
-compiled patterns."""
+"""The number of instructions in compiled patterns that counts as 1 in `CompiledScope.weight`, the cost of reading the
+links of a page."""
 
 _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
 """Finds the file extension at the end of a path, such as `.html`."""
 
 _REQUISITES_WEIGHT: Final = 2
-"""A crawl that fetches requisites adds this to `CompiledScope.weight`, the relative cost of reading the links of a
-page."""
+"""What a crawl that fetches requisites adds to `CompiledScope.weight`, the cost of reading the links of a page."""
 
 _BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "include_pattern"))
-"""The rules that do not exclude a URL which is at most `extra_hops` hops beyond the scope."""
+"""The rules that `extra_hops` relaxes: a URL that only they exclude may be followed as an extra hop."""
 
 _CACHE: Final = 8192
 """Each of the two caches of a scope has at most this many entries (about 200 bytes each)."""
@@ -164,7 +164,7 @@ class CompiledScope:
     ) -> ScopeRule | int:
         """Return by how many extra hops `url` is beyond the scope, or the rule that excludes it. 0: it is in scope.
 
-        A redirect is an extra hop only if it leads from the scope out of it.
+        A redirect is an extra hop only if it leads from a URL in scope to a URL out of scope.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
@@ -197,9 +197,10 @@ class CompiledScope:
         return beyond
 
     def _at_home(self, url: str, host: str) -> bool:
-        """Return True if the mode admits `url` from any page, because a seed of the spec has the URL's host or domain.
+        """Return True if the mode admits a link to `url` from every page.
 
-        In mode prefix the URL must lie below a seed's path. Mode any admits every URL.
+        This depends on the seeds of the spec. In mode host one of them must have the URL's host, in mode domain its
+        registrable domain. In mode prefix the URL must lie below a seed's path. Mode any admits every URL.
         """
         match self._scope.mode:
             case ScopeMode.HOST:
@@ -355,10 +356,10 @@ class CompiledScope:
         return None
 
     def _admits(self, url: str, seed_like: bool) -> bool:
-        """Return True only if the URL passes all rules of `_alone_rules`. This is a quick check for most URLs.
+        """Return True if it is certain that no rule of `_alone_rules` excludes the URL. False: it is not certain.
 
-        False does not mean that a rule excludes the URL: it is also returned for every URL if the scope has patterns.
-        `seed_like`: as in `_alone_rules`.
+        This is a quick check for most URLs. In a scope with patterns the result is always False. `seed_like`: as in
+        `_alone_rules`.
         """
         scope = self._scope
         if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:

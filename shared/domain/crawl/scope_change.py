@@ -23,8 +23,10 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if both specs have equal scopes, also in overrides, so that they admit the same URLs.
 
-    With `extra_hops` the hosts (or domains) of their seeds must be equal, too. If the mode is prefix, or an override
-    sets a mode, the prefixes of their seeds must be equal.
+    Their seeds must then agree in some cases:
+
+    - If `extra_hops` is set: in their hosts, or in mode domain their registrable domains.
+    - If the mode is prefix, or an override sets a mode: in their prefixes.
     """
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
@@ -58,7 +60,7 @@ def limit_rises(old: int | None, new: int | None) -> bool:
 def _scopes_of_hosts(spec: CrawlSpec) -> list[tuple[object, ...]]:
     """Return the hosts and scope fields of each override, or an empty list if no override changes the scope.
 
-    The order is that of the spec, because the first override that matches a host applies.
+    The order is that of the spec.
     """
     if not any(override.changes_scope for override in spec.overrides):
         return []
@@ -78,7 +80,7 @@ def judge_found(
 ) -> ScopeRule | None:
     """Return the first rule of the scope that excludes a URL found earlier, or None if the scope admits the URL.
 
-    A requisite that is linked as a page, too, is admitted if the scope admits it as a requisite or as a page.
+    If the URL is both a requisite and a page, the scope need admit it only as one of the two.
 
     - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
     - `via_host`: the host of the page that led to the URL, None for a seed.
@@ -124,8 +126,9 @@ def extra_of_page(extra: int, hops: int) -> int:
     """Return by how many extra hops the page or redirect that led to a URL is beyond the scope.
 
     - `extra`: by how many extra hops the URL itself is beyond the scope.
-    - `hops`: the number of redirects in a row that led to the URL. If it is not 0, the result is `extra`, because a
-      redirect adds no extra hop. If it is 0, the result is `extra` - 1, but not below 0.
+    - `hops`: the number of redirects in a row that led to the URL. 0: a link led to it.
+
+    For a redirect the result is `extra`, for a link `max(0, extra - 1)`.
     """
     return extra if hops else max(0, extra - 1)
 

@@ -1,9 +1,9 @@
 """The crawl spec: what a user declares, with every default and every bound in one place.
 
 A spec is immutable and can be encoded as JSON or MessagePack. `parse_spec` (shared/domain/crawl/spec_parse.py) makes a
-spec from user input and refuses unknown fields. Decoding a stored or published spec ignores unknown fields, so that an
-older process can read the specs of a newer one. Times are in seconds, and sizes in bytes. `None` for a
-limit means that there is no limit.
+spec from user input and refuses unknown fields. `decode_spec` reads a stored or published spec and ignores unknown
+fields, which a newer process may have written. Times are in seconds, and sizes in bytes. `None` for a limit means that
+there is no limit.
 """
 
 from enum import StrEnum
@@ -415,8 +415,7 @@ class CrawlSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder: Final = msgspec.json.Decoder(CrawlSpec)
-"""The decoder of specs. To make it takes long, because msgspec examines all types of a spec. So it is made at import,
-and forked processes inherit it."""
+"""The decoder of specs. It takes long to make, so it is made at import, and forked processes inherit it."""
 
 
 def encode_spec(spec: CrawlSpec) -> bytes:

@@ -137,7 +137,7 @@ def refresh_after(verb: Verb, refresh_ms: int, now_ms: int) -> int:
     """Return when the crawl's refresh began (Unix ms) after `verb` is applied, or 0 if its run is no refresh.
 
     `refresh_ms`: the value before the verb. `now_ms`: when the verb is applied. A refresh that is paused or cancelled
-    remains a refresh. So a later retry of failed URLs fetches no page that became due after the refresh began.
+    remains a refresh.
     """
     match verb:
         case Verb.REFRESH:

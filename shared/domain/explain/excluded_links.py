@@ -14,26 +14,26 @@ NOFOLLOW: Final = "nofollow"
 LINKS_PER_PAGE: Final = "max_links_per_page"
 INVALID: Final = "invalid"
 SITEMAP_LOCATION: Final = "sitemap_location"
-"""The exclusion reason of a URL that the sitemap may not list by its location. NOFOLLOW, LINKS_PER_PAGE, INVALID and
-this reason are no rules of the scope, which shared.domain.crawl.scope.ExclusionReason lists."""
+"""The exclusion reason of a URL that is not below the path of the sitemap that lists it, if the robots.txt of its host
+does not name the sitemap."""
 
 UNLISTED: Final = "unlisted"
-"""A key in a page's counts of excluded links that is no reason. Its number is how many of the links that the scope
-judged are missing in the archive's record of the page's outlinks."""
+"""A key in a page's counts of excluded links, where the other keys are reasons. Its value is the number of the page's
+links that the archive did not store."""
 
 SCOPE: Final = "scope"
-"""A key in a page's counts of excluded links that is no reason. Its number is a revision of the spec: the scope of this
-revision or of a later one judged the links. Revision 1 is not stored."""
+"""A key in a page's counts of excluded links, where the other keys are reasons. Its value is a revision of the spec:
+the scope of this revision or of a later one judged the links. Revision 1 is not stored."""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""The kind of two counts by reason. `left_out`: the pages with links that the scope excluded. `unlisted`: those of
-these pages whose links are not all in the archive's record of their outlinks."""
+"""The kind of two counts by reason. `left_out`: the number of pages with links that the scope excluded. `unlisted`: how
+many of these pages have links that the archive did not store."""
 
 REDISCOVERED: Final = "rediscovered"
-"""The kind of the counts of the last REDISCOVER command. `pages`: pages read from the archive. `links`: links that were
-published from these pages. `queued_again`: pages queued to be fetched again."""
+"""The kind of the counts of the last REDISCOVER command. `pages`: the number of pages read from the archive. `links`:
+the number of links published from them. `queued_again`: the number of pages queued to be fetched again."""
 
 NOT_INDEXED: Final = "not_indexed"
 """The kind of the counts of pages that robots directives, `media.stored` or `media.fetched` keep out of lists, exports
@@ -111,7 +111,7 @@ def losses(
 
     - ("left_out", reason, n): for each reason, the number of the page's excluded links.
     - (OUTLINKS, "left_out", 1): the scope excluded links of the page.
-    - (OUTLINKS, UNLISTED, 1): also, the archive's record of the page's outlinks does not have all of them.
+    - (OUTLINKS, UNLISTED, 1): the scope excluded links of the page, and the archive did not store all its links.
     - (NOT_INDEXED, `reason`, 1): `reason` keeps the page out of lists, exports and items (NotIndexed).
     - ("truncated", `truncated`, 1): the fetch stored a page with an incomplete body, and `reason` is no NotIndexed.
 
@@ -158,7 +158,7 @@ def judged_by(row: str | None) -> int:
 
 
 def is_unlisted(counts: Mapping[str, int]) -> bool:
-    """Return True if the archive's record of a page's outlinks lacks some of them.
+    """Return True if the archive did not store all links of a page.
 
     `counts`: the page's counts of excluded links, as `decoded` returns them with `every=True`.
     """
@@ -168,8 +168,7 @@ def is_unlisted(counts: Mapping[str, int]) -> bool:
 def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     """Return a page's counts of excluded links by reason, from the text `row` that `encoded` returned.
 
-    `every`: return two more entries, which are no reasons. UNLISTED has the number of links that are not in the
-    archive's record of the page's outlinks. SCOPE has the revision that `judged_by` returns.
+    `every`: also return the entries UNLISTED and SCOPE, if they are stored. Their keys are no reasons.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

@@ -1,4 +1,4 @@
-"""Describe what a crawl did not fetch although nothing failed: excluded links and truncated bodies.
+"""Describe what a crawl left out: excluded links, and the missing rest of truncated bodies.
 
 Each description names the setting to change. The functions do no I/O: they make sentences from counts, examples and the
 spec.
@@ -71,10 +71,10 @@ whole body."""
 
 
 class Losses(Struct, frozen=True):
-    """What a crawl did not fetch although nothing failed, by reason.
+    """What a crawl left out, by reason.
 
-    `left_out`: the numbers of excluded links. `truncated`: the numbers of incomplete bodies. `examples`: some excluded
-    links of each reason.
+    `left_out`: the number of excluded links. `truncated`: the number of incomplete bodies. `examples`: some of the
+    excluded links.
     """
 
     left_out: Mapping[str, int]

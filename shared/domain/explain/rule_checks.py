@@ -61,8 +61,8 @@ class ExplainContext:
     - `regained_s`: seconds after which the URLs of a dead worker are dispatched again.
     - `others`: the names of other crawls that have leased URLs of this host now.
     - `visits`, `busy`: how many visits the pool's workers can have at once, and how many they have now.
-    - `ahead`: how many shards owners dispatch for each further visit that the workers can have
-      (`dispatch_ahead_ratio` of the hot configuration). None: not configured.
+    - `ahead`: the setting `master.dispatch_ahead_ratio` of the hot configuration: how many shards are dispatched for
+      each visit that the workers have free. None: not configured.
     - `excluded`: a text with the exclusion that covers the URL and its reason. None if no exclusion covers it.
     - `revision`: the revision of the crawl's spec.
     - `rediscovering`: how many partitions still read the links of stored pages for a wider scope.
@@ -139,8 +139,8 @@ def _exclusion(excluded: str | None) -> RuleCheck:
 def _scope(location: Location, view: UrlView | None, spec: CrawlSpec, around: ExplainContext) -> Iterator[RuleCheck]:
     """Yield the results of the rules of the scope for a URL.
 
-    Yield one check for each rule of the present scope if the URL is unknown, excluded, or queued and now out of scope.
-    Otherwise yield a single check, which allows the URL and says how it was found.
+    Yield one check for each rule of the present scope if the URL is unknown, is excluded, or is queued but now out of
+    scope. For any other URL yield a single check, which allows it and says how it was found.
     """
     if view is None:
         _, verdicts = why_unknown(location.url, spec, host_known=around.host is not None)

@@ -24,9 +24,8 @@ SLOWEST: Final = 2.0**-OCTAVES
 FASTEST: Final = 1.0
 
 REMEMBERED: Final = 24
-"""The greatest weight of an estimate, as a number of observed changes. The observed time that it is worth is limited,
-too: to the seconds between the last two fetches, times this number. So an estimate soon follows a page that begins or
-ceases to change."""
+"""The greatest weight of an estimate, as a number of observed changes. The limit makes an estimate soon follow a page
+that begins or ceases to change."""
 
 PRIOR_SHAPE: Final = 0.5
 """The `shape` of the first estimate for a page, before two of its fetches were compared: it is worth half
@@ -59,6 +58,7 @@ class ChangeRate(Struct, frozen=True):
         if not elapsed_s >= 1.0:
             return self
         elapsed_s = min(elapsed_s, _LONGEST_S)
+        # The time that the estimate is worth, `shape / mean`, is limited to REMEMBERED times the new time.
         shape = min(self.shape, max(REMEMBERED * elapsed_s * self.mean, _SHAPE_MIN))
         seen_s = shape / self.mean
         if not changed:
@@ -73,8 +73,8 @@ class ChangeRate(Struct, frozen=True):
     def signalled(self, still_s: float) -> "ChangeRate":
         """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
 
-        For a change that only a fetch showed, use `observed`. `still_s`: the seconds before this change, plus those
-        after it, in which the page did not change. The caller leaves out seconds that an earlier update counted.
+        For a change that only a fetch showed, use `observed`. `still_s`: the number of seconds before and after this
+        change in which the page did not change, without seconds that an earlier call counted.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))
@@ -84,7 +84,7 @@ class ChangeRate(Struct, frozen=True):
     def cautious(self) -> float:
         """The rate to plan fetches with, in changes a second: `mean` times `shape` / (`shape` + 1).
 
-        It is lower than `mean`, because the mean of an estimate with little weight is usually too high.
+        It is lower than `mean`, which is usually too high if the estimate has little weight.
         """
         return self.mean * self.shape / (self.shape + 1.0)
 

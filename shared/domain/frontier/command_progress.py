@@ -44,8 +44,7 @@ def place_of(after: int) -> tuple[int, bytes]:
 def deletes_by_host(run: CommandRun) -> bool:
     """Return True if a deletion of seeds removes all seeds except some.
 
-    It must then search the crawl's hosts for seeds. Return False if the command lists the seeds to remove. `run`: a
-    DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
+    Return False if the command lists the seeds to remove. `run`: a DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
     """
     return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args.get("all"))
 

@@ -76,8 +76,8 @@ class ChangeMark(Struct, frozen=True):
 
     - `change`: the greatest number of a change that was read.
     - `versions`: the version of each partition. While a partition's version is the same, so are its counters.
-    - `compared`: a crawl id. Each read also checks a few unfinished crawls that seem unchanged, in the order of their
-      ids. The next read checks those after this id. With 0 it begins with the least id.
+    - `compared`: a crawl id. Each read also checks a few unfinished crawls in turn, whether or not they seem changed.
+      The next read checks those with ids above `compared`.
     """
 
     change: int = 0
@@ -89,8 +89,8 @@ class CrawlChanges(Struct, frozen=True):
     """What changed in crawls since the read that returned a mark, in one snapshot. Pass `mark` to the next read.
 
     - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
-    - `recent`: the versions of the crawls that changed last, including some that an earlier read returned.
-    - `compared`: the crawls that were checked although their change numbers did not show a change.
+    - `recent`: the versions of the crawls that changed last. An earlier read may have returned some of them.
+    - `compared`: the crawls that were checked in turn, or because the caller named them.
     - `counted`: the crawls whose counters changed.
     - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
     - `positions`: the position up to which each partition has applied its reports.

@@ -20,8 +20,7 @@ from shared.domain.reads.declared import Actor, Repeatable
 from shared.ports.catalog import Exists, LastAdmin, Missing, NoSecret, Stale
 
 BY_ID: Final = PointQuery(select(api_keys).where(api_keys.c.key_id == bindparam("wanted_id")))
-"""The query that finds a key by its id. Requests with a wrong key also run it. So it must be cheap, and on SQLite it
-must not need another thread."""
+"""The query that finds a key by its id. Every request with a key runs it, even with a wrong key."""
 
 _LIVE = api_keys.c.revoked_at_ms.is_(None)
 _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING")
@@ -30,8 +29,8 @@ _NEW_SECRET = text("INSERT INTO cluster_secrets (name, secret) VALUES (:name, :s
 def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Repeatable | None = None) -> None:
     """Store a new API key and write it to the audit log.
 
-    Raise Exists if its name or its certificate belongs to another key. Raise Exists also for a repeat of the request
-    `repeatable`, since the secret is shown only once.
+    Raise Exists if its name or its certificate belongs to another key. Raise Exists also if the request `repeatable`
+    was handled before: its answer had the secret, which is shown only once.
     """
     _lock(connection)
     if repeatable is not None:
@@ -67,8 +66,8 @@ def put_key(
       condition.
 
     Raise Exists if another key has the certificate. Raise NoSecret if the stored key is a client certificate and
-    `wanted` has a secret. Raise LastAdmin if afterwards no admin key would be valid for as long as the stored
-    key was.
+    `wanted` has a secret. Raise LastAdmin if an admin key would lose its role or expire sooner, and no other admin key
+    is valid for at least as long as it was.
     """
     _lock(connection)
     stored = _live(connection, wanted.name)
@@ -172,10 +171,8 @@ def secret(connection: Connection, name: str) -> bytes:
 
 
 def _lock(connection: Connection) -> None:
-    """Lock the table of keys for other writers until the transaction ends. SQLite has one writer and needs no lock.
-
-    With locks on single rows, two admins could revoke each other's keys, or give one name to two keys.
-    """
+    """Lock the table of keys for other writers until the transaction ends. SQLite has one writer and needs no lock."""
+    # With locks on single rows, two admins could revoke each other's keys, or give one name to two keys.
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE"))
 
@@ -200,8 +197,7 @@ def _ends_before(changed: ApiKey, stored: ApiKey) -> bool:
 def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) -> None:
     """Raise LastAdmin if no other admin key is valid for at least as long as the admin key `stored`.
 
-    Revoked keys do not count. So the last admin key without an expiry is kept. If all admin keys expire, one that
-    expires last is kept. Do not raise if `stored` has expired already.
+    Revoked keys do not count. Do not raise if `stored` has expired already.
     """
     until_ms = stored.expires_at_ms
     if until_ms is not None and until_ms <= now_ms:

@@ -149,8 +149,8 @@ def dead_letters(
 ) -> tuple[Sequence[DeadLetterView], int | None]:
     """Return up to `max_count` dead letters with numbers below `before` (None: all), newest first.
 
-    Also return the number to pass as `before` next, None at the end. The size of the result is limited, too, so there
-    may be fewer letters before the end. `crawl_id` None: the letters of all crawls.
+    Also return the number to pass as `before` next, None at the end. The result may have fewer letters than
+    `max_count` before the end, because its size in bytes is limited. `crawl_id` None: the letters of all crawls.
     """
     place: dict[str, Any] = {"before": _BIGGEST if before is None else before, "max_count": max_count + 1}
     place |= {} if crawl_id is None else {"crawl_id": crawl_id}

@@ -49,8 +49,8 @@ LEASES = text(
     "SELECT CASE WHEN grants = 0 THEN 0 ELSE 1 END AS begun, count(*) AS n, min(issued_at_ms) AS oldest_ms"
     " FROM leases WHERE crawl_id IN :crawls GROUP BY 1"
 ).bindparams(bindparam("crawls", expanding=True))
-"""The query that counts the leases of crawls (`n`), with the time of the oldest one. It returns a row for leases
-without a grant, and a row for leases with a grant (`begun` = 1). It reads only the index leases_crawl."""
+"""The query that counts the leases of crawls (`n`), with the time of the oldest one. It returns at most two rows:
+`begun` = 0 for the leases without a grant, `begun` = 1 for the leases with a grant."""
 
 _LETTERS = text(
     "SELECT id, partition, crawl_id, kind, at_ms, url, evidence FROM dead_letters WHERE id > :after ORDER BY id"

@@ -46,7 +46,7 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 
 @lru_cache
 def _last(one_host: bool) -> TextClause:
-    """Return the query for the fetch at which a scan of the list stops. No row: the scan reaches the end of the list.
+    """Return the query for the last fetch that one scan of the list reads. It has no row if the scan reads to the end.
 
     `one_host`: scan only the fetches of the host `:host_id`.
     """

@@ -23,16 +23,17 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""A function for each kind of command. It returns the revision of a crawl for which the leader sends the next command
-of this kind."""
+"""For each kind of command a function that returns a revision of a crawl, or None. For this revision the leader sends
+the next command of the kind."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
     """Return the progress of a command that the leader sends for a revision of a spec.
 
-    `command_id` names the command's kind, crawl and revision. Return None if the revision is not stored, or if no
-    partition has applied the command. But the RESCOPE or REDISCOVER that the leader sends for the present scope is
-    returned even before a partition has applied it.
+    `command_id` names the command's kind, crawl and revision, such as `rescope-7-3`. Return None in two cases:
+
+    - The revision is not stored.
+    - No partition has applied the command, and it is not the one that the leader sends next.
     """
     match = _ID.fullmatch(command_id)
     if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:

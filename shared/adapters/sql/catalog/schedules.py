@@ -172,13 +172,13 @@ def _replace(
 
     `row`: the schedule's row. `before`: its present spec, None if it cannot be read.
 
-    If the timing changes, or the schedule was paused, compute its next due time anew. That time is after now and after
-    the last due time that was handled, since the clock may have stepped back.
+    If the timing changes, or the schedule was paused, compute its next due time anew.
     """
     here = schedules.c.schedule_id == row.schedule_id
     columns = _spec_columns(spec)
     connection.execute(update(schedules).where(here).values(version=row.version + 1, paused=paused, **columns))
     if row.paused or before is None or spec.timing != before.timing:
+        # If the clock was set back, `last_ms` is later than now: a due time that was handled does not come again.
         _set_times(connection, row.schedule_id, spec, next_due(spec, max(now_ms, row.last_ms)))
     described = _described(row.spec, row.paused), _described(columns["spec"], paused)
     access.record(connection, actor, action, row.name, *described, now_ms)

@@ -32,8 +32,8 @@ _FIRST, _LAST, _WAITING = (text(_URLS.format(state, order)) for state, order in 
 def scope_change(connection: Connection, crawl_id: CrawlId, scope: CompiledScope) -> ScopeChange:
     """Estimate from a sample how many of the crawl's queued URLs `scope` would exclude, by rule.
 
-    The sample has URLs of at most MAX_PLANNED_HOSTS hosts. It has only some URLs of a long queue. In the result
-    each of these stands for several URLs of the queue.
+    The sample has URLs of at most MAX_PLANNED_HOSTS hosts, and only some URLs of a long queue. The numbers of the
+    result are scaled up from the sample to all queued URLs.
     """
     queued = max(0, counters(connection, crawl_id).queued)
     bounds = {"examined": MAX_PLANNED_QUEUES, "max_count": MAX_PLANNED_HOSTS}

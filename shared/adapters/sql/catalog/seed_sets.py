@@ -32,7 +32,7 @@ from shared.domain.web.url import partition_of
 from shared.ports.catalog import Full, Missing, Stale
 
 AT_ONCE: Final = 4
-"""How many changes `commands` returns at most. The number is small, because each change may have many seeds."""
+"""How many changes `commands` returns at most. Each of them may have many seeds."""
 
 _SHOWN: Final = 20
 _NAMES_A_STATEMENT: Final = 500
@@ -149,8 +149,8 @@ def remove(
 def move(connection: Connection, before: CrawlId, after: CrawlId, partitions: int, actor: Actor, now_ms: int) -> None:
     """Move the seed sets of the crawl `before` to the crawl `after`, which replaces it in a reset.
 
-    All seeds of the sets become changes for the leader to publish, because the new crawl starts without them. Changes
-    of the old crawl are deleted.
+    For each set, store a change that adds all its seeds to the new crawl. The leader publishes it. Delete the changes
+    of the old crawl.
     """
     connection.execute(delete(seed_set_commands).where(seed_set_commands.c.crawl_id == before))
     rows = connection.execute(

@@ -124,8 +124,7 @@ exclusion_list = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("revision", BigInteger, nullable=False),
 )
-"""One row with a number that each change of `exclusions` raises. Writers lock this row, so that they run one after the
-other."""
+"""One row with a number that each change of `exclusions` raises. Each writer locks this row until it commits."""
 
 host_policies = Table(
     "host_policies",
@@ -244,8 +243,8 @@ schedule_firings = Table(
     Column("missed", Integer, nullable=False, server_default="0"),
     Column("until_ms", BigInteger, nullable=False),
 )
-"""One row for each due time that was handled. `missed` due times that were missed one after another share a row:
-`due_ms` is the first of them, and `until_ms` the last."""
+"""One row for each due time that was handled. But due times that were missed one after another share one row: `missed`
+is their number, `due_ms` the first of them, and `until_ms` the last."""
 
 schedule_effects = Table(
     "schedule_effects",

@@ -1,10 +1,8 @@
 """Ends PostgreSQL sessions whose client has stopped inside a statement and that block other transactions.
 
-A statement goes to the server in several messages. If a client stops between two of them, or before it has read the
-result, its session stays `active` and waits for the client. The time limits of older servers do not end such a session.
-`idle_in_transaction_session_timeout` needs an idle session. `statement_timeout` is suspended while the server waits for
-a message. Only PostgreSQL 17 and later have `transaction_timeout`. So a master whose transaction waits ends such a
-session itself, once the session's client has been silent for `idle_in_transaction_s` seconds.
+A client stops inside a statement if it sends only some of the statement's messages, or does not read the result.
+PostgreSQL before version 17 never ends the session of such a client. So a master whose transaction waits for the
+session ends it, once the client has been silent for `idle_in_transaction_s` seconds.
 """
 
 import asyncio
@@ -24,10 +22,12 @@ OWNERS: Final = "orbweaver"
 """The application name that PostgreSQL shows for the sessions of masters."""
 
 PATIENT: Final = "orbweaver-long"
-"""The application name of sessions for work of any length, such as a backup. This module ends none of them."""
+"""The application name of sessions for work of any length, such as a backup. This module never ends such a session."""
 
 _LOOK_EVERY_S: Final = 0.5
 
+# Such a session is `active` and waits for its client. `idle_in_transaction_session_timeout` needs an idle session, and
+# `statement_timeout` is suspended while the server waits for a message. `transaction_timeout` came with PostgreSQL 17.
 _END_BLOCKERS: Final = text(
     "SELECT b.pid, b.wait_event, extract(epoch FROM clock_timestamp() - b.state_change) AS still_s,"
     " pg_terminate_backend(b.pid) AS ended FROM pg_stat_activity b"
@@ -48,9 +48,9 @@ class EndedSession:
 
 
 def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
-    """End sessions of masters that block another master because their client has stopped. Return the ended sessions.
+    """End the sessions of stopped masters that block another master. Return the ended sessions.
 
-    A client has stopped if it has been silent inside a statement for `limit_s` seconds.
+    A master counts as stopped if it has been silent inside a statement for `limit_s` seconds.
     """
     rows = connection.execute(_END_BLOCKERS, {"owners": OWNERS, "limit_s": limit_s}).all()
     return [EndedSession(row.pid, float(row.still_s)) for row in rows if row.ended]

@@ -21,9 +21,9 @@ from shared.domain.errors import Permanent
 
 Row = tuple[Any, ...]
 
+# With an array PostgreSQL's planner uses the primary key, even if its statistics are old.
 AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
-"""SQL conditions, by dialect: the fingerprint of a row is in the result of the subquery `{}`. On PostgreSQL the result
-becomes an array, so that the planner uses the primary key, whatever its statistics are."""
+"""SQL conditions, by dialect: the fingerprint of a row is in the result of the subquery `{}`."""
 
 COPIED_FROM: Final = 256
 """The number of new rows from which COPY is faster than arrays on PostgreSQL (docs/benchmarks.md)."""
@@ -52,13 +52,14 @@ class Bulk:
     def returned(self, connection: Connection, rows: Sequence[Row]) -> list[Any]:
         """Run the statement, which has a RETURNING clause, once for each of `rows` on SQLite. Return all returned rows.
 
-        A returned row has its columns as attributes. Only the first run goes through SQLAlchemy, so that its listeners
-        see the statement. The other runs use the driver alone, because SQLAlchemy adds ten times the driver's cost.
+        A returned row has its columns as attributes.
         """
         if not rows:
             return []
         statement, shaped = self._of(connection)
         first, *others = shaped(rows)
+        # Only the first run goes through SQLAlchemy, so that its listeners see the statement. The other runs use the
+        # driver alone, because SQLAlchemy adds ten times the driver's cost.
         result = connection.exec_driver_sql(statement, first)
         row_of = named_row(tuple(result.keys()))
         results = [row_of(row) for row in result]

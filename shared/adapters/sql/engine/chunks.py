@@ -45,8 +45,9 @@ class Chunk:
 def last_of(which: str, table: str = "urls") -> TextClause:
     """Return a query for the fingerprint at which a step ends, among the URLs that meet the SQL condition `which`.
 
-    In the order of fingerprints, the query skips `:others` such URLs after the fingerprint `:after`. It returns the
-    fingerprint of the next one, or no row if there is none. `table`: the table of the URLs.
+    The parameters of the query are `:after`, a fingerprint, and `:others`, a number. The query skips the next `:others`
+    such URLs after `:after`, in the order of fingerprints, and returns the fingerprint of the URL that follows. It
+    returns no row if no URL follows. `table`: the table of the URLs.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"

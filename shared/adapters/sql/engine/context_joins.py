@@ -1,6 +1,6 @@
 """The SQL joins that add the context of a seed to the rows of URLs.
 
-They are plain text, because commands that read a crawl's folder use them without SQLAlchemy.
+They are plain text, so they also run without SQLAlchemy.
 """
 
 from typing import Final

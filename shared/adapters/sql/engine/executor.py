@@ -1,4 +1,7 @@
-"""Makes the methods of an adapter from functions of a Connection: each call of a method is one transaction."""
+"""Turns functions into methods of adapters. Each call of a method runs its function as one transaction.
+
+The first parameter of such a function is the Connection. The method does not have this parameter.
+"""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
@@ -26,10 +29,13 @@ class Executor(Protocol):
         """
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run `query` on a snapshot of the database taken after this call, and return its result."""
+        """Run `query` on one snapshot of the database, and return its result.
+
+        The snapshot has everything that was committed before this call.
+        """
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Return the rows that `query` finds by these keys, on a snapshot of the database taken after this call."""
+        """Return the rows that `query` finds by these keys. It sees everything that was committed before this call."""
 
     async def data_version(self) -> int | None:
         """Return a number that changes with every commit to the database, by any process. None if it is unknown."""
@@ -47,7 +53,7 @@ class Executor(Protocol):
 class SqlAdapter:
     """Base class of the adapters that implement a port on a SQL database.
 
-    The functions `read`, `polled` and `write` of this module make the methods of such an adapter.
+    The methods of such an adapter are made by the functions `read`, `polled` and `write` of this module.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -58,9 +64,10 @@ class SqlAdapter:
         return f"<{type(self).__name__} {self._run!r}>"
 
     async def _poll(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **keywords: P.kwargs) -> T:
-        """Run `query` as a read and return its result, or return the result of its last call without a read.
+        """Return the result of `query`.
 
-        The last result is used if nothing was committed to the database since, and the arguments are the same.
+        If the arguments are those of its last call, and nothing was committed to the database since, return the result
+        of that call again, without a read.
         """
         # Read the number first: a commit that comes between is then read again by the next call.
         version = await self._run.data_version()
@@ -77,7 +84,7 @@ _Method = Callable[Concatenate[SqlAdapter, P], Coroutine[Any, Any, T]]
 
 
 def read(query: Callable[Concatenate[Connection, P], T]) -> _Method[P, T]:
-    """Return a method of an SqlAdapter that runs `query` on a snapshot of the database taken after the call."""
+    """Return a method of an SqlAdapter that runs `query` on one snapshot of the database (Executor.read)."""
 
     @wraps(query)
     async def method(self: SqlAdapter, /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -115,7 +122,7 @@ def bound(
 ) -> Callable[[Connection], T]:
     """Return a function of a Connection that calls `transaction` with these arguments.
 
-    Its attribute `__wrapped__` is `transaction`, so an executor recognizes all calls of one function as the same kind.
+    Its attribute `__wrapped__` is `transaction`. FullDiskRefusals needs it.
     """
 
     @wraps(transaction)

@@ -70,7 +70,7 @@ def take_over(connection: Connection, partition: Partition, term: Term) -> None:
 def resume(connection: Connection, partition: Partition, term: Term) -> None:
     """Raise the version of a partition that this term still owns. Raise OwnershipLost if another term owns it.
 
-    An earlier transaction of the same term, whose result is unknown, can then no longer commit.
+    After this, no earlier transaction of the same term can commit, not even one whose result is unknown.
     """
     if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

@@ -2,9 +2,6 @@
 
 A master writes a note beside the file (`<file>-master-<pid>`): its id, its start, and the kernel's start time of the
 process, since process ids are reused. A master may end another process only if that process has a note and is stopped.
-
-A child process asks the kernel for the lock's holder, because a process that closes any descriptor of the file loses
-all locks that it has on the file.
 """
 
 import os
@@ -102,6 +99,7 @@ def _asked(path: Path, locked: Path, stretch: tuple[str, str]) -> LockHolder | N
     """
     if not sys.platform.startswith("linux"):
         return None
+    # A process that closes any descriptor of a file loses all its locks on the file. So a child process asks.
     command = [sys.executable, "-I", "-S", "-c", _ASK, str(locked), *stretch]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_ASK_S, check=True, stdin=subprocess.DEVNULL)

@@ -76,9 +76,9 @@ def upgrade(connection: Connection, to: str = HEAD) -> None:
 def _make(connection: Connection) -> None:
     """Create the tables of an empty SQLite file, with the same result as the migrations. A test compares both.
 
-    This imports neither Alembic nor its scripts, so a new crawl starts a third of a second sooner. The statements are
-    stored as text, because to compile them from the metadata takes longer than to run them.
+    It imports neither Alembic nor its scripts, so a new crawl starts a third of a second sooner.
     """
+    # The statements are stored as text, because to compile them from the metadata takes longer than to run them.
     for statement in TABLES.read_text("utf-8").split(END):
         connection.exec_driver_sql(statement)
     connection.execute(text(_VERSION))

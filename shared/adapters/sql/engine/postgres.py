@@ -1,12 +1,14 @@
 """PostgreSQL: transactions on pooled asyncpg connections, with time limits in the server and in the client.
 
-The transactions are the same plain functions of a Connection that SQLite runs on its thread. `run_sync` runs them over
-the asynchronous driver. Owners of different partitions write concurrently, since each locks only the row of its fence.
+The transactions are the same plain functions of a Connection that SQLite runs on its thread. Owners of different
+partitions write concurrently, since each locks only the row of its partition.
 
-An owner that stops inside a transaction keeps that lock for at most `idle_in_transaction_s`. The server ends the
-session of an owner that stopped between two statements. A master that waits for the lock ends the session of an owner
-that stopped inside a statement (blockers.py). This master then gets the lock, because `lock_s` is longer than
-`idle_in_transaction_s`.
+An owner that stops inside a transaction keeps this lock for about `idle_in_transaction_s`. Then its session is ended:
+
+- If the owner stopped between two statements, the server ends it.
+- If the owner stopped inside a statement, a master that waits for the lock ends it (blockers.py).
+
+A master waits longer than that for a lock (`lock_s`), so it gets the lock.
 """
 
 import asyncio
@@ -48,9 +50,8 @@ _FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
 _BY_INDEX: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
-"""Settings that make the query planner use an index wherever it can. Masters run only short queries that an index
-serves. If a table has grown since the last statistics, the planner would scan it instead
-(tests/contract/test_plans.py)."""
+"""Settings that make the query planner use an index wherever it can, even if its statistics are old. Masters run only
+short queries that an index serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,9 @@ class PostgresSettings:
 
 
 class _Session(asyncpg.Connection):  # type: ignore[misc]  # the library declares no types
-    """A connection that waits at most two seconds for its close, and then aborts.
+    """A connection that waits at most two seconds for the server when it is closed, and then aborts."""
 
-    asyncpg's default bound is the statement timeout. With a hung server, each session would wait that long in turn.
-    """
+    # asyncpg's default is the statement timeout. With a hung server, each session would wait that long in turn.
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  the library calls it so
         """Close the session. Does not raise if the server does not reply."""
@@ -128,8 +128,7 @@ class PostgresPool:
     def disk_full(self) -> bool:
         """Return True if the server refused a transaction within the last five seconds because its disk is full.
 
-        Only an attempt to write shows if the disk is still full. So callers continue required writes, and start no new
-        work.
+        Callers then start no new work. They continue required writes, which show if the disk is still full.
         """
         return self._refusals.lately(asyncio.get_running_loop().time())
 
@@ -144,20 +143,22 @@ class PostgresPool:
     async def write(self, transaction: Callable[[Connection], T]) -> T:
         """Run and commit `transaction`, and return its result.
 
-        If this raises anything but Transient, nothing was written. Transient may also mean that the reply to the commit
-        was lost, and then the transaction may have been committed. Raise ResourceFull if the disk is full. After a
-        conflict (deadlock, serialisation failure, the same row inserted twice) the whole transaction runs again, at
-        most `tries` times.
+        Raise ResourceFull if the disk is full. After Transient, the transaction may have been committed. After any
+        other exception, nothing was written. After a conflict (deadlock, serialisation failure, the same row inserted
+        twice) the whole transaction runs again, at most `tries` times.
         """
         with self._blockers.watched():
             return await self._transact(self._writer, transaction)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run `query` on a snapshot of the database taken after this call, and return its result."""
+        """Run `query` on one snapshot of the database, and return its result.
+
+        The snapshot has everything that was committed before this call.
+        """
         return await self._transact(self._reader, query)
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Return the rows that `query` finds by these keys, on a snapshot of the database taken after this call."""
+        """Return the rows that `query` finds by these keys. It sees everything that was committed before this call."""
         return await self.read(lambda c: c.execute(query.statement, keys).all())
 
     async def migrate(self, upgrade: Callable[[Connection], None]) -> None:
@@ -250,7 +251,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing: on PostgreSQL, `load.filling` commits and migrates the tables when its `with` block ends."""
+        """Do nothing. On SQLite this method migrates the tables, on PostgreSQL `load.filling` does so at its end."""
 
 
 @asynccontextmanager
@@ -409,8 +410,7 @@ def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
     """Return a gauge of the database's size: an async function that returns a FillLevel.
 
     `max_bytes`: the size at which the database counts as full (0: no limit). The FillLevel also shows if a write was
-    refused lately because the disk is full. The size is queried only if there is a limit or
-    a write was refused lately, since the server must add up the sizes of its files.
+    refused lately because the disk is full. The size is queried only with a limit, or after such a refused write.
     """
 
     if not isinstance(pool, PostgresPool):

@@ -1,8 +1,10 @@
 """Reads a database whose folder cannot be written: another user's, or one on a read-only mount.
 
-SQLite makes the index of a write-ahead log (`-shm`) beside the file before it reads, and fails if it cannot. A database
-that a crawl has closed has no log (`-wal`). The file is then complete, so SQLite may open it as immutable. A database
-in use has a log and its index, and readers share that index.
+Before it reads, SQLite makes the index (`-shm`) of a write-ahead log (`-wal`) beside the file, and fails if it cannot.
+There are two ways to read such a database:
+
+- A crawl uses it: the index exists already, and readers share it.
+- The crawl has closed it: there is no log. The file is complete, so SQLite opens it as immutable.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The tables of the frontier. Alembic's migrations create them, and a test compares this module with the result.
 
-`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. URL rows are ordered by (crawl,
-host), so that the links of one page touch few pages of the index. Columns that only fetched URLs need are in `fetches`.
+`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. Columns that only fetched URLs
+need are in `fetches`.
 """
 
 from typing import Any
@@ -40,10 +40,8 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 @compiles(CreateIndex, "postgresql")
 def _create_index(statement: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
-    """Return the statement that creates an index on PostgreSQL, with the condition of a `partial_index`.
-
-    The condition is set only here: as an argument of Index it would import the PostgreSQL dialect in every process.
-    """
+    """Return the statement that creates an index on PostgreSQL, with the condition of a `partial_index`."""
+    # As an argument of Index the condition would import the PostgreSQL dialect in every process.
     index: Index = statement.element
     if "where" in index.info:
         index.dialect_options["postgresql"]["where"] = text(index.info["where"])
@@ -61,8 +59,8 @@ cluster = Table(
 )
 
 WORKED_ON = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(frontier.WORKED_ON)))
-"""The SQL condition for crawls that are seeding, running or paused (`states.WORKED_ON`). Queries of such crawls use
-exactly this text, so that SQLite and PostgreSQL use the partial index `crawls_worked_on`."""
+"""The SQL condition for crawls that are seeding, running or paused (`states.WORKED_ON`). Queries must use exactly this
+text: only then does the database use the partial index `crawls_worked_on`."""
 
 crawls = Table(
     "crawls",
@@ -92,12 +90,18 @@ crawls = Table(
     sqlite_autoincrement=True,
 )
 
-"""The crawls. `version` grows with every change by an operator. `resumes_as` is the state to which a paused crawl
-returns. `collected_at_ms` is when every partition had removed the rows of a deleted crawl. `change` is the number of
-the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE). While the active time grows, it
-is `pool_clocks.ms` of `active_pool` minus `active_zero_ms`. Otherwise it is `active_ms`. `changes_deleted_ms` is the
-time of the newest row in `page_changes` that retention has deleted. `desired` is the desired state in the declaration,
-NULL if it has none. `refresh_ms` is when the latest run began if it is a refresh, else 0."""
+"""The crawls.
+
+- `version` grows with every change by an operator.
+- `resumes_as`: the state to which a paused crawl returns.
+- `collected_at_ms`: when every partition had removed the rows of a deleted crawl.
+- `change`: the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
+- `active_ms`: the active time if `active_pool` is NULL. Else the active time is the pool's clock (`pool_clocks.ms`)
+  minus `active_zero_ms`.
+- `changes_deleted_ms`: the time of the newest row in `page_changes` that retention has deleted.
+- `desired`: the desired state in the declaration, NULL if it has none.
+- `refresh_ms`: when the latest run began if it is a refresh, else 0.
+"""
 
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
@@ -160,7 +164,7 @@ crawl_counters = Table(
     Index("crawl_counters_changed", "partition", "changed", "crawl_id"),
 )
 """The counters of each crawl in each partition. `changed`: the partition's version in the last transaction that changed
-the row. The fence locks the partition, so rows get ascending numbers in the order of their commits."""
+the row. A reader finds changed rows by it: a later transaction in a partition has a greater version."""
 
 crawl_tallies = Table(
     "crawl_tallies",

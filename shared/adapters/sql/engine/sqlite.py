@@ -127,8 +127,7 @@ class SqliteThreads:
     def disk_full(self) -> bool:
         """Return True if a transaction was refused within the last five seconds because the disk is full.
 
-        Only an attempt to write shows if the disk is still full. So callers continue required writes, and start no new
-        work.
+        Callers then start no new work. They continue required writes, which show if the disk is still full.
         """
         return self._refusals.lately(asyncio.get_running_loop().time())
 
@@ -137,37 +136,34 @@ class SqliteThreads:
         await asyncio.get_running_loop().run_in_executor(self._write_thread, upgrade, self._writer)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run `query` on a snapshot of the database taken after this call, and return its result.
+        """Run `query` on one snapshot of the database, and return its result. Raise DiskFull if the disk is full.
 
-        If the disk is full, raise DiskFull and never ResourceFull. ResourceFull would mean that nothing was written,
-        but the caller may use the query to check if an earlier write was applied.
+        The snapshot has everything that was committed before this call.
         """
         try:
             result = await asyncio.get_running_loop().run_in_executor(
                 self._read_threads, _transact, self._reader, query
             )
         except ResourceFull as error:  # SQLite needs a temporary file to sort
+            # ResourceFull would say that nothing was written. But `query` may check if an earlier write was applied.
             raise DiskFull(str(error), retry_in=error.retry_in) from error
         self._answered_at = time.monotonic()
         return result
 
     async def glance(self, query: PointQuery, **keys: Any) -> Sequence[Any]:
-        """Return the rows that `query` finds by these keys. The query runs on the calling thread.
+        """Return the rows that `query` finds by these keys. The query runs on the calling thread, without a wait.
 
-        On another thread it would take seven times as long, because Python switches threads around every call of
-        SQLite. The query does not wait for a lock here. If it would have to, because another process repairs the log,
-        it runs as a `read` instead.
+        If the file is locked, the query runs as a `read` instead.
         """
+        # On another thread it would take seven times as long: Python switches threads around every call of SQLite.
         try:
             return [query.row(row) for row in (await self._glances()).execute(*query.sqlite(keys))]
         except sqlite3.Error:  # an error other than a lock occurs in `read`, too, which maps it
             return await self.read(lambda c: c.execute(query.statement, keys).all())
 
     async def data_version(self) -> int | None:
-        """Return a number that changes with every commit to the file, by any process. None if it cannot be read now.
-
-        SQLite counts only the commits of other connections. So this method uses a connection that never writes.
-        """
+        """Return a number that changes with every commit to the file, by any process. None if it cannot be read now."""
+        # SQLite counts only the commits of other connections. So this is a connection that never writes.
         try:
             (version,) = (await self._glances()).execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:

@@ -1,8 +1,7 @@
 """Shortens URLs for the table `urls`: without the host, which the row has anyway.
 
 `https://host/path` is stored as `/path`, `http://host/path` as `:/path`. Any other URL is stored whole, such as one
-whose host ends with a dot. No URL begins with `/` or `:`, so the first character shows the
-form.
+whose host ends with a dot.
 """
 
 

@@ -34,8 +34,7 @@ URL: Final = updating(
     "state = {v}state, rank = {v}rank, attempts = {v}attempts, reason = {v}reason, lease_id = NULL,"
     f" flags = ({{v}}flags & {~OF_SET}) | ({{t}}.flags & {OF_SET})",
 )
-"""Writes what became of URLs. The flag OF_SET (only seed sets give the URL as a seed) keeps its stored value, because
-it may have changed since the URL was leased."""
+"""Writes what became of URLs. The flag OF_SET (only seed sets give the URL as a seed) keeps its stored value."""
 
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
@@ -108,8 +107,7 @@ these rows. The statement runs only for crawls with a command in progress."""
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
 _GIVEN_UP_AT_ONCE = 5_000
-"""One transaction gives up at most this many URLs, so that it does not hold SQLite's one writer, or a row lock,
-long."""
+"""One transaction gives up at most this many URLs, to be short."""
 
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 # These use the indexes of queued and of waiting URLs.
@@ -276,9 +274,10 @@ def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | 
     Return the flags of the ended URLs by fingerprint. `mark`: the number of the newest command in progress, None if
     there is none. That command and earlier ones then skip these URLs.
 
-    - With the state EXCLUDED, do not end stored pages that wait for their next fetch.
-    - With the page limit of the host as the reason, do not end requisites, or stored pages that are queued
-      again so that their links are read.
+    Some URLs of the queue are not ended:
+
+    - If the state is EXCLUDED: stored pages that wait for their next fetch.
+    - If the reason is the page limit of the host: requisites, and stored pages that are queued again.
     """
     crawl_id, host_id, state, reason = end
     keys: dict[str, Any] = {"crawl_id": crawl_id, "host_id": host_id}

@@ -15,11 +15,11 @@ from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""Each read begins this far below the greatest number of a change that the previous read saw. So it finds changes with
-lower numbers that were committed later."""
+"""Each read begins this far below the greatest number of a change that the previous read saw, because a change with a
+lower number may have been committed since."""
 
 COMPARED: Final = 10
-"""How many crawls one read compares with the versions that the caller has, to find changes that earlier reads
+"""How many crawls one read compares with the versions that the caller knows, to find changes that earlier reads
 missed."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
@@ -52,9 +52,9 @@ def since(
     - `known` returns the version of a crawl that the caller has read, None if it has read none.
     - `compare`: crawls to compare with `known` in any case.
 
-    Changes have ascending numbers, but a slow transaction may commit a low number late. So each read also compares
-    the versions of the next COMPARED crawls that are worked on.
+    Each read also compares the next COMPARED crawls that are worked on.
     """
+    # A slow transaction may commit a low number so late that no later read begins below it. The comparison finds it.
     first = mark == ChangeMark()
     recent = {} if first else _versions(connection.execute(_RECENT, {"change": max(0, mark.change - OVERLAP)}))
     change = max((version.change for version in recent.values()), default=0)

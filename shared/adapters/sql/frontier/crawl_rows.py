@@ -134,8 +134,8 @@ _DUE_NOW = (
 def begin_run(connection: Connection, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
     """Prepare another run of the only crawl in the database, before any partition is claimed (Store.begin_run).
 
-    Reset the durations of hosts' outages, because nothing was requested between the runs. `unblock`: also end the
-    back-off of all hosts, and make URLs due that wait for a retry.
+    Reset the durations of hosts' outages. `unblock`: also end the back-off of all hosts, and make URLs due that wait
+    for a retry.
     """
     connection.execute(_OUTAGES_ANEW)
     if unblock:

@@ -213,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages, except of repeats and deleted crawls. Then store each producer's last number."""
+    """Yield the links of new messages whose crawl is not deleted. Then store the last number of each producer."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -283,10 +283,8 @@ def _merge(
 ) -> set[_Key]:
     """Insert new URLs and merge links into known ones. Return the known URLs that commands in progress may change.
 
-    These are failed URLs (a retry may queue them) and URLs to which a page links (a deletion of seeds may delete them).
-    URLs that this call changes as a requisite (`relinked`), and excluded URLs that it queues again, are not returned.
-
-    - `least`, `required`: for each URL the link of the least depth to it as a page, and as a requisite.
+    - `least`: for each URL that was found as a page, the link to it with the least depth. `required`: the same for
+      each URL that was found as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
     """
     keys = sorted(least.keys() | required.keys())
@@ -353,6 +351,7 @@ def _merge(
         deltas["known"] += 1
         state, depth, lease_id, reason, flags, via_host = before
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
+        # A retry may queue a failed URL, and a deletion of seeds may delete a URL to which a page links.
         if state is UrlState.FAILED or link.via:
             unchanged.add(key)
         if fingerprint in excluded or link.outside:

@@ -1,7 +1,6 @@
 """Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state.
 
-The epoch is the first part of every term. The leader raises it if etcd or the database was replaced by an older
-copy, so that new terms are greater than all earlier ones.
+The epoch is the first part of every term. The leader raises it if etcd or the database was replaced by an older copy.
 """
 
 from collections.abc import Mapping, Sequence

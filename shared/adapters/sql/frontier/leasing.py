@@ -68,10 +68,10 @@ TAKE_POSTGRESQL: Final = Arrays(
     " UPDATE urls SET state = 2, lease_id = best.lease_id FROM best WHERE urls.crawl_id = best.crawl_id"
     f" AND urls.host_id = best.host_id AND urls.fingerprint = best.fingerprint {_TAKEN}",
     schema.urls,
-    ("lease_id", "crawl_id", "host_id", "rank"),
+    ("lease_id", "crawl_id", "host_id", "rank"),  # `Arrays` needs names of stored columns: `rank` has the right type
 )
-"""The statement that leases URLs on PostgreSQL. The value `rank` of an input row is the number of URLs to lease. It is
-named so because `Arrays` needs the name of a stored column of the same type. No two rows may have the same queue."""
+"""The statement that leases URLs on PostgreSQL. `rank` of an input row is the number of URLs to lease. No two rows may
+have the same queue."""
 
 _LEASE_COLUMNS = (
     "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",
@@ -239,9 +239,10 @@ def _take_apart(
 def _together(requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]) -> Iterable[Sequence[LeaseRequest]]:
     """Yield the requests in groups, each for one statement on PostgreSQL.
 
-    No two requests of a group have the same queue, because both would take the same URLs. A request of a crawl in
-    `bounded` begins a group, because the requests before it decide how many URLs it may take.
+    - No two requests of a group have the same queue, because both would take the same URLs.
+    - A request of a crawl in `bounded` is the first of its group. `bounded`: the crawls that have a budget.
     """
+    # How much of a budget is left is known only after the statements of the requests before.
     part: dict[tuple[CrawlId, HostId], LeaseRequest] = {}
     for request in requests:
         key = (request.crawl_id, request.host_id)
@@ -256,9 +257,8 @@ def _together(requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]) ->
 def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
     """Return how many URLs of the crawl may still be leased within `budget`. 0 if its limit of bytes is reached.
 
-    Leased URLs of all partitions count as pages. The crawl's row stays locked until the commit. So owners that lease
-    for one crawl do so one after the other, and each counts the URLs that the others leased. SQLite has one writer and
-    needs no lock.
+    Leased URLs of all partitions count as pages. The crawl's row stays locked until the commit, so owners lease URLs
+    of one crawl one after the other. SQLite has one writer and needs no lock.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_LOCK_CRAWL, {"crawl_id": crawl_id})

@@ -1,9 +1,8 @@
 """Deletes rows of hosts that no crawl uses any more, in bounded transactions.
 
-An owner's transaction that gives a crawl its first URL of a host looks the host up by its name. The host's row may be
-deleted only if no such transaction can have read it. Each of those transactions first locks the partition's row
-(shared.adapters.sql.engine.fence), so the deletion locks it, too. If an owner has the lock, the hosts of its partition
-stay until the next sweep.
+A deletion locks the rows of the partitions, as the transactions of owners do (shared.adapters.sql.engine.fence). So no
+owner can begin to use a host while its row is deleted. If an owner has the lock, the hosts of its partition stay until
+the next sweep.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,8 +16,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""One check of a range of hosts reads at most this many queues. For each crawl, the check also looks up its first queue
-in the range. So the cost grows with the number of crawls, which `master.max_crawls` bounds."""
+"""One check of a range of hosts reads at most this many queues. It also looks up the first queue of each crawl in the
+range, so its cost grows with the number of crawls."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 

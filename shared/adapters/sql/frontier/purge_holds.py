@@ -26,7 +26,7 @@ def take(connection: Connection, holder: str, now_ms: int) -> None:
 def beat(connection: Connection, holder: str, now_ms: int) -> bool:
     """Raise the beat of the hold by 1, to show that its process still runs. Return False if the hold does not exist.
 
-    Store the time of the beat, too, so that `take` keeps the hold of a copy that takes longer than a day.
+    Store `now_ms` as the time of the beat.
     """
     holds = schema.report_holds
     statement = update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1, begun_at_ms=now_ms)

@@ -125,8 +125,7 @@ def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered
     """Write the result of one chunk of a REDISCOVER. Return where the next chunk begins, None at the end.
 
     Queue the pages in `done.again`. Add the numbers of read pages, published links and queued pages to the crawl's
-    counts by reason. Raise the version of the crawl's counters even if none changes. So the leader
-    does not finish the crawl because of counters that it read before this call.
+    counts by reason. Raise the version of the crawl's counters even if none changes.
     """
     crawl_id, partition = command.crawl_id, command.partition
     if not command.after:
@@ -138,6 +137,7 @@ def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered
     again = sum(
         _queue_again(connection, crawl_id, host_id, keys, deltas, now_ms) for host_id, keys in sorted(by_host.items())
     )
+    # The greater version keeps the leader from finishing the crawl by counters that it read before this call.
     add_counters(connection, crawl_id, partition, deltas)
     counts = {"pages": done.pages, "links": done.links, "queued_again": again}
     add_tallies(connection, partition, {(crawl_id, REDISCOVERED, key): n for key, n in counts.items() if n})
@@ -154,8 +154,8 @@ def _queue_again(
 ) -> int:
     """Queue pages of a host again: done pages, and those that wait for their next fetch. Return how many.
 
-    They are fetched without validators, so that the worker gets the whole page. Pages that are queued or leased are
-    skipped: a worker will read them with the present scope anyway. The changes of counters are added to `deltas`.
+    They are fetched without validators, so that the worker gets the whole page. Skip pages that are queued or leased
+    already. The changes of counters are added to `deltas`.
     """
     keys = {"crawl_id": crawl_id, "host_id": host_id}
     values: list[tuple[Any, ...]] = []

@@ -55,8 +55,7 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
     """Return how many more requisites each crawl may queue within its budget of requisites.
 
     The result has the crawls that have a budget in `budgets` and links in `required`. The requisites of all partitions
-    count. On PostgreSQL the crawl's row stays locked until the commit, so that owners of several partitions count one
-    after the other (decision 0010).
+    count. On PostgreSQL the rows of these crawls stay locked until the commit (decision 0010).
     """
     left = {}
     for crawl_id in sorted({key[0] for key in required} & budgets.keys()) if budgets else ():

@@ -229,8 +229,12 @@ def via_hosts(
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
     """Return the revision since which the crawl's spec has had its present scope.
 
-    A revision with a lower limit of pages for a host than the present one counts as another scope. So does a revision
-    that cannot be read. Raise Unusable if the present revision cannot be read (Store.scope_revision).
+    An earlier revision counts as another scope in these cases, too:
+
+    - Its limit of pages for a host is lower than the present limit.
+    - It cannot be read.
+
+    Raise Unusable if the present revision cannot be read (Store.scope_revision).
     """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()

@@ -112,7 +112,6 @@ def forget_rates(
     """Remove the change rates of pages and sitemaps of a host that the crawl no longer fetches.
 
     Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of these URLs by fingerprint.
-    A page without a rate is in no bucket of rates. If it is fetched again later, that fetch counts it like a new page.
     """
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]

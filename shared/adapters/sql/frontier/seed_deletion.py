@@ -4,9 +4,9 @@ A seed is a URL that no page led to. A seed that was never fetched leaves the qu
 stays as it is. If it was queued for another fetch, it becomes done.
 
 - A deletion spares seeds that a seed set still has, and leased seeds, which a worker fetches.
-- A URL that has left its seed sets is withdrawn if only sets gave it (flag OF_SET), even if it failed. A URL to which a
-  page links is not withdrawn: it gets the depth and linking page of the nearest link. The command is not finished while
-  a URL to withdraw is leased.
+- A URL that has left its seed sets is withdrawn if only sets gave it (flag OF_SET), even if it failed. The command is
+  not finished while a URL to withdraw is leased.
+- A URL to which a page links is not withdrawn. It gets the depth and linking page of the nearest link.
 """
 
 import json
@@ -330,8 +330,8 @@ class SetSeeds:
     """Maintains the flag OF_SET, and the links to URLs that have it, in one transaction of discoveries.
 
     The flag marks URLs that only seed sets give, neither the spec nor an upload. For such a URL the nearest link of a
-    page is stored, so that the URL can stay in the crawl when it leaves its sets. `only`: the URLs that the batch gives
-    as seeds of sets only.
+    page is stored, so that the URL can stay in the crawl when it leaves its sets. `only`: the URLs that are seeds of
+    sets in this batch, and are no other seeds in it.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:

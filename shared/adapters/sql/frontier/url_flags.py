@@ -11,8 +11,8 @@ QUEUED_AS: Final = (
     f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN 'requisites' WHEN flags & {RETRY} <> 0 THEN 'retries'"
     f" WHEN flags & {REVISIT} <> 0 THEN 'revisits' END"
 )
-"""SQL for the name of the counter that also counts a queued URL (`queued_as`): a part of `queued`. NULL for a new
-page."""
+"""SQL for the part of the counter `queued` to which a queued URL belongs: `requisites`, `retries` or `revisits`. NULL
+for a new page. `queued_as` computes the same in Python."""
 
 _LEAD: Final = f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN {REQUISITE_LEAD_MS} ELSE 0 END"
 RANK_NOW: Final = f":now_ms + CASE WHEN flags & {IS_REQUISITE} <> 0 THEN -{REQUISITE_LEAD_MS}" + (
