@@ -1,6 +1,6 @@
 """Read a stored page in pieces: first its headers, then its body, in bounded memory.
 
-Only the headers and a piece of each decoding stage are kept, so a body of any size can be passed on as it is read.
+A body may have any size: it is decoded piece by piece as it is read, and only the present pieces are in memory.
 """
 
 import zlib

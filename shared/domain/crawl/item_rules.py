@@ -29,14 +29,14 @@ whole page took more time or memory than a worker allows.
 class ItemField(msgspec.Struct, frozen=True, kw_only=True):
     """Where the value of an item's field is found: exactly one of `css`, `meta` and `path` is set.
 
-    `css` is a selector that is searched within the item's element, or in the whole page if the rule has no `each`.
-    `meta` is the name or property of a `meta` element, whose content is the value. `path` has keys into the JSON-LD
-    object of the rule, separated by dots.
-
-    `take` selects what is read from the element: its text (white space collapsed), its HTML, its link (href or src,
-    made absolute), or `attr:NAME`. `match` is a regular expression (RE2 syntax): its first group, or else the whole
-    match, is the value. `all`: the value is a list of all matches instead of the first. `required`: without a value
-    there is no item.
+    - `css`: a selector that is searched within the item's element, or in the whole page if the rule has no `each`.
+    - `meta`: the name or property of a `meta` element, whose content is the value.
+    - `path`: keys into the JSON-LD object of the rule, separated by dots.
+    - `take`: what is read from the element: its text (white space collapsed), its HTML, its link (href or src, made
+      absolute), or `attr:NAME`.
+    - `match`: a regular expression (RE2 syntax). Its first group is the value, or the whole match without a group.
+    - `all`: the value is a list of all matches instead of the first.
+    - `required`: without a value there is no item.
     """
 
     css: Annotated[
@@ -83,10 +83,11 @@ class ItemField(msgspec.Struct, frozen=True, kw_only=True):
 class ItemRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that extracts one kind of item from pages.
 
-    `when` is a regular expression (RE2 syntax) that is searched in the page's canonical URL. None: the rule applies to
-    every page. If `each` is set, each element that it selects is an item. If `json_ld` is set, each JSON-LD object with
-    this `@type` is an item. If neither is set, the page is one item. `key` names the field whose value identifies an
-    item on its page. None: the item's index on the page identifies it.
+    - `when`: a regular expression (RE2 syntax) that is searched in the page's canonical URL. None: the rule applies to
+      every page.
+    - `each`: each element that this selector finds is an item.
+    - `json_ld`: each JSON-LD object with this `@type` is an item. Without `each` and `json_ld` the page is one item.
+    - `key`: the field whose value identifies an item on its page. None: the item's index on the page identifies it.
     """
 
     name: Annotated[RuleName, described("The name of the rule.", "product")]

@@ -119,7 +119,7 @@ def losses(
 
     - `page`: the fetch stored a page.
     - `truncated`: why the body is incomplete, None if it is complete.
-    - `left_out`: the page's excluded links, as `encoded` returned them.
+    - `left_out`: the numbers of the page's excluded links by reason, as the text that `encoded` returned.
     - `reason`: the reason that is stored with the fetch.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
@@ -142,7 +142,7 @@ def not_indexed(reason: str | None) -> bool:
 def may_be_admitted(row: str | None) -> bool:
     """Return True if the scope excluded at least one link of a page, which another scope may admit.
 
-    `row`: the stored text of the page's excluded links, as `encoded` returned it.
+    `row`: the page's counts of excluded links, as the text that `encoded` returned.
     """
     return bool(row) and not BY_SCOPE.isdisjoint(decoded(row))
 
@@ -152,7 +152,7 @@ def judged_by(row: str | None) -> int:
 
     The scope of this revision or of a later one judged them. Return 1 if no revision is stored.
 
-    `row`: the stored text of the page's excluded links, as `encoded` returned it.
+    `row`: the page's counts of excluded links, as the text that `encoded` returned.
     """
     return decoded(row, every=True).get(SCOPE, 1)
 

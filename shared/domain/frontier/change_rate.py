@@ -1,8 +1,7 @@
 """Estimate how often a page changes, from comparisons of its fetches. An estimate is stored in three bytes.
 
-The changes of a page are modelled as a Poisson process of an unknown rate. The estimate of that rate is a gamma
-distribution. Each comparison multiplies this distribution by the likelihood of what was found. The time between fetches
-may vary.
+The changes of a page are modelled as a Poisson process of an unknown rate. The estimate of the rate is a gamma
+distribution. Each comparison of two fetches multiplies it by the likelihood of what was found:
 
 - No change was found: the likelihood is e^(-rate x time). The product is a gamma distribution again.
 - A change was found: the likelihood is 1 - e^(-rate x time). The product is the difference of two gamma distributions.

@@ -1,7 +1,6 @@
 """The tables of the frontier. Alembic's migrations create them, and a test compares this module with the result.
 
-`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState. Columns that only fetched URLs
-need are in `fetches`.
+`*_ms` are Unix milliseconds. State numbers are shared.domain.frontier.states.UrlState.
 """
 
 from typing import Any
@@ -100,8 +99,7 @@ crawls = Table(
   minus `active_zero_ms`.
 - `changes_deleted_ms`: the time of the newest row in `page_changes` that retention has deleted.
 - `desired`: the desired state in the declaration, NULL if it has none.
-- `refresh_ms`: when the latest run began if it is a refresh, else 0.
-"""
+- `refresh_ms`: when the latest run began if it is a refresh, else 0."""
 
 pool_clocks = Table(
     "pool_clocks", metadata, Column("pool", Text, primary_key=True), Column("ms", BigInteger, nullable=False)
@@ -150,8 +148,7 @@ COUNTERS = (
 """Counters per (crawl, partition). discovered = queued + leased + done + failed + excluded, which count URLs.
 accepted = new + known + refused, which count links.
 
-`retries`, `revisits` and `requisites` are parts of `queued`, `revisiting` is a part of `leased`.
-"""
+`retries`, `revisits` and `requisites` are parts of `queued`, `revisiting` is a part of `leased`."""
 
 crawl_counters = Table(
     "crawl_counters",
@@ -298,11 +295,14 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""The last outcome of every URL that was tried. `page`: it is an indexed page. `history`: a list of
-its other outcomes, each with its time, status and reason, newest first.
-`left_out` (encoded by shared.domain.explain.excluded_links) is NULL without excluded links. `links_found` is NULL if
-the answer can have no links. `recrawl` (encoded by shared.domain.frontier.page_history) is NULL for a page that is
-fetched once."""
+"""The last outcome of every URL that was tried.
+
+- `page`: the URL is an indexed page.
+- `history`: a list of its other outcomes, each with its time, status and reason, newest first.
+- `left_out`: the numbers of the page's excluded links by reason, encoded by shared.domain.explain.excluded_links. NULL
+  without excluded links.
+- `links_found`: NULL if the answer can have no links.
+- `recrawl`: encoded by shared.domain.frontier.page_history. NULL for a page that is fetched once."""
 
 seed_contexts = Table(
     "seed_contexts",
@@ -389,9 +389,9 @@ producers = Table(
     Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
-"""How far the messages of each producer are applied: up to the number `n`, with `total` URLs so far. `gaps` counts the
-gaps in the numbers. `seen_at_ms`: when retention first found the row of a producer that is used once, such
-as an upload."""
+"""How far the messages of each producer are applied: up to the message with the number `n`, with `total` URLs so far.
+`gaps` counts the gaps in the numbers. `seen_at_ms` is only set for a producer that is used once, such as an upload:
+when retention first found its row."""
 
 commands = Table(
     "commands",

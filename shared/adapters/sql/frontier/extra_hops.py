@@ -48,7 +48,7 @@ def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
 
 
 class HopChanges:
-    """Collects and writes changes of known URLs to which a link with another number of extra hops was found.
+    """Collects the changes of known URLs to which links with other numbers of extra hops were found, and writes them.
 
     Extra hops are the links on the way to a URL that lead beyond the scope.
     """

@@ -180,9 +180,9 @@ def _queue_again(
 
 
 def widened_revision(connection: Connection, crawl_id: CrawlId) -> Revision | None:
-    """Return the newest revision whose scope may admit more than the one before it. None if there is none.
+    """Return the newest revision whose scope may admit more than that of the revision before. None if there is none.
 
-    If a revision cannot be read, the one after it is returned (Store.widened_revision).
+    If the revision before cannot be read, its scope counts as narrower (Store.widened_revision).
     """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()

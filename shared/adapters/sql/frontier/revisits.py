@@ -132,8 +132,8 @@ def forget_rates(
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
     """Return True if a retry or a next fetch of the crawl's URLs may be due by `before_ms` (Unix ms).
 
-    True may be wrong: a queue may store a due time that is earlier than that of its first URL. False is certain. The
-    cost grows with the crawl's number of hosts (Store.due_before).
+    False is certain, True may be wrong: the stored due time of a queue may be too early. The cost grows with the
+    crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
 
@@ -141,7 +141,7 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
     """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
 
-    In the queue's row the leased pages count as queued, until the caller records the lease.
+    The caller must record the lease. Until then the queue's row counts the leased pages as queued.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name

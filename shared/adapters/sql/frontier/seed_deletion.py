@@ -366,13 +366,12 @@ class SetSeeds:
     ) -> int:
         """Return the flags of a known URL after an admitted link to it. Record the changes to write.
 
-        `state`, `reason` and `flags` are the URL's stored values. `linked`: True if a page led to the URL before. If
-        the URL then becomes a seed of a set, the link of that page is stored.
+        `state`, `reason` and `flags` are the URL's stored values. `linked`: True if a page led to the URL before.
         """
         gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
         if key in self.only:
             if not flags & OF_SET and (linked or gone):
-                if linked and state is not UrlState.EXCLUDED:
+                if linked and state is not UrlState.EXCLUDED:  # store the link of that page
                     self._places.append(key)
                 self._to_flag.append(key)
                 flags |= OF_SET
