@@ -23,7 +23,7 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if both specs have equal scopes, also in overrides, so that they admit the same URLs.
 
-    Their seeds must then agree in some cases:
+    In two cases their seeds must agree, too:
 
     - If `extra_hops` is set: in their hosts, or in mode domain their registrable domains.
     - If the mode is prefix, or an override sets a mode: in their prefixes.

@@ -172,7 +172,7 @@ def _replace(
 
     `row`: the schedule's row. `before`: its present spec, None if it cannot be read.
 
-    If the timing changes, or the schedule was paused, compute its next due time anew.
+    Compute the next due time anew if the timing changes, the schedule was paused, or `before` is None.
     """
     here = schedules.c.schedule_id == row.schedule_id
     columns = _spec_columns(spec)
