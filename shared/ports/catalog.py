@@ -58,7 +58,7 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The change is refused: it would end or shorten an admin key, and every other admin key expires earlier."""
+    """The change is refused, because it would end or shorten the admin key that is valid longest."""
 
 
 class NoSecret(Exception):
@@ -348,8 +348,7 @@ class Catalog(Protocol):
         - Stale: the key's present ETag is not in `expected`.
         - Exists: another key has the same client certificate.
         - NoSecret: the existing key is a client certificate, and `wanted` has a secret.
-        - LastAdmin: an admin key would lose this role or get an earlier expiry. Every other admin key expires before
-          the stored key does.
+        - LastAdmin: the key is the admin key that is valid longest, and would lose this role or expire earlier.
         """
 
     async def revoke_key(
@@ -357,8 +356,8 @@ class Catalog(Protocol):
     ) -> ApiKey:
         """Revoke the API key of that name and return it.
 
-        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is an
-        admin key that has not expired, and every other admin key expires earlier.
+        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is the
+        admin key that is valid longest, and has not expired.
         """
 
     async def key(self, key_id: str) -> ApiKey | None:
@@ -376,9 +375,9 @@ class Catalog(Protocol):
     async def key_of_certificate(self, certificate_names: frozenset[str]) -> ApiKey | None:
         """Return the key that is declared for a client certificate with one of these names.
 
-        Return None if there is none. `certificate_names`: the names in the certificate, and its fingerprint. Revoked
-        keys are ignored. If several keys match, return the key that is declared for the fingerprint. If none is, return
-        the key whose name sorts first.
+        `certificate_names`: the names in the certificate, and its fingerprint. Revoked keys are ignored. If several
+        keys match, the key declared for the fingerprint comes first, and then the others in the order of their names.
+        Return the first of them, or None if no key matches.
         """
 
     async def note_uses(self, uses: Mapping[str, int]) -> None:

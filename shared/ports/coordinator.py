@@ -24,9 +24,9 @@ LEADER_MARGIN_S: Final = 4.0
 """A leader that cannot renew its session stops acting this many seconds before another master could become leader."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The margin LEADER_MARGIN_S is at most this fraction of the session's time to live.
+"""The margin is min(LEADER_MARGIN_S, MARGIN_SHARE x the session's time to live).
 
-So with a time to live below 15 s the margin is shorter than LEADER_MARGIN_S.
+It is shorter than LEADER_MARGIN_S if the time to live is below 15 s.
 """
 
 MAX_WRITES: Final = 100
@@ -139,9 +139,10 @@ class Leadership(Protocol):
     def acting(self, now: float) -> bool:
         """Return True if the leader may act at the time `now` (`Clock.elapsed`).
 
-        Return False if the leadership is over. Return False also in the last seconds (at most LEADER_MARGIN_S) before
-        the session's `ok_until`, when another master could become leader soon. A renewal of the session moves
-        `ok_until` on, and the result is True again.
+        Return False in two cases:
+        - The leadership is over.
+        - The session's `ok_until` is less than LEADER_MARGIN_S seconds away, so another master could become leader
+          soon. After a renewal of the session the result is True again.
         """
 
     async def lost(self) -> None:

@@ -45,8 +45,8 @@ class Overview(Protocol):
     async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
         """Return the states of at most `max_count` hosts on which the crawl has URLs to fetch.
 
-        The field `rest_s` of a result is 0 minus the seconds since the host's last visit. The caller must add the
-        host's delay to get the seconds until the next visit.
+        In the results, `rest_s` is the seconds since the host's last visit as a negative number, such as -3.0. The
+        caller must add the host's delay to it. The sum is the seconds until the next visit.
         """
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:

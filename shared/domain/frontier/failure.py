@@ -4,15 +4,16 @@ A row (`Policy`) has the category of the outcome, what happens to the URL, and t
 
 * `Disposition.FINAL`: the URL is done or failed, and is not tried again.
 * `Disposition.RETRY`: the URL is tried again after base_s x 2^(attempt - 1). It fails after `retry.attempts` attempts.
-* `Disposition.RETRY_HOST`: the host could not be reached, so this uses up no attempt of the URL. All URLs of the host
-  wait until its back-off ends. After `retry.host_attempts` such failures in a row the host is given up: all its URLs
-  fail, with the reason `HOST_UNREACHABLE` (`HostHealth.dead`). Otherwise a dead host would keep a crawl from finishing.
-  A host that gave pages of the crawl before may have an outage: it is given up only after `retry.outage_s` seconds.
+* `Disposition.RETRY_HOST`: the host could not be reached. This uses up no attempt of the URL. All URLs of the host wait
+  until its back-off ends.
 
-A 429 or 503 uses up an attempt of the URL, so a URL that always gets such an answer fails in the end. A URL has
-`retry.attempts` attempts, or `THROTTLED_TIMES` x `retry.attempts` if the last answer is a 429. The
-exception is a host that gave pages before and now refuses as a whole (`HostHealth.refusing`), such as a site in
-maintenance. Its 429 and 503 answers use up no attempts.
+A host that could not be reached `retry.host_attempts` times in a row is given up: all its URLs fail, with the reason
+`HOST_UNREACHABLE` (`HostHealth.dead`). A host that gave pages of the crawl before is given up only after
+`retry.outage_s` seconds.
+
+A 429 or 503 uses up an attempt of the URL. If the last answer is a 429, the URL has `THROTTLED_TIMES` x
+`retry.attempts` attempts. The exception is a host that gave pages before and now refuses as a whole
+(`HostHealth.refusing`), such as a site in maintenance. Its 429 and 503 answers use up no attempts.
 """
 
 from collections.abc import Mapping
@@ -127,8 +128,8 @@ BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
 )
 """The rows for single statuses, which take precedence over the rows for classes of statuses (`BY_CLASS`).
 
-The row for 304 makes the URL fail. It applies only to a request without a condition, to which a 304 is no valid answer.
-After a conditional request a 304 means that the page is unchanged, and the table is not used."""
+The row for 304 is for a request without a condition: the answer is not valid, so the URL fails. A 304 to a conditional
+request means that the page is unchanged. The table is not used for it."""
 BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
 OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
 """The row for a final answer with a status 1xx, or with a number outside 100..599."""

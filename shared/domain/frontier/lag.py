@@ -22,8 +22,8 @@ class Waiting(Struct, frozen=True):
 class FrontierLag(Struct, frozen=True):
     """How much work waits in the frontier at each stage, in one snapshot.
 
-    - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. The age is the longest time
-      for which a queue with such URLs was not served.
+    - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. The age counts from the time
+      at which their queue was last served.
     - `pending`: shards that no worker has begun. The age counts from the lease.
     - `in_flight`: shards that a worker has begun. The age counts from the lease.
     - `positions`: the position up to which each partition had applied its reports.

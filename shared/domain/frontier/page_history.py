@@ -48,13 +48,14 @@ class PageHistory(Struct, frozen=True):
     - `version`: the number of the page's newest version, from 1.
     - `compared`: how many comparisons `changes` records, at most REMEMBERED.
     - `changes`: one bit for each comparison, 1 if the page had changed. Bit 0 is the newest.
-    - `checked_ms`: when the newest comparison was made, or else the first fetch (Unix ms, whole seconds).
+    - `checked_ms`: when the newest comparison was made (Unix ms, whole seconds). Before the first comparison: when the
+      page was first fetched.
     - `rate`: the page's estimated rate of change, as `ChangeRate.code`. 0 if there is no estimate.
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: a sign of change came after the last fetch.
     - `followed`: the fraction of the page's changes that are expected to have a sign, times 255.
-    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0: no sign did since the last comparison.
+    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0 if none has since the last comparison.
 
     In the history of a sitemap, a bit of `changes` is 1 if the fetch found something new. `rate` is the rate at which
     the sitemap is fetched.

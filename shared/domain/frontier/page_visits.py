@@ -76,10 +76,11 @@ class PageVerdict(Struct, frozen=True):
 def conditional(url: LeasedUrl) -> bool:
     """Return True if the leased URL may be requested with the validators (ETag, Last-Modified) of its last fetch.
 
-    Return False if no page of the URL is stored, or if this is no revisit of a stored page. Also return False if a link
-    found since the lease lowers the URL's depth or its number of extra hops. The worker then needs the page's body, to
-    judge the page's links again.
+    Return False in these cases:
+    - No page of the URL is stored, or this is no revisit of a stored page.
+    - A link found since the lease lowers the URL's depth or its number of extra hops.
     """
+    # More of the page's links may then be in scope. The worker needs the page's body to judge them.
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
 
@@ -87,8 +88,10 @@ def conditional(url: LeasedUrl) -> bool:
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of its links may be in scope now.
 
-    That is the case if a link found since the lease lowers the page's number of extra hops. It is also the case if such
-    a link lowers the page's depth, and the new depth is below `max_depth` (None: no limit).
+    That is so in two cases:
+    - A link found since the lease lowers the page's number of extra hops.
+    - Such a link lowers the page's depth, and the new depth is below `max_depth`, the crawl's limit. Without a limit
+      (None) a lower depth is no reason.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -98,12 +101,12 @@ def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
 def is_unchanged(url: LeasedUrl, visited: Visited) -> bool:
     """Return True if the fetch found the stored page unchanged: the same digest, or the same content mark.
 
-    A 304 counts only if `visited.digest` is that of the stored payload. A worker reports this digest for a 304 only if
-    the request was conditional. Return False if nothing is stored.
+    After a 304, `visited.digest` must be the digest of the stored payload. Return False if nothing is stored.
     """
     last = url.last
     if last is None:
         return False
+    # For a 304 a worker reports the stored digest only if its request was conditional.
     if (visited.page or visited.status == _NOT_MODIFIED) and visited.digest and visited.digest == last.digest:
         return True
     return visited.page and bool(visited.mark) and visited.mark[:MARK_BYTES] == last.history.mark
@@ -180,8 +183,10 @@ def _with_rate(
 ) -> PageHistory:
     """Return `history` with the page's rate of change as estimated after this fetch.
 
-    If the finding is CHANGED or UNCHANGED, the estimate is updated. With any other finding an existing estimate is
-    kept, and a missing one is set to the result of `rate_before`. `known`: the history before the fetch.
+    - CHANGED or UNCHANGED: the estimate is updated.
+    - Any other finding: the estimate is kept. If there is none yet, it becomes the result of `rate_before`.
+
+    `known`: the history before the fetch.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):
@@ -196,12 +201,13 @@ def _with_rate(
 def retried(url: LeasedUrl, visited: Visited, decision: Decision, now_ms: int) -> PageVerdict:
     """Return the verdict for a failed fetch that is retried: the URL waits `decision.wait_s` seconds.
 
-    The page's history is unchanged. If the fetch used up no attempt, a stored page is due no later than before.
+    The page's history is unchanged.
     """
     due_ms = now_ms + int(decision.wait_s * 1000)
     attempts, flags = url.attempt, url.flags | RETRY
     if not decision.attempt_used:
         attempts, flags = url.attempt - 1, url.flags
+        # A stored page does not become due later.
         due_ms = min(due_ms, url.rank) if url.flags & REVISIT else due_ms
     return PageVerdict(Finding.RETRIED, UrlState.WAITING, due_ms, attempts, visited.reason, flags, None)
 

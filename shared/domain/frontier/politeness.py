@@ -26,9 +26,9 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause, in seconds, before a host that could not be reached is tried again. Later pauses double."""
 
 PROBES: Final = 10
-"""The pauses between attempts to reach an unreachable host double up to `retry.outage_s` / PROBES.
+"""The pauses between attempts to reach an unreachable host double up to `retry.outage_s` / PROBES seconds.
 
-So a host is tried several times during an outage of `retry.outage_s`. No pause is shorter than the first one."""
+So a host is tried several times during an outage of `retry.outage_s` seconds."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0
@@ -42,8 +42,8 @@ last 20 answers were."""
 
 SLOWED_LEAST_MS: Final = 100
 SPEEDS_UP_BY: Final = 32
-"""A 429 doubles the host's delay, to at least SLOWED_LEAST_MS. Each usable response reduces `HostHealth.slowed_ms`, the
-delay that 429s have set, by 1/SPEEDS_UP_BY of it."""
+"""A 429 sets `HostHealth.slowed_ms` to twice the host's delay, and to at least SLOWED_LEAST_MS. Each usable response
+reduces `slowed_ms` by 1/SPEEDS_UP_BY of it."""
 
 FOREVER_MS: Final = 253_402_300_799_000
 """The end of a block that never ends by itself, in Unix ms: the last second of the year 9999."""
@@ -52,8 +52,8 @@ SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16
 PART_WORK_S: Final = 0.5
-"""If several slots share a host's queue, each shard has at least PART_MIN URLs (`shard_part`). If a worker needs more
-than PART_WORK_S seconds for so many URLs, only as many as it can fetch in that time are required."""
+"""If several slots share a host's queue, a shard should have at least PART_MIN URLs (`shard_part`). For a slow host
+fewer are enough: as many as a worker can fetch in PART_WORK_S seconds."""
 _DOUBLINGS_MAX: Final = 64
 
 
@@ -85,7 +85,7 @@ def host_delay(
 def shard_size(delay_s: float, expected_fetch_s: float) -> int:
     """Return the number of URLs for one shard, from 1 to `SHARD_MAX`: about `SHARD_WORK_S` seconds of work at the host.
 
-    A URL takes `delay_s` or `expected_fetch_s` seconds, whichever is longer.
+    A URL is expected to take max(`delay_s`, `expected_fetch_s`) seconds.
     """
     pace = max(delay_s, expected_fetch_s)
     if pace * SHARD_MAX <= SHARD_WORK_S:
@@ -94,13 +94,15 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 
 
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
-    """Return how many URLs of a queue with `queued` URLs to put into one shard.
+    """Return how many URLs of a queue to put into one shard, if several slots share the queue.
 
-    The number is `queued` / (2 `slots`), so that no slot runs out of URLs long before the others. Its lower limit is
-    `PART_MIN` or the number of URLs that a worker fetches in `PART_WORK_S` seconds, whichever is less, but at least 1.
-
-    `slots`: how many shards of the queue may be out at once. `expected_fetch_s`: the seconds that one fetch takes.
+    The number is `queued` / (2 `slots`), but at least min(`PART_MIN`, `PART_WORK_S` / `expected_fetch_s`). It is never
+    below 1.
+    - `queued`: the number of URLs in the queue.
+    - `slots`: how many shards of the queue may be out at once.
+    - `expected_fetch_s`: the seconds that one fetch takes.
     """
+    # With small shards, no slot runs out of URLs long before the others.
     least = PART_MIN if expected_fetch_s * PART_MIN <= PART_WORK_S else int(PART_WORK_S / expected_fetch_s)
     return max(1, least, queued // (2 * slots))
 
@@ -167,9 +169,9 @@ class HostHealth(Struct, frozen=True):
         return now_ms < self.blocked_until_ms
 
     def settled(self, now_ms: int) -> "HostHealth":
-        """Return the health with `failures` 0 after `QUIET_MS` without trouble. Otherwise return it unchanged.
+        """Return the health with `failures` 0 after a quiet time. Otherwise return it unchanged.
 
-        The time counts from the last failure or from the end of the block, whichever is later.
+        A quiet time is `QUIET_MS` without a failure, a refusal or a block.
         """
         if self.failures and now_ms >= max(self.last_failure_ms, self.blocked_until_ms) + QUIET_MS:
             return replace(self, failures=0)
@@ -255,13 +257,12 @@ class HostHealth(Struct, frozen=True):
         """Return the health after the host could not be reached, or its robots.txt could not be read.
 
         The host is blocked for a back-off that begins with `base_s` and doubles, or for `retry_after_s` if that is
-        longer. A new block never ends earlier than the present one. `rng01`: a random number in 0..1, which spreads the
-        back-off.
+        longer. A failure during a block is not counted. It can only extend the block, by its `retry_after_s`.
 
-        A failure during a block is not counted, because its request was sent before the block began.
+        `rng01`: a random number in 0..1, which spreads the back-off.
         """
         asked_ms = int(min(retry_after_s or 0.0, RETRY_AFTER_CAP_S) * 1000)
-        if self.blocked(now_ms):
+        if self.blocked(now_ms):  # The request was sent before the block began.
             return replace(self, blocked_until_ms=max(self.blocked_until_ms, now_ms + asked_ms))
         health = self.settled(now_ms)
         failures = health.failures + 1

@@ -1,13 +1,19 @@
 """Purge holds on the reports: while a hold is active, owners do not delete (purge) the reports that they have applied.
 
-A backup of a running cluster takes a hold, then a snapshot of the tables. Then it copies the reports after the
-positions in the snapshot. An owner reads its position in the reports first, then looks for holds, and then purges up to
-that position. So an owner that did not see a new hold purges only reports that were applied before the snapshot. The
-snapshot contains their effect.
+A backup of a running cluster takes these steps:
 
-The clocks of two processes are never compared. The holder increases the hold's beat number every few seconds. An owner
-measures with its own clock how long ago it saw the number change. The holder measures with its own clock how long ago
-it began to write the number.
+1. Take a hold.
+2. Take a snapshot of the tables.
+3. Copy the reports after the positions in the snapshot.
+
+An owner takes these steps. In this order it never purges a report that a backup still has to copy:
+
+1. Read its position in the reports.
+2. Look for holds.
+3. If there is no active hold, purge the reports up to that position.
+
+A hold is active while its beat number grows. The holder increases the number every few seconds. Holder and owner each
+measure the time since the last beat with their own clock; the two clocks are never compared.
 """
 
 from collections.abc import Mapping

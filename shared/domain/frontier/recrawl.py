@@ -1,17 +1,14 @@
 """Decide when a stored page is fetched again: when the value of a fetch reaches a threshold, the price of a fetch.
 
-The value of a fetch is the time for which it makes the stored page fresh: equal to the page on the server. For a page
-with the rate of change D, fetched t seconds ago, it is V = (1/D) (1 - (1 + D t) e^(-D t)) seconds, times its
-importance. V grows with t, but never exceeds 1/D. So a page that changes too often to be kept fresh never reaches the
-price. It is fetched only every `max_s`, and its requests go to other pages.
+The value of a fetch is the time for which it makes the stored page fresh: equal to the page on the server. The value
+grows with the time since the last fetch (`value_s`), but stays below 1/D for a page with the rate of change D. A page
+that changes too often to be kept fresh never reaches the price. It is fetched only every `max_s` seconds.
 
-All pages have the same price, because that gives the greatest freshness for a number of requests a day. Sources: Cho
-and Garcia-Molina, Effective page refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies
-for crawling, 2018. Each owner computes the price for its own pages, without reading those of other owners. It counts
-its pages by bucket, a range of rates of change (`bucket_of`). At the computed price the pages need exactly the owner's
-share of the requests a day.
+Each owner computes one price for all its pages: the price at which they need its share of the requests a day
+(`solved`). For that it counts its pages by bucket, a range of rates of change (`bucket_of`).
 
-Times, values and prices are in seconds. Rates are in changes per second.
+Times, values and prices are in seconds. Rates are in changes per second. Sources: Cho and Garcia-Molina, Effective page
+refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies for crawling, 2018.
 """
 
 from collections.abc import Sequence
@@ -33,8 +30,8 @@ SIGNALS_REMEMBERED: Final = 64.0
 comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` counts a request for each sign of change of a page only if price x rate of change is below this limit. A
-page above the limit changes so often that even a reliable sign does not make it due."""
+"""`solved` counts requests because of signs of change only for pages whose price x rate of change is below this limit.
+Other pages change so often that a sign does not make them due."""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
@@ -63,6 +60,7 @@ def value_s(rate: float, elapsed_s: float) -> float:
 
     `rate`: the page's rate of change. The value grows with the elapsed time and stays below 1/rate.
     """
+    # (1/D) (1 - (1 + D t) e^(-D t)), with the rate D and the elapsed time t.
     return _fraction(max(rate, SLOWEST) * elapsed_s) / max(rate, SLOWEST)
 
 
@@ -130,10 +128,10 @@ def solved(
     A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
 
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
-    - `min_s`, `max_s`: the bounds of the wait of every page. At any price each page needs a request every `max_s`. If
-      these requests exceed the budget, pages are fetched late.
-    - `signalled`: for each bucket the sum, over its pages, of the fraction (0 to 1) of a page's changes that are
-      expected to have a sign. Each such change needs a request, if the price is not too high for it.
+    - `min_s`, `max_s`: the bounds of the wait of every page. If one request for each page every `max_s` seconds exceeds
+      the budget, pages are fetched late.
+    - `signalled`: a sum for each bucket. Each page adds the fraction (0 to 1) of its changes that are expected to have
+      a sign: four pages with 0.5 add 2.
     - `followed`: for each bucket the number of pages in that sum. If it is given, a request because of a sign replaces
       the page's next regular request. Otherwise both requests are counted.
     """
@@ -174,7 +172,7 @@ class _Signs(Struct, frozen=True):
 
     - `rate`: the rate of change of each page.
     - `pages`: the number of these pages, 0 if unknown.
-    - `signalled`: the sum over these pages of the fraction (0 to 1) of a page's changes that have a sign.
+    - `signalled`: a sum to which each page adds the fraction (0 to 1) of its changes that have a sign.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -187,9 +185,10 @@ class _Signs(Struct, frozen=True):
     def requests(self, price_s: float) -> float:
         """Return how many more requests a second these pages need because of their signs of change.
 
-        Each sign causes a request. If the field `pages` is not 0, that request also replaces the page's next regular
-        one, so only the difference is returned. `price_s`: the price of a fetch in seconds, which determines the
-        regular wait.
+        Each sign causes a request. If the field `pages` is 0, all these requests are returned. Otherwise each of them
+        replaces the page's next regular request, and only the difference is returned.
+
+        `price_s`: the price of a fetch in seconds.
         """
         signs = self.signalled * self.rate
         if not self.pages:
@@ -267,9 +266,8 @@ def advanced_s(rate: float, precision: float) -> float:
 
     - `rate`: the page's rate of change.
     - `precision`: how reliable signs are (`SignalTrust.precision`).
-
-    The formula is the effective elapsed time of a page with noisy signals in arXiv 2502.02430.
     """
+    # This is the effective elapsed time of a page with noisy signals in arXiv 2502.02430.
     return -log(max(1.0 - precision, 1e-6)) / max(rate, SLOWEST)
 
 

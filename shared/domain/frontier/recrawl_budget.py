@@ -1,9 +1,7 @@
 """Divide a crawl's budget of requests a day among its partitions. A slot is the right to one request.
 
-The day is divided into as many slots as the budget has requests. A formula gives each slot a point between 0 and 1
-(Weyl's sequence of the golden ratio). Each partition has a part of the range from 0 to 1, as large as its part of the
-crawl's pages. A slot belongs to the partition whose part contains its point. So owners agree without messages, and the
-total is exact even for a small budget.
+Each day is divided into as many slots as the budget has requests. A formula gives each slot to one partition. A
+partition gets as large a part of the slots as it has of the crawl's pages. Owners agree without messages.
 
 A slot can be used from its time of day on, for a hundredth of a day. So any 24 hours have at most 1.01 times the
 requests a day, and one more. Nothing is stored: a new owner begins with the slots after its start.
@@ -23,12 +21,15 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""`RecrawlBudget.spent` checks each of this many newest slots for membership in the partition's share. Of the older
-slots it counts the fraction `Share.part`."""
+"""`RecrawlBudget.spent` checks for each of this many newest slots if it is in the partition's share. For older slots it
+only estimates how many are."""
 
 
 class Share(Struct, frozen=True):
-    """A partition's part of a crawl's slots: the slots whose point, times 2^64, is in [low, high)."""
+    """A partition's part of a crawl's slots. A formula gives each slot a number from 0 to 2^64 - 1.
+
+    The slots with `low` <= number < `high` belong to the partition.
+    """
 
     low: int
     high: int
@@ -51,7 +52,7 @@ def share(pages_before: int, pages: int, pages_all: int) -> Share:
 class RecrawlBudget(Struct, frozen=True):
     """The requests that one partition may still start under a crawl's budget of requests a day. Immutable.
 
-    `used`: the number of the newest slot that cannot be used any more. A slot is the right to one request.
+    `used`: slots up to this number cannot be used any more. A slot is the right to one request.
     """
 
     requests_per_day: int
@@ -88,6 +89,7 @@ class RecrawlBudget(Struct, frozen=True):
             used += many if granted < wanted else -(-granted * _ONE // width)
         while used < newest and granted < wanted:
             used += 1
+            # The number of a slot is a point of Weyl's sequence of the golden ratio.
             granted += share.low <= used * _GOLDEN % _ONE < share.high
         return granted, replace(self, used=used)
 

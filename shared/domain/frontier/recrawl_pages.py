@@ -39,15 +39,15 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The kind of tally that counts pages by the bucket of a rate of change (`waiting_bucket`). The rate includes only
-those changes of a page that are expected to have no sign of change."""
+"""The kind of tally that counts pages by bucket. A page's bucket is that of the rate of those changes that are expected
+to have no sign of change (`waiting_bucket`)."""
 
 SIGNALLED: Final = "signalled"
-"""The kind of tally that has, for each bucket, the sum of `PageHistory.followed` over its pages. Here a page's bucket
-is that of the rate of all its changes (`signalled_bucket`)."""
+"""The kind of tally that has, for each bucket, the sum of `PageHistory.followed` of its pages. A page's bucket is that
+of the rate of all its changes (`signalled_bucket`)."""
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of tally that has, for each bucket, the number of pages that the sum in the tally SIGNALLED includes."""
+"""The kind of tally that has, for each bucket, the number of pages whose `PageHistory.followed` is not 0."""
 
 SITEMAPS: Final = "sitemap_rates"
 """The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
@@ -65,8 +65,8 @@ class RecrawlPages:
     """The pages of one crawl in one partition: their numbers by rate of change, their schedule and their budget.
 
     The schedule is how long pages wait between two fetches. The budget is the number of requests that may start now.
-    `outdated`: a command, or a host that was given up, changed the counts in SQL, so they must be read again
-    (`recount`).
+    `outdated`: the counts in SQL have changed and must be read again (`recount`). A command changes them, and so does a
+    host that is given up.
     """
 
     def __init__(self, requests_per_day: int, interval: PageInterval, counts: PageCounts, now_ms: int) -> None:
@@ -138,9 +138,8 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
 
-        The rate is one change in `equal_s` seconds, within two bounds. The lower bound is one change in the longest
-        interval. The upper bound is the rate that the module's function `first_rate` returns.
-
+        The rate is one change in `equal_s` seconds, but at least one change in the longest interval. It is at most the
+        rate that the module's function `first_rate` returns.
         `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
         equal = 1 / self.equal_s(part)
@@ -265,11 +264,11 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
     - `code`: the code before the comparison. 0 for a page without an estimate.
     - `elapsed_ms`: the time since the last fetch, or since the last sign of change that updated the rate.
-    - `told`: a sign of change has updated the rate since the last fetch. If the page has `changed`, too, the rate stays
-      as it is, because it contains this change already.
+    - `told`: a sign of change has updated the rate since the last fetch. If the page has `changed`, the rate then stays
+      as it is.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
-    if told and changed:
+    if told and changed:  # The sign has counted this change already.
         return known.code
     return known.observed(changed=changed, elapsed_s=elapsed_ms / 1000).code
 

@@ -1,4 +1,4 @@
-"""Decide what becomes of a requisite after its fetch. It is done, or it is queued again as a page, if links name it."""
+"""Decide what becomes of a requisite after its fetch: it is done, or it is queued again as a page."""
 
 from typing import Final, NamedTuple
 
@@ -32,7 +32,7 @@ class RequisiteEnd(NamedTuple):
 def requisite_done(url: LeasedUrl, flags: int, status: int, mime: str, attempts: int) -> RequisiteEnd:
     """Return the new state of a requisite that got a final response.
 
-    It is queued again as a page if it is HTML and a link names it as a page, too. Otherwise it is done.
+    It is queued again as a page if it is HTML and some link leads to it as to a page. Otherwise it is done.
 
     - `flags`: the present flags of its row, which may differ from those in `url`.
     - `status`, `mime`: the HTTP status and the media type of the response.

@@ -106,7 +106,8 @@ def context_bytes(context: SeedContext) -> int:
 def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], list[int]]:
     """Return the distinct contexts in `given`, and for each element of `given` the number of its context, from 1.
 
-    The number is 0 for None. Both lists are empty if all elements are None. `context_at` reads both lists.
+    The number is 0 for None: `[a, None, b, a]` gives `[a, b]` and `[1, 0, 2, 1]`. Both lists are empty if all elements
+    are None. `context_at` reads both lists.
     """
     numbers: dict[SeedContext, int] = {}
     places = [0 if each is None else numbers.setdefault(each, len(numbers) + 1) for each in given]

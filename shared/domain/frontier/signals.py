@@ -22,8 +22,8 @@ FOLLOWED: Final = 255
 """The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
-"""With the recrawl policy `adaptive`, a sitemap is fetched at most once per this many revisits of pages of its host.
-The time for so many revisits is computed as if all pages were fetched equally often."""
+"""The shortest wait of a sitemap under the recrawl policy `adaptive`: the time for this many revisits of pages of its
+host, if all pages are fetched equally often."""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -131,8 +131,8 @@ def signalled_bucket(code: int) -> int:
 def sitemap_wait_ms(interval: PageInterval, quiet: int, least_ms: float) -> int:
     """Return the ms until a sitemap's next fetch, at most `interval.max_ms`.
 
-    The shortest wait is `interval.min_ms` or `least_ms`, whichever is longer. It doubles for each of the `quiet` latest
-    fetches in a row that found nothing new.
+    It is max(`interval.min_ms`, `least_ms`), doubled `quiet` times. `quiet`: how many of the latest fetches in a row
+    found nothing new.
     """
     return int(min(max(interval.min_ms, least_ms) * 2.0 ** min(quiet, 40), max(interval.max_ms, interval.min_ms)))
 

@@ -20,9 +20,8 @@ from shared.domain.frontier.store_model import LeasedUrl
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
     """Return True if the fetched URL is a sitemap or feed, so that `judge_sitemap` must judge the fetch.
 
-    A URL is a sitemap or feed if this fetch read entries, or if an earlier fetch found it to be one. Return False for a
-    requisite, and for a URL of which this or an earlier fetch stored a page.
-
+    A URL counts as one if this fetch read entries, or if an earlier fetch found that it is one. A requisite never
+    counts as one. A URL with a stored page does not either.
     - `entries`: the number of entries read, -1 if the content was no sitemap or feed.
     - `page`: this fetch stored a page.
     """
@@ -46,7 +45,7 @@ def judge_sitemap(
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
     - `decision`: what the table of outcomes decides for the fetch.
     - `found`: since the last fetch of this file, any sitemap of the host has listed something new: a new URL, or a
-      later date of a page. If not, a changed file does not count as something new.
+      later date of a page. If False, a changed file counts as a fetch that found nothing new.
     - `pages`: the number of stored pages of its host.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.

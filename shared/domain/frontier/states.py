@@ -104,12 +104,12 @@ COUNTED_AS_PAGE: Final = 1
 """Flag of a URL whose page already counts in `pages`: fetching it again uses no further budget."""
 
 FOUND_NEARER: Final = 2
-"""Flag of a leased URL to which a shorter path was found after it was sent. More of the page's links may then be in
-scope. The flag is stored so that a new owner knows this, too. An applied outcome removes the flag."""
+"""Flag of a leased URL for which a link with a lesser depth was found after it was sent. More of the page's links may
+then be in scope. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
-"""Flag of a URL whose last fetch counts in the tallies `left_out` (excluded links) or `truncated`. The next fetch must
-subtract these counts before it adds its own."""
+"""Flag of a URL whose last fetch counts in the tallies `left_out` (number of excluded links) or `truncated` (number of
+incomplete bodies). The counts of the next fetch replace those of the last one."""
 
 REVISIT: Final = 8
 """Flag of a URL that is fetched again when it is due: one whose page is stored, or a sitemap. Until then its state is
@@ -122,10 +122,10 @@ IS_REQUISITE: Final = UrlKind.REQUISITE << _KIND_SHIFT
 """Flag of a requisite. A queued URL with it counts in the counter `requisites`, and its rank is negative."""
 
 ALSO_PAGE: Final = 512
-"""Flag of a requisite that is linked as a page, too. It is queued again as a page if it is HTML (`as_page`)."""
+"""Flag of a requisite to which a link leads as to a page. It is queued again as a page if it is HTML (`as_page`)."""
 
 HTML_REQUISITE: Final = 1024
-"""Flag of a fetched requisite whose answer is HTML, so that a link to it queues it as a page."""
+"""Flag of a fetched requisite whose answer is HTML. If a link to it is found, it is queued as a page."""
 
 MAX_EXTRA_HOPS: Final = 3
 """The greatest `scope.extra_hops`. Two bits of a URL's flags have its number of hops beyond the scope."""
@@ -135,10 +135,10 @@ EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
 """The bits of the flags that store the number of hops beyond the scope, 0 for a URL in scope."""
 
 FOUND_FEWER_HOPS: Final = 8192
-"""Flag of a leased URL to which a link with fewer extra hops was found after it was sent. Used like FOUND_NEARER."""
+"""Flag of a leased URL for which a link with fewer extra hops was found after it was sent. Used like FOUND_NEARER."""
 
 OF_SET: Final = 16_384
-"""Flag of a URL that is a seed only because a seed set has it, or had it. Neither the spec nor an upload gave it."""
+"""Flag of a seed that only seed sets have given, not the spec or an upload. It stays if the URL leaves the sets."""
 
 OUTSIDE_BUDGET: Final = REVISIT | IS_REQUISITE
 """Flags of a leased URL that uses no page of the budget. It counts in the counter `revisiting`."""
@@ -150,7 +150,7 @@ ANSWER_S: Final = 3.0
 """Seconds that a worker waits for an owner's answer before it postpones the shard."""
 
 LEVEL_MS: Final = 3_600_000
-"""One level of depth or priority counts in a URL's rank as much as this many ms of waiting: an hour (`rank_of`)."""
+"""In a URL's rank, one level of depth or priority counts as much as an hour of waiting, in ms (`rank_of`)."""
 
 
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
@@ -220,10 +220,13 @@ class Position(Struct, frozen=True):
 def same_stream(position: Position, created_ns: int, last_sequence: int) -> bool:
     """Return True if `position` is a position in the present stream of reports.
 
-    `created_ns` and `last_sequence` are those of the present stream. Return False if the stream was created again since
-    the position was stored, or was restored from a backup and ends before the position. The caller must then read it
-    from the beginning. Sequences alone do not show a new stream, because its sequences begin with 1 again.
+    `created_ns` and `last_sequence` are those of the present stream. Return False in two cases:
+    - The stream was created again since the position was stored.
+    - The stream was restored from a backup, and ends before the position.
+
+    The caller must then read the stream from its beginning.
     """
+    # A new stream may have reached the same sequences, so they do not identify it.
     if position.stream_created_ns == 0:
         return position.outcome_seq == 0 and position.discovery_seq == 0
     return position.stream_created_ns == created_ns and last_sequence >= max(
@@ -276,12 +279,12 @@ def queued_as(flags: int) -> str | None:
 def merge_link(state: UrlState, known_depth: int, found_depth: int, max_depth: int | None) -> Merge:
     """Return what must change in a URL known at `known_depth` when a link to it is found at `found_depth`.
 
-    The lesser depth is kept, so that the set of pages does not depend on timing. A done page is queued again if the
-    link lowers its depth below `max_depth`, since its own links may now be within this limit. `max_depth`: None without
-    a limit.
+    The lesser depth is kept. A done page is queued again if the link lowers its depth, and the new depth is below
+    `max_depth`. `max_depth`: the crawl's limit of depth, None without one.
     """
     if found_depth >= known_depth:
         return Merge.NOTHING
+    # The page's own links may now be within the limit.
     if state is UrlState.DONE and max_depth is not None and found_depth < max_depth:
         return Merge.QUEUE_AGAIN
     return Merge.LOWER_DEPTH

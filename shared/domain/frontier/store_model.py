@@ -22,8 +22,8 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. A new owner does not know
-      them if lower ones were found since. It then uses the lowest found value plus 1.
+    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a change of owner they
+      are estimates, if lower ones were found since the URL was sent.
     - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
@@ -172,7 +172,7 @@ class FetchRow(Struct, frozen=True):
     - `page`: the fetch stored a page that lists, exports and items may contain (see `NotIndexed`).
     - `truncated`: why the body is incomplete, None if it is complete.
     - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, None if they were not counted.
-    - `left_out`: the counts of the page's excluded links, as shared.domain.explain.excluded_links encodes them.
+    - `left_out`: the encoded numbers of the page's excluded links by reason (see shared.domain.explain.excluded_links).
     - `recrawl`: the encoded PageHistory, None if there is none.
     """
 
@@ -275,8 +275,8 @@ class Changes(Struct):
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
       URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: repeated fetches of URLs. The tallies contain what the previous fetch of the URL lost, such as
-      excluded links or a part of the body. These counts are replaced by those of the new fetch.
+    - `losses_again`: fetches of URLs with the flag COUNTED_LOSSES. In the tallies, the counts of such a fetch replace
+      those of the URL's previous fetch.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """
@@ -389,7 +389,7 @@ class DiscoveryResult(Struct):
     - `requisites`: the queues to which requisites were added. `next_host`: the next free number of a host.
     - `with_contexts`: the crawls with new seed contexts. `new`, `known`, `refused`: what to add to these counters.
     - `repeats`: how many of the messages had been applied before.
-    - `gaps`: how many messages came without the message of the same producer that precedes them.
+    - `gaps`: how many messages came although the preceding message of their producer has not come.
     - `due`: the queues with pages that are due sooner now, each with the earliest due time.
     - `counts`: what to add to the counts of pages, by crawl, kind (`recrawl_pages.COUNTED`) and bucket.
     - `listing`: the queues of hosts whose sitemaps listed something new. `listing_ms`: when that was.

@@ -47,8 +47,7 @@ class WorkerPart(msgspec.Struct, frozen=True, omit_defaults=True):
 class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of masters, as owners of partitions.
 
-    * `grant_s`: how long new grants and extensions last. A value above the start-up value has the effect of the
-      start-up value.
+    * `grant_s`: how long new grants and extensions last, at most the start-up value.
     * `dispatch_ahead_ratio`: how many shards to send out for each visit that a worker could begin now. 0 sends none.
     * `dispatch_batch_size`: leases written in one transaction.
     * `max_hosts`: hosts that a partition keeps in memory; further queues wait in SQL.

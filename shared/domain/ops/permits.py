@@ -67,9 +67,9 @@ class Buckets:
         return self._permit(allowed, left)
 
     def look(self, name: str, now: float) -> Permit | None:
-        """Return the state of the bucket of `name` without taking a permit. `allowed`: `take` would now take one.
+        """Return the state of the bucket of `name` without taking a permit. Return None if there is no limit.
 
-        Return None if there is no limit. `now` is in monotonic seconds.
+        The field `allowed` of the result says if `take` would take a permit now. `now` is in monotonic seconds.
         """
         if not self.per_s:
             return None

@@ -1,8 +1,8 @@
 """Retention: how long growing data is kept, by kind. No I/O.
 
 Data that is still in use is never deleted. A command is kept until all its partitions have applied it, and a deleted
-crawl until its rows are removed. The active revision of a spec or configuration is kept. Hosts with a delay that an
-operator set are kept, too. API keys are only deleted if one that is not revoked remains.
+crawl until its rows are removed. The active revision of a spec or configuration is kept, and so is a host with a delay
+that an operator has set. Revoked keys are kept if no other key exists.
 """
 
 import re
@@ -21,7 +21,7 @@ class RetainedKind(StrEnum):
 
     * AUDIT: lines of the audit log.
     * COMMANDS: commands to the owners, and which partitions have applied them.
-    * REVISIONS: earlier specs of crawls, and which partitions have applied the commands that were sent for them.
+    * REVISIONS: earlier specs of crawls, and the records of their commands: which partitions have applied them.
     * CONFIG: earlier hot configurations.
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.

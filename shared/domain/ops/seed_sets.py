@@ -111,9 +111,10 @@ def command_id_of(revision: int) -> str:
 
 
 def part_of(command_id: str, left: int) -> str:
-    """Return the id of one of the commands into which the change's command `command_id` is divided.
+    """Return the id of one part of the command `command_id`, which is sent to a partition in several parts.
 
-    `left`: how many of them are left for the partition, itself included, so the last one has the id of the whole.
+    `left`: how many parts are left to send, this one included. With 3 left the id is `{command_id}-3`. The last part
+    has the id `command_id`.
     """
     return command_id if left == 1 else f"{command_id}-{left}"
 

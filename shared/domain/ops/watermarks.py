@@ -115,7 +115,7 @@ OF_MEMORY: Final = Watermarks(high=1.0, low=0.9, headroom=1 << 62)
 def is_full(was_full: bool, level: FillLevel, marks: Watermarks) -> bool:
     """Return True if a resource counts as full. Without a known capacity it is full only if it refuses writes.
 
-    `was_full`: the resource counted as full before. Then it is full until the free bytes reach
+    `was_full`: the resource counted as full before. It then stays full until its free bytes reach
     `Watermarks.goes_on_at`.
     """
     if level.refused:

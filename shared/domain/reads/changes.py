@@ -15,7 +15,7 @@ from shared.domain.ids import Fingerprint, HostId
 class ChangePlace(NamedTuple):
     """A position in the log of changes: the time, partition and number of a row, and the index of an entry in it.
 
-    A position with only a time, and the defaults of the other fields, is before all entries of that time.
+    With only `at_ms` given, the position is before all entries of that time.
     """
 
     at_ms: int

@@ -68,14 +68,17 @@ COLUMNS: Final[Mapping[str, Columns]] = {
 }
 """The columns of each export and their types. A `timestamp` is Unix ms in a row, `json` the text of a JSON value.
 
-The column `url` always has a value, and so have `source` and `target` of links. Items and changes have a value in every
-column but `labels` and `source`.
+These columns have a value in every row:
+- `links`: the columns `source` and `target`.
+- `items` and `changes`: all columns except `labels` and `source`.
+- The other exports: the column `url`.
 """
 
 _HOPS: Final = {"L": "link", "E": "embedded", "R": "redirect", "I": "inferred", "S": "synthesized", "M": "manifest"}
 
 ReadLinks = Callable[[RecordLocation], Sequence[tuple[str, str]]]
-"""A function that returns the outlinks that the archive has of the page at a location, as pairs (URL, how found)."""
+"""A function that reads the outlinks of a page from the archive. It takes the location of the page's record, and
+returns pairs (URL, how found)."""
 
 
 def page_row(page: Page) -> Row:

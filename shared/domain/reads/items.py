@@ -57,8 +57,8 @@ class ItemPosition(Struct, frozen=True):
 class ItemFence(Struct, frozen=True):
     """The fencing condition for writes to the table of items, which has a single writer.
 
-    A transaction commits only if the database still stores this term and this version, and raises the version by 1.
-    Otherwise it raises OwnershipLost.
+    A transaction commits only if the database still stores this term and this version. It then increases the version
+    by 1. Otherwise it raises OwnershipLost.
     """
 
     term: Term

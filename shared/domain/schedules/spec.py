@@ -66,8 +66,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     - `crawl` is the name of a crawl, or `selector` the labels that the crawls must have. Exactly one of them is set.
     - `cron` is an expression of five fields, or `every_s` an interval. Intervals are counted from 1970-01-01T00:00:00Z.
     - `jitter_s`: each firing is delayed by up to this many seconds.
-    - `late_s`: a due time that is handled later than this many seconds after its firing time is missed. `catch_up` can
-      make the last of several such due times fire.
+    - `late_s`: a due time that is handled later than this many seconds after its firing time is missed. `catch_up` is
+      the exception.
     """
 
     verb: Verb

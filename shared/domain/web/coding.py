@@ -1,8 +1,7 @@
 """Remove content codings (gzip, deflate, br, zstd) with bounded output. No I/O.
 
-A body may have several codings, one inside the other. A chain of generators removes them, one for each coding. Each
-generator yields short pieces with at most `cap` bytes together. So a decompression bomb gives at most `cap` bytes for
-each coding.
+A body may have several codings, one inside the other. A chain of generators removes them, one generator for each
+coding. Each yields at most `cap` bytes, in short pieces, even from a decompression bomb.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +19,9 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_WINDOW: Final = 8 * 1024 * 1024
 """The largest window that a zstd content coding may use (RFC 9659)."""
 
+# A block has at least 4 bytes and decodes to at most 128 KiB.
 _ZSTD_STEP: Final = 128
-"""How many bytes of zstd data one call decodes. A block has at least 4 bytes and decodes to at most 128 KiB. So a call
-returns at most 4 MiB."""
+"""How many bytes of zstd data are given to the library at a time. From so many it decodes at most 4 MiB."""
 _ZSTD_MAGICS: Final = (b"\x28\xb5\x2f\xfd", *(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)))
 """The magic numbers of zstd frames (RFC 8878): that of an ordinary frame, and those of skippable frames."""
 _STEP: Final = 64 * 1024
@@ -54,7 +53,7 @@ def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
     If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error. Bytes after
-    the end of gzip, deflate and zstd data are ignored. After br data they are an error, because its end is unknown.
+    the end of gzip, deflate and zstd data are ignored. Bytes after the end of br data are an error.
     """
     if not body or not _names(content_encoding):
         return Decoded(body[:cap], truncated=len(body) > cap)
@@ -195,15 +194,14 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the decoded data of all zstd frames. After a frame, bytes without a magic number are ignored.
 
-    Raise _Broken if the data is invalid or ends early, also within a magic number.
-
-    Each call decodes at most `_ZSTD_STEP` bytes of input, because the library does not bound the output of a call.
+    Raise _Broken if the data is invalid or ends early. It also ends early if it ends within a magic number.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()
     begun = b""
     try:
         for piece in pieces:
+            # The library does not bound the output of a call, so each call gets little input.
             for start in range(0, len(piece), _ZSTD_STEP):
                 data, begun = begun + piece[start : start + _ZSTD_STEP], b""
                 while data:

@@ -76,7 +76,7 @@ def _behind(html: str, end: str, at: int) -> int:
 def _hidden_end(html: str, name: str, at: int, ends: dict[str, list[int]]) -> int:
     """Return the position of the first end tag of the element `name` at or after `at`. Return `at` if there is none.
 
-    `ends` caches the positions of the end tags by name, so that unclosed elements do not cost a search each.
+    `ends`: a cache of the positions of end tags in `html`, by the element's name. The function fills it.
     """
     found = ends.get(name)
     if found is None:

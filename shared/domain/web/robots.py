@@ -199,8 +199,8 @@ def robots_record(
 ) -> RobotsRecord:
     """Return the record of a response to a request for robots.txt. `status` is 0 if no response came.
 
-    `max_age_s`: the lifetime by Cache-Control, which is raised to MIN_LIFETIME_S or lowered to MAX_LIFETIME_S. None:
-    MAX_LIFETIME_S. If robots.txt is unreachable, the lifetime is UNREACHABLE_LIFETIME_S.
+    `max_age_s`: the lifetime by Cache-Control. The record's lifetime is this value, but at least MIN_LIFETIME_S and at
+    most MAX_LIFETIME_S. None: MAX_LIFETIME_S. An unreachable robots.txt has the lifetime UNREACHABLE_LIFETIME_S.
     """
     if _unreachable(status):
         lifetime = UNREACHABLE_LIFETIME_S
@@ -213,8 +213,8 @@ def robots_record(
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
     """Return the record to use after a robots.txt was fetched again: `new`, or a copy of `old` (RFC 9309 §2.3.1.4).
 
-    Return the copy only if `new` is unreachable, `old` is not, and the lifetime of `old` ended less than `MAX_STALE_S`
-    seconds ago. The copy has the fetch time of `new`, and at most the lifetime of `new`.
+    The copy is used if `new` is unreachable, `old` is not, and `old` is recent: its lifetime ended less than
+    `MAX_STALE_S` seconds ago. The copy has the fetch time of `new`, and at most the lifetime of `new`.
     """
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new

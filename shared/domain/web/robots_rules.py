@@ -61,7 +61,7 @@ _INDEX_PAGE: Final = b"/index.html"
 class RobotsRule(NamedTuple):
     """A rule of a robots.txt, without its pattern. Of several rules that match a URL, the greatest tuple decides.
 
-    `size`: the length of the pattern in octets. `order`: minus the number of its line.
+    `size`: the length of the pattern in octets. `order`: the negative line number, such as -7 for line 7.
     """
 
     size: int
@@ -202,7 +202,7 @@ def _field(line: bytes) -> tuple[int | None, bytes]:
 
 
 def _named(value: bytes, name: bytes) -> int | None:
-    """Return which group a User-agent value names: 0 for the group of `name`, 1 for that of `*`, None for another one.
+    """Return 0 if a User-agent value names the product token `name`, 1 if it is `*`, and None if it is another token.
 
     Text after the token in the value, such as a version, is ignored.
     """

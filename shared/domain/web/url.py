@@ -81,7 +81,8 @@ class Location(msgspec.Struct, frozen=True, gc=False):
 def canonicalize(url: str, base: str | None = None) -> str | None:
     """Return the canonical form of `url`, resolved against `base` if given, or None if there is none.
 
-    The function is idempotent: `canonicalize(c) == c` for every result c. It returns None if `base` is no absolute URL.
+    The function is idempotent: `canonicalize(c) == c` for every result c. Return None if `url` is relative and `base`
+    is no absolute URL.
     """
     parsed = _parse(url, base)
     return None if parsed is None else parsed[0]
@@ -211,10 +212,11 @@ _CACHED_CHARS: Final = 512
 class _LocatedCache:
     """A cache of resolved links, by the directory of their base URL and then by the reference as written.
 
-    It has two generations of about `LOCATED_CACHE` entries each. New entries are added to the present generation. When
-    it is full, it replaces the earlier one. A directory of the earlier generation that is used again moves to the
-    present one. A directory counts as an entry. Threads may use the cache concurrently; at worst a few entries are
-    lost. The garbage collector does not track the entries.
+    It has two generations of about `LOCATED_CACHE` entries each: the present one and the one before. New entries go to
+    the present generation. If a directory is used again, its entries move there, too. When the present generation is
+    full, a new one begins, and the one before it is the only other that is kept.
+
+    Threads may use the cache concurrently; at worst a few entries are lost.
     """
 
     __slots__ = ("_before", "_entries", "_now")

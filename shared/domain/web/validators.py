@@ -95,8 +95,8 @@ def same_etag(one: str, other: str, *, strong: bool = False) -> bool:
 def http_date(text: str, now_s: float) -> int | None:
     """Return the Unix time of an HTTP date (IMF-fixdate or an obsolete format). Return None for any other text.
 
-    A two-digit year means the latest year with these last digits for which the date is at most 50 years after `now_s`
-    (RFC 9110 §5.6.7). Day names are not checked.
+    A date with a two-digit year is at most 50 years after `now_s` (RFC 9110 §5.6.7): in 2030, `79` means 2079 and `81`
+    means 1981. Day names are not checked.
     """
     for form in _DATES:
         if (parts := form.fullmatch(text)) is None:
