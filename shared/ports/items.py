@@ -30,8 +30,9 @@ class ItemTable(Protocol):
 
         - Items of a fetch whose outcome an owner accepted are stored.
         - Items of a fetch whose outcome may still come are kept apart for `settle`.
-        - All others are dropped: items of a fetch that is older than the one whose items are stored, of fetches without
-          an accepted outcome, and of crawls that are deleted or do not exist.
+        - Items of all other fetches are dropped: their outcome was not accepted, or the table has items of a later
+          fetch of the page.
+        - Items of crawls that are deleted or do not exist are dropped.
         """
 
     async def settle(

@@ -222,8 +222,10 @@ class SignalTrust(Struct, frozen=True):
     The fields count comparisons of a page with its last fetch. The expected numbers are computed from the pages' rates
     of change, without regard to signs.
 
-    - `wrong`: comparisons of pages that had a sign and had not changed. `still`: the expected number of these.
-    - `missed`: comparisons of pages that had no sign and had changed. `due`: the expected number of these.
+    - `wrong`: the number of comparisons of pages that had a sign and had not changed.
+    - `still`: the expected number of such comparisons.
+    - `missed`: the number of comparisons of pages that had no sign and had changed.
+    - `due`: the expected number of such comparisons.
     """
 
     wrong: float = 0.0

@@ -64,7 +64,7 @@ class HostSignals(Struct, frozen=True):
         - `changed`: the page had changed.
         - `checked_ms`: the time of the previous fetch (Unix ms).
 
-        The result is unchanged if the page has no sign and no sitemap was read since `checked_ms`.
+        If the page has no sign, and no sitemap was read since `checked_ms`, return the signals unchanged.
         """
         if not signalled and self.read_ms <= checked_ms:
             return self

@@ -106,7 +106,7 @@ def used_until_ms(name: str) -> int | None:
 def is_upload(name: str) -> bool:
     """Return True if the producer name `name` is used only once, and False if `named_for` returned it.
 
-    Such a name belongs to an upload of seeds, a change of a seed set, a replay or a rediscovery.
+    A name that is used only once belongs to an upload of seeds, a change of a seed set, a replay or a rediscovery.
     """
     return name.startswith(_ONCE) and used_until_ms(name) is None
 

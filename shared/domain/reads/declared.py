@@ -29,7 +29,7 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 class Stamp(NamedTuple):
     """A value that changes whenever anything that the API shows of a crawl changes.
 
-    Two equal stamps mean that nothing shown has changed between them. `version`: that of the DeclaredCrawl.
+    Two equal stamps mean that nothing shown has changed between them. `version`: as in DeclaredCrawl.
     """
 
     crawl_id: CrawlId

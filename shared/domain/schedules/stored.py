@@ -71,8 +71,10 @@ class StoredSchedule:
 class UnreadableSchedule:
     """A schedule whose spec this version cannot read: a later version wrote it.
 
-    `reason` says what is wrong with it. The other fields are those of StoredSchedule that are not in its spec. `crawl`
-    is the crawl that the spec names, None if it selects crawls by labels.
+    - `reason`: what is wrong with the spec.
+    - `crawl`: the crawl that the spec names. None if it selects crawls by labels.
+
+    The other fields are as in StoredSchedule.
     """
 
     schedule_id: int

@@ -276,8 +276,8 @@ def _wildcard(pattern: bytes) -> _Wildcard:
 def _rarest(pieces: Iterable[bytes], taken: dict[bytes, list[tuple[RobotsRule, _Wildcard]]]) -> bytes:
     """Return the key under which a pattern with `*` is stored: a short part of it that few other patterns have as key.
 
-    - `pieces`: the parts of the pattern between its stars. The key is the beginning or end of one of them, with a
-      length of `_GRAMS`. The key is empty if all pieces are empty.
+    - `pieces`: the parts of the pattern between its stars. The key is the beginning or end of one of them. Its length
+      is one of `_GRAMS`. The key is empty if all pieces are empty.
     - `taken`: the patterns stored so far, by key.
     """
     rarest, alike = b"", math.inf
