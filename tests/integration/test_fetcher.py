@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import threading
+from typing import Any
 
 import psutil
 import pytest
@@ -404,5 +406,35 @@ def test_a_proxy_that_refuses_the_tunnel_is_a_proxy_failure() -> None:
             assert isinstance(failure, FetchFailed)
             assert failure.kind is FailureKind.PROXY
             assert proxy.requests[0].startswith(b"CONNECT public.example:443 ")
+
+    run(main())
+
+
+def test_hosts_whose_dns_is_silent_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = threading.Event()
+
+    def look_up(host: bytes, *_: object, **__: object) -> list[Any]:
+        if b"silent" in host:
+            answering.wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main() -> None:
+        async with raw_server(serving_pages) as server, fetcher() as client:
+            briefly = replace(LIMITS, connect_s=2)
+            urls = [f"http://silent{n}.example:{server.port}/" for n in range(50)]
+            silent = [asyncio.create_task(client.fetch(FetchRequest(url, limits=briefly))) for url in urls]
+            await asyncio.sleep(0)
+            for host in ("a.example", "b.example.", "a.example"):
+                answer = await client.fetch(FetchRequest(f"http://{host}:{server.port}/", limits=LIMITS))
+                assert isinstance(answer, Answer), answer
+                assert answer.ip == "127.0.0.1"
+            assert not any(task.done() for task in silent)
+            for failure in await asyncio.gather(*silent):
+                assert isinstance(failure, FetchFailed)
+                assert (failure.kind, failure.sent) == (FailureKind.DNS, False)
+                assert failure.detail.endswith(".example: no answer within 2 s")
+            answering.set()
 
     run(main())

@@ -20,6 +20,7 @@ from workers.fetch.egress import EgressRules
 from workers.fetch.exchange import CurlExchange, HandleOptions
 from workers.fetch.head import Target, locate, request_head
 from workers.fetch.idle_connections import IdleConnections
+from workers.fetch.names import Names, NotResolved, is_name
 from workers.fetch.transfers import Transfers
 
 
@@ -98,7 +99,8 @@ class CurlFetcher:
       The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. `ip`
       of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the proxy's
       credentials.
-    - libcurl's threads resolve names, at most 20 concurrently. `close` waits for look-ups under way.
+    - `Names` resolves the names of targets, and libcurl those of proxies. A look-up takes at most `connect_s`. The
+      other time limits count from its end.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.
@@ -119,7 +121,9 @@ class CurlFetcher:
         bundle = ca_bundle or default_ca_bundle()
         if not Path(bundle).is_file():
             raise FileNotFoundError(f"CA bundle {bundle} does not exist")
-        self._options = HandleOptions(rules, verify, bundle, source_address, {} if resolve is None else resolve)
+        self._options = HandleOptions(rules, verify, bundle, source_address)
+        self._resolve = {} if resolve is None else resolve
+        self._names = Names()
         self._max_connections = max_connections
         self._places = asyncio.Semaphore(max_connections)
         self._transfers = Transfers(max_connections)
@@ -151,6 +155,10 @@ class CurlFetcher:
             if denial := _denied_behind_proxy(target, self._options.rules):
                 self._denials.log(target.host_port, request.url, denial)
                 return _refused(request, FailureKind.EGRESS_DENIED, denial)
+        try:
+            addresses = await self._addresses(target, request)
+        except NotResolved as error:
+            return _refused(request, FailureKind.DNS, f"Could not resolve host: {target.host}: {error}")
         async with self._places:
             if self._closed:
                 raise RuntimeError("fetch on a closed CurlFetcher")
@@ -159,7 +167,7 @@ class CurlFetcher:
             if not request.fresh and self._kept.wants_fresh(target.server, begun):
                 request = structs.replace(request, fresh=True)
             try:
-                exchange.begin(request, target, head)
+                exchange.begin(request, target, head, addresses)
                 if not plain:
                     exchange.specialise(proxy)
                 result = await self._perform(exchange)
@@ -175,6 +183,15 @@ class CurlFetcher:
                     self._idle.append(exchange)
                 else:
                     exchange.curl.close()
+
+    async def _addresses(self, target: Target, request: FetchRequest) -> tuple[str, ...]:
+        """Return the addresses to connect to. Return none if libcurl needs no look-up, or only that of the proxy."""
+        given = self._resolve.get(target.host_port)
+        if given is not None:
+            return (given.strip("[]"),)
+        if request.proxy is not None or not is_name(target.host):
+            return ()
+        return await self._names.addresses(target.host, request.limits.connect_s)
 
     async def _perform(self, exchange: CurlExchange) -> Answer | FetchFailed:
         """Run the transfer of an exchange after its `begin`, and return the result.

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Sequence
 from enum import Enum, auto
 from math import inf
 from typing import Any, Final
@@ -69,7 +69,6 @@ class HandleOptions(Struct, frozen=True):
     verify: bool
     ca_bundle: str
     source_address: str | None
-    resolve: Mapping[str, str]
 
 
 class Cut(Enum):
@@ -176,8 +175,11 @@ class CurlExchange:
         curl.setopt(pycurl.HEADERFUNCTION, self._lines.append)
         curl.setopt(pycurl.WRITEFUNCTION, self._on_body)
 
-    def begin(self, request: FetchRequest, target: Target, head: RequestHead) -> None:
-        """Set the handle `curl` up for `request`. To start the transfer, the caller passes it to `Transfers.start`."""
+    def begin(self, request: FetchRequest, target: Target, head: RequestHead, addresses: Sequence[str]) -> None:
+        """Set the handle `curl` up for `request`. To start the transfer, the caller passes it to `Transfers.start`.
+
+        `addresses`: the addresses of the target's name. Empty: libcurl finds them.
+        """
         curl, limits = self.curl, request.limits
         self._request, self._head = request, head
         self._started = self._loop.time()
@@ -196,8 +198,8 @@ class CurlExchange:
         if (request.skips_body is not None) is not self.set_skipping:
             self.set_skipping = not self.set_skipping
             curl.setopt(pycurl.HEADERFUNCTION, self._on_header if self.set_skipping else self._lines.append)
-        if self._options.resolve:
-            self._resolve(target)
+        if addresses or self._resolving:
+            self._resolve(target, addresses)
 
     def specialise(self, proxy: str | None) -> None:
         """Set the method, body and proxy of a request, after `begin`. The handle then serves no other request."""
@@ -214,14 +216,11 @@ class CurlExchange:
         if proxy is not None:
             curl.setopt(pycurl.PROXY, proxy)
 
-    def _resolve(self, target: Target) -> None:
-        address = self._options.resolve.get(target.host_port)
-        if address is not None:
-            bracketed = f"[{address}]" if ":" in address and not address.startswith("[") else address
-            self.curl.setopt(pycurl.RESOLVE, [f"{target.host_port}:{bracketed}"])
-        elif self._resolving:
-            self.curl.setopt(pycurl.RESOLVE, [])
-        self._resolving = address is not None
+    def _resolve(self, target: Target, addresses: Sequence[str]) -> None:
+        bracketed = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
+        # With "+" libcurl forgets the entry like one that it looked up.
+        self.curl.setopt(pycurl.RESOLVE, [f"+{target.host_port}:{bracketed}"] if addresses else [])
+        self._resolving = bool(addresses)
 
     def awaiting(self, future: asyncio.Future[Result]) -> float:
         """Store the future of the transfer. Return the end of its first time limit, in the event loop's time."""

@@ -1,0 +1,116 @@
+"""Looks up the addresses of hosts, each name in a thread of its own.
+
+libcurl has at most 20 threads for look-ups, and pycurl cannot raise that number. Names whose servers do not answer
+would occupy them all. Then other names wait in libcurl until the connect limit of their own fetch, and healthy hosts
+fail.
+"""
+
+import asyncio
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final
+
+from shared.domain.web.addresses import parse_address
+
+MAX_LOOKUPS: Final = 256
+"""The greatest number of threads that look up names. Further look-ups wait, and their time limits do not count that."""
+MAX_NAMES: Final = 10_000
+"""Above this number of kept names, the one that was looked up first is forgotten."""
+KEPT_S: Final = 60.0
+"""For so many seconds the addresses of a name are kept. libcurl's own cache does the same."""
+
+LookUp = Callable[..., Sequence[Any]]
+"""`socket.getaddrinfo`, or a replacement in tests. It is called in a thread."""
+
+
+class NotResolved(Exception):
+    """A name has no address, or its servers did not answer in time. The text is for people."""
+
+
+class Names:
+    """The addresses of hosts. Construct it in the event loop that uses it.
+
+    A thread that waits for a silent server cannot be stopped. It continues after `addresses` has given up, and counts
+    in MAX_LOOKUPS until the system's resolver gives up, too. The threads do not delay the end of the process.
+    """
+
+    def __init__(self, look_up: LookUp | None = None) -> None:
+        self._look_up = socket.getaddrinfo if look_up is None else look_up
+        self._loop = asyncio.get_running_loop()
+        self._places = asyncio.Semaphore(MAX_LOOKUPS)
+        self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+        self._under_way: dict[str, asyncio.Future[tuple[str, ...] | str]] = {}
+
+    async def addresses(self, host: str, limit_s: float) -> tuple[str, ...]:
+        """Return the addresses of the name `host`, in the order in which to try them.
+
+        Raise NotResolved if there are none, or if the look-up takes longer than `limit_s`. Raise OSError if no thread
+        can be started.
+        """
+        until, addresses = self._kept.get(host, (0.0, ()))
+        if self._loop.time() < until:
+            return addresses
+        if host not in self._under_way:
+            await self._places.acquire()
+            if host in self._under_way:
+                self._places.release()
+            else:
+                self._start(host)
+        try:
+            async with asyncio.timeout(limit_s):
+                found = await asyncio.shield(self._under_way[host])
+        except TimeoutError:
+            raise NotResolved(f"no answer within {limit_s:g} s") from None
+        if isinstance(found, str):
+            raise NotResolved(found)
+        return found
+
+    def _start(self, host: str) -> None:
+        thread = threading.Thread(target=self._run, args=(host,), name="names", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._places.release()
+            raise OSError(f"no thread to look up {host}: {error}") from error
+        self._under_way[host] = self._loop.create_future()
+
+    def _run(self, host: str) -> None:
+        """Look up `host` in a thread, and pass the result to the event loop."""
+        found: tuple[str, ...] | str
+        try:
+            # As bytes: Python refuses some texts that resolvers accept.
+            rows = self._look_up(host.encode("ascii"), None, family=_family(), type=socket.SOCK_STREAM)
+            found = tuple(dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)) or "no address"
+        except OSError as error:
+            found = error.strerror or str(error)
+        with suppress(RuntimeError):  # The loop is closed: the worker ends, and nobody waits.
+            self._loop.call_soon_threadsafe(self._done, host, found)
+
+    def _done(self, host: str, found: tuple[str, ...] | str) -> None:
+        self._places.release()
+        self._under_way.pop(host).set_result(found)
+        self._kept.pop(host, None)
+        if not isinstance(found, str):
+            self._kept[host] = (self._loop.time() + KEPT_S, found)
+            if len(self._kept) > MAX_NAMES:
+                self._kept.popitem(last=False)
+
+
+def is_name(host: str) -> bool:
+    """Return True if `host` must be looked up. Return False for an IP address, and for names that mean loopback."""
+    bare = host.lower().removesuffix(".")
+    return not host.startswith("[") and parse_address(bare) is None and bare.rpartition(".")[2] != "localhost"
+
+
+@lru_cache(maxsize=1)
+def _family() -> int:
+    """Return the address family to ask for: both, or only IPv4 if the system has no IPv6."""
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).close()
+    except OSError:
+        return socket.AF_INET
+    return socket.AF_UNSPEC
