@@ -58,6 +58,8 @@ class CrawlFolder:
         if not self.path.exists():
             raise Usage(f"there is no folder {self.path}; create it with `orb crawl URL --out {self.path}`.")
         if not self.database.is_file():
+            if (self.path / "cluster.json").is_file():
+                raise Usage(f"{self.path} is the folder of a cluster: read its crawls with `orb ctl`, while it runs.")
             raise Usage(
                 f"{self.path} is no crawl's folder: it has no crawl.db. Name the folder that `orb crawl` wrote to "
                 "(by default the seed's host with .crawl behind it)."

@@ -311,6 +311,8 @@ def test_a_folder_that_is_no_crawls_is_named(orb: Orb, tmp_path: Path, command: 
     assert b"is no crawl's folder" in orb(*command, tmp_path, *rest, code=Exit.USAGE)
     assert b"there is no folder" in orb(*command, tmp_path / "none", *rest, code=Exit.USAGE)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "cluster.json").touch()
+    assert b"read its crawls with `orb ctl`" in orb(*command, tmp_path, *rest, code=Exit.USAGE)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["of no bytes", "without tables"])
