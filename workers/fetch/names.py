@@ -87,7 +87,7 @@ class Names:
             found = tuple(dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)) or "no address"
         except OSError as error:
             found = error.strerror or str(error)
-        with suppress(RuntimeError):  # The loop is closed: the worker ends, and nobody waits.
+        with suppress(RuntimeError):  # The loop is closed: the worker ends, and no fetch waits.
             self._loop.call_soon_threadsafe(self._done, host, found)
 
     def _done(self, host: str, found: tuple[str, ...] | str) -> None:
