@@ -70,8 +70,8 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `retry_id`: retry every failed URL, but only once for each id. Empty: retry none.
     - `refresh_ms`: end when every page that was due at this time (Unix ms) is fetched. 0: keep fetching pages again.
     - `unblock`: at the start, end the blocks of all hosts, and make URLs that wait for a retry due.
-    - `renewed`: the folder was emptied. Its earlier crawl may have sent requests a moment ago, so each host first waits
-      for its delay.
+    - `renewed`: the folder was emptied a moment ago. Each host first waits for its delay, as the earlier crawl may just
+      have sent it a request.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 1
@@ -121,7 +121,7 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `id`: the master's name. A second process with this name replaces the first.
     - `etcd`, `nats_url`: endpoints, separated by commas. `pools`: the names of the pools, separated by commas.
-    - `nats_replicas`: the number of NATS servers that keep each stream. A stream that has more replicas keeps them.
+    - `nats_replicas`: the least number of NATS servers that store each stream.
     - `database`: a path or `sqlite:` URL of a file on a local disk, or a `postgresql:` URL.
     - `partitions`: the number of partitions. It is fixed when the cluster is first used.
     - `http`: the `host:port` at which the API listens. `address`: the URL at which other masters reach it, if it

@@ -170,8 +170,8 @@ def pressure_readings(shortages: PressureState) -> "Readings":
 def registry_of(described: Sequence[Metric], read: Callable[[], Readings]) -> "CollectorRegistry":
     """Return a Prometheus registry of the metrics in `described`, and of metrics of the Python process.
 
-    `read` is called at each scrape and returns the values of the described metrics. It runs on the event loop without
-    an await. So it needs no lock and must be quick.
+    `read` is called at each scrape and returns the values of the described metrics. It is called on the event loop, so
+    it must be quick.
     """
     from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 

@@ -61,8 +61,8 @@ def server_context(files: TlsSettings) -> ssl.SSLContext:
 class ServerTls:
     """The TLS of a listening port.
 
-    Pass `context` to the server: new connections use the PEM files as they were when `renew` last read them. `stamp`
-    identifies the version of the files (inode, size, modification time) when this object was created.
+    Pass `context` to the server. `renew` reads the PEM files again for new connections. `stamp` identifies the version
+    of the files (inode, size, modification time) when this object was created.
     """
 
     def __init__(self, files: TlsSettings) -> None:
@@ -86,9 +86,9 @@ class ServerTls:
 class ClientTls:
     """The TLS of connections that this process opens.
 
-    New connections with `context` use the PEM files as they were when `renew` last read them. A CA that was removed
-    from its file stays trusted until the process ends. `stamp` identifies the version of the files (inode, size,
-    modification time) when this object was created.
+    Pass `context` to the client. `renew` reads the PEM files again for new connections. A CA that was removed from its
+    file stays trusted until the process ends. `stamp` identifies the version of the files (inode, size, modification
+    time) when this object was created.
     """
 
     def __init__(self, files: TlsSettings) -> None:

@@ -73,9 +73,11 @@ class Schedules(Protocol):
     ) -> tuple[StoredSchedule, bool]:
         """Create the schedule, or replace its spec and `paused`. Return it, and True if it was created.
 
-        If nothing differs, change nothing. If the schedule gets other times or was paused, its next due time comes
-        after `now_ms`. A schedule that cannot be read is replaced. Raise Full if there are too many schedules. With
-        `expected`, raise Missing if the schedule does not exist, or Stale if its ETag is not in the set.
+        If nothing differs, change nothing. If the times change or the schedule was paused, its next due time comes
+        after `now_ms`. A schedule that cannot be read is replaced.
+
+        Raise Full if there are too many schedules. If `expected` is given, raise Missing if the schedule does not
+        exist, and Stale if its ETag is not in `expected`.
         """
 
     async def pause(
@@ -89,7 +91,7 @@ class Schedules(Protocol):
     async def delete(self, name: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> None:
         """Delete the schedule with its history. Raise Missing, or Stale if its present ETag is not in `expected`.
 
-        A schedule that this version cannot read is deleted, too.
+        This works also for a schedule that this version cannot read.
         """
 
     async def history(self, schedule_id: int, *, before_ms: int, max_count: int) -> Sequence[Firing]:
@@ -116,10 +118,10 @@ class Schedules(Protocol):
         """Return the time (Unix ms) at which the next schedule fires, or None if none will fire."""
 
     async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
-        """Move a schedule on by one step. Return the lines that this adds to its history.
+        """Move a schedule to its next due time. Return the new lines of its history.
 
-        The schedule moves to its next due time. If a due time fires, its verb is applied to the schedule's crawls.
-        Return None, and write nothing, if the schedule has changed since `due` was read.
+        If a due time fires, the schedule's verb is applied to its crawls. Return None, and write nothing, if the
+        schedule has changed since `due` was read.
 
         - `due`: the schedule as it was read.
         - `step`: the due times that were missed, the one that fires now, and the next one.
@@ -129,10 +131,10 @@ class Schedules(Protocol):
     async def fire_all(
         self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
     ) -> Sequence[Fired | None]:
-        """Move several schedules on, each by one step as in `fire`, in one transaction. No schedule may have two steps.
+        """Do what `fire` does for several schedules, in one transaction. Pass at most one step for a schedule.
 
-        Return for each step, in order, the lines that it adds to the history, or None if the schedule has changed.
-        Raise Permanent, and write nothing, if the transaction can never be committed. One step may be the cause.
+        Return the result of `fire` for each step, in order. Raise Permanent, and write nothing, if the database will
+        never accept the transaction. A single step may be the cause.
         """
 
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
@@ -143,10 +145,10 @@ class Schedules(Protocol):
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply the verb of a queued effect to its crawl. Return the changed line of the history of firings.
+        """Apply the verb of a queued effect to its crawl. Return what changed in the schedule's history.
 
-        The result has no line if the outcome of the whole firing stays the same. Return None, and write nothing,
-        if the effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
+        The result contains the firing if its outcome over all its crawls has changed, else no firing. Return None, and
+        write nothing, if the effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
         """
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:

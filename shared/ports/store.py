@@ -83,8 +83,8 @@ class Store(Protocol):
         The cost depends on the changes only.
 
         - `known` returns the version of a crawl that the caller has read, None if it has read none.
-        - `compare`: crawls whose versions are always compared with `known`, because `mark` may miss a change of a slow
-          transaction. Each call also compares a few other crawls that are seeding, running or paused.
+        - `compare`: crawls whose versions are always compared with `known`. Each call also compares a few other crawls
+          that are seeding, running or paused.
         """
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
@@ -94,10 +94,10 @@ class Store(Protocol):
         """Return the ids in `crawl_ids` whose crawls exist and are not deleted."""
 
     async def begin_run(self, crawl_id: CrawlId, now_ms: int, *, unblock: bool) -> None:
-        """Prepare another run of a local crawl, the only one in the database. Call this before a partition is claimed.
+        """Prepare another run of a local crawl. Call this before a partition is claimed.
 
-        Set the length of each host's present outage to 0, because no request was made between the runs. With `unblock`,
-        also end the back-off of all hosts, and make URLs that wait for a retry due at `now_ms`.
+        Set the length of each host's present outage to 0. If `unblock` is True, also end the back-off of all hosts, and
+        make URLs that wait for a retry due at `now_ms`.
         """
 
     async def set_state(self, crawl_id: CrawlId, state: CrawlState, reason: str | None, now_ms: int) -> None: ...
@@ -112,9 +112,10 @@ class Store(Protocol):
         """
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
-        """Add `ms` to the clock of each pool in `clocks`, if the clock still has the value that `clocks` gives.
+        """Add `ms` to the clock of each pool in `clocks`.
 
-        If two leaders count the same time, only one of them adds it.
+        `clocks` maps each pool to the value of its clock that the caller has read. A clock with another value now stays
+        unchanged. So if two leaders count the same time, only one of them adds it.
         """
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
@@ -133,16 +134,16 @@ class Store(Protocol):
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
 
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-        """Return the counts of the crawl's stored pages and sitemaps in the partition, by how often they change.
+        """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
 
-        The result maps the name of a count to a mapping from bucket (a range of rates of change) to number.
+        The result maps kind -> bucket -> number. A bucket is a range of rates of change.
         """
         ...
 
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
         """Return the revision since which the crawl's spec has had its present scope.
 
-        A revision with a lower limit of pages for a host than the present limit counts as another scope.
+        A revision that allowed fewer pages of a host than the present one counts as having another scope.
         """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
@@ -181,10 +182,9 @@ class Store(Protocol):
         ...
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
-        """Return True if a waiting URL of the crawl seems to have been due by `before_ms` (Unix ms).
+        """Return True if a waiting URL of the crawl may be due by `before_ms` (Unix ms), False if certainly none is.
 
-        A URL waits for a retry, or for the next fetch of its page. The result can be
-        True without such a URL, because the stored due time of a host's queue can be too early. False is certain.
+        A URL waits for a retry, or for the next fetch of its page.
         """
 
     # The control plane's ----------------------------------------------------------------------------------------------
@@ -222,10 +222,10 @@ class Store(Protocol):
         Return True if it was moved. Return False, and write nothing, if the crawl has another state or revision now, or
         if one of these numbers is given and differs from the stored one:
 
-        - `counted`: the version of the crawl's counters. With it, return False also if a change of a seed set of the
-          crawl is not published yet.
+        - `counted`: the version of the crawl's counters. If it is given, also return False while a change of one of the
+          crawl's seed sets is not published yet.
         - `change`: the number of the crawl's last change.
-        - `operator_version`: the version of the crawl that each change by an operator raises.
+        - `operator_version`: a number of the crawl that each change by an operator raises.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
@@ -263,15 +263,15 @@ class Store(Protocol):
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
         """Write an owner's `changes`, and set the position up to which it has applied reports to `position`.
 
-        One call gives up only a bounded number of the URLs in the queues of `changes.give_up`. Return the queues that
-        may have more such URLs, which the caller passes to its next call.
+        `changes.give_up` names queues whose URLs are given up, a bounded number in one call. Return the queues that may
+        have more. The caller passes them to its next call.
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
         """Read again and return the state of a partition that the caller claimed under `term`, as `claim` does.
 
-        Raise OwnershipLost if the partition is not claimed under `term`. Afterwards an earlier transaction of the
-        caller whose result is unknown can no longer commit.
+        Raise OwnershipLost if the partition is not claimed under `term`. Call this if the result of a transaction is
+        unknown. Afterwards that transaction can no longer commit.
         """
 
     async def apply_found(
@@ -296,8 +296,8 @@ class Store(Protocol):
         - `marks`: the number of each crawl's newest command in progress. It is stored in the rows that the batch
           writes, so that this command and earlier ones skip them.
         - `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
-        - `signs`: for each crawl that fetches pages again, the rules by which dates in sitemaps and feeds change when a
-          page is due. None: the crawl does not use dates.
+        - `signs`: for each crawl that fetches pages again, the rules by which dates in sitemaps and feeds change the
+          due times of pages. None: the crawl does not use these dates.
         """
 
     async def accept_command(
@@ -331,18 +331,17 @@ class Store(Protocol):
         Return where the next chunk begins, or None when the whole command is applied. Rows written after the command
         was accepted are skipped. Each of these parameters is for one kind of command:
 
-        - `sent`: REPLAY deletes the dead letters with these numbers. The owner must have published their messages
-          before (`message_letters`).
-        - `upto`: REPLAY queues the URLs of dead letters with numbers up to this one.
-        - `exclusions`: EXCLUDE excludes the URLs that these exclusions, which are in force now, cover.
-        - `changed`: the crawl's present scope, which RESCOPE applies. None: the crawl is deleted, so nothing remains to
-          do.
+        - `sent`: the numbers of dead letters that REPLAY deletes. Publish their messages (`message_letters`) before the
+          call.
+        - `upto`: the greatest number of a dead letter whose URL REPLAY queues.
+        - `exclusions`: the exclusions in force now. EXCLUDE excludes the URLs that they cover.
+        - `changed`: the crawl's present scope, which RESCOPE applies. None: the crawl is deleted.
         - `found`: the result of reading the chunk's pages (`readable_pages`), which REDISCOVER stores. None: the crawl
           is deleted.
         """
 
     async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
-        """Return the URLs that the next chunk of a SEED_SET command must withdraw, but that are leased now."""
+        """Return the leased URLs among those that the next chunk of a SEED_SET command withdraws."""
 
     async def readable_pages(self, command: CommandRun) -> ReadablePages:
         """Return the next stored pages whose links a REDISCOVER command must read from the archive.
@@ -376,9 +375,8 @@ class Store(Protocol):
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
         - `next_lease`: the partition's next free lease number, to be stored.
-        - `budgets`: the budget of each crawl that has one. The number of leased URLs is limited so that the stored
-          pages cannot exceed `max_pages`, even if several owners lease at the same time. Nothing is leased once
-          `max_bytes` is reached.
+        - `budgets`: the budget of each crawl that has one. Only so many URLs are leased that the crawl cannot store
+          more than `max_pages` pages. Nothing is leased once `max_bytes` is reached.
         """
 
     async def grant(self, fence: Fence, leases: Sequence[LeaseId]) -> None:
@@ -401,8 +399,8 @@ class Store(Protocol):
     ) -> Sequence[QueueRow]:
         """Return up to `max_count` host queues of a crawl in a partition that have queued or waiting URLs.
 
-        First come the queues that may be visited at `soon_ms` (Unix ms) or before: their host is not blocked, and a URL
-        is due. In each group the least recently served queues come first.
+        Queues that may be visited by `soon_ms` (Unix ms) come first: their host is not blocked, and a URL is due. The
+        other queues follow. Both groups begin with the least recently served queue.
         """
 
     async def queue_rows(self, keys: Sequence[tuple[CrawlId, HostId]]) -> Sequence[QueueRow]: ...

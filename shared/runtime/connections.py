@@ -1,8 +1,7 @@
 """Accepts and counts the connections of a listening port, and limits their number.
 
 Up to `max_count` connections may stay open. `spare` more are accepted for one request each, so that a flood does not
-block health checks. If all spare places are taken, a new connection replaces the oldest spare one that has sent no
-request yet. Connections in a TLS handshake count as well.
+block health checks. Connections in a TLS handshake count as well.
 """
 
 import asyncio
@@ -121,8 +120,8 @@ class ConnectionLimit:
 def within_files(max_count: int, aside: int) -> int:
     """Return how many connections the process may open: `max_count`, or fewer if its limit of open files is too low.
 
-    First raise that limit (the soft one) as far as needed and allowed by the hard limit. `aside`: how many files the
-    process needs besides the connections. If no connection fits, return 1.
+    First raise the soft limit of open files as far as necessary and possible. `aside`: how many files the process needs
+    besides the connections. The result is at least 1.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = max_count + aside if hard == resource.RLIM_INFINITY else min(max_count + aside, hard)

@@ -19,7 +19,7 @@ class ExclusionsFollower:
     """Stores in `current` the exclusions that the leader last published. `view`: watched keys of the coordinator.
 
     `changed` is called with the new exclusions after each change. If the published record is missing or unreadable, the
-    earlier exclusions stay. So a coordinator that lost all data does not lift any exclusion.
+    earlier exclusions stay in force.
     """
 
     def __init__(self, view: View, keys: Keys, *, changed: Callable[[Exclusions], None] = lambda current: None) -> None:

@@ -18,7 +18,7 @@ IDLE: Final = 0.25
 YOUNG: Final = 250
 """The number of new container objects after which Python collects the youngest generation.
 
-It is less than Python's default of 700, so that each such collection is shorter.
+Python's default is 700. A smaller number makes each such collection shorter.
 """
 
 AGED: Final = 280

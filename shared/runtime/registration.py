@@ -45,9 +45,8 @@ class Registration:
     async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
         """Keep a session open and the key registered, until cancelled.
 
-        Raise Unusable if the coordinator refuses this client. `attached` runs once in each session, after the key is
-        registered. When the session is lost, `attached` is cancelled. The next session is opened after `attached` has
-        ended.
+        `attached` runs once in each session, after the key is registered. It is cancelled when the session is lost, and
+        the next session is opened when it has ended. Raise Unusable if the coordinator refuses this client.
         """
         while True:
             try:

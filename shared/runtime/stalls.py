@@ -25,16 +25,16 @@ log = structlog.get_logger(__name__)
 
 STALLED_S: Final = 5.0
 DEAD_S: Final = 60.0
-"""The seconds after which a member with a blocked event loop kills itself (SIGKILL), counted after STALLED_S seconds.
+"""A member whose event loop is blocked for STALLED_S + DEAD_S seconds kills itself (SIGKILL).
 
-After STALLED_S seconds of a stall the member logs where the loop is blocked. After DEAD_S more its leases are lost, and
-it reacts to no request to stop.
+After STALLED_S seconds it logs where the loop is blocked.
 """
 
 _LAST: Final = 16
-"""The signal that the watchdog's first timer sends (SIGSTKFLT, otherwise unused), and the seconds of its second timer.
+"""The number of the signal that the watchdog's first timer sends (SIGSTKFLT), and the seconds of its second timer.
 
-Both are one number: the C function alarm(seconds) handles the signal, and gets the signal number as its argument."""
+The two are equal. The handler of the signal is the C function alarm(seconds), which is called with the signal's number.
+"""
 
 _EVERY_S: Final = 1.0
 _FRAMES: Final = 8
@@ -86,10 +86,10 @@ class Watchdog:
 
     If the watchdog is not re-armed for `first_s` seconds, a kernel timer starts a second timer of `_LAST` seconds. When
     the second timer expires, faulthandler writes the stack of each thread to stderr, and the process exits with status
-    14. The signal handlers are alarm() and _exit() of the C library, so no Python code runs.
+    14. No Python code is needed for this.
 
-    The first timer also expires when the process continues after a stop (SIGSTOP, a frozen container). The second timer
-    then leaves the thread time to re-arm both, so the process is not ended.
+    After a stop of the process (SIGSTOP, a frozen container), the first timer may have expired. The thread then re-arms
+    both timers before the second one expires.
     """
 
     def __init__(self, first_s: float) -> None:
@@ -230,8 +230,7 @@ class StallWatch:
     def _await(self, sign: threading.Event, rearm: Callable[[], None]) -> None:
         """Wait until the loop has set `sign`, which ends the stall. Meanwhile call `rearm`, which re-arms the watchdog.
 
-        Call `dead` if the wait takes `dead_s` seconds. The seconds are counted in checks, not by a clock. So the time
-        in which the process was stopped does not count.
+        Call `dead` if the wait takes `dead_s` seconds. Time in which the whole process was stopped does not count.
         """
         if self._dead_s is not None:
             for _ in range(_LOOKS):

@@ -116,7 +116,7 @@ class Tasks:
 def _cancels() -> int:
     """Return the number of pending cancellations of the current task (`Task.cancelling`), 0 outside of a task.
 
-    TaskGroup and timeout undo their own cancellations, so these no longer count afterwards.
+    Cancellations by a TaskGroup or a timeout no longer count when its block has ended.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
@@ -138,8 +138,8 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up
 def dying_with(parent: int) -> list[str]:
     """Return words to put before a command, so that the kernel kills the command when the process `parent` dies.
 
-    The kernel watches the *thread* that starts the command, so start it from a thread that lives as long as the
-    process. The result is empty on systems other than Linux.
+    Start the command in a thread that lives as long as the process: the kernel kills it when that *thread* ends. The
+    result is empty on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return []

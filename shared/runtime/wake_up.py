@@ -6,8 +6,7 @@ import asyncio
 class WakeUp:
     """A revision number that each `notify` increments. Tasks can wait for the next increment.
 
-    A task first reads `revision`, then examines what it works on, and then waits until the revision has grown. So it
-    misses no notification.
+    To miss no notification, a task reads `revision`, then does its work, then waits until the revision has grown.
     """
 
     def __init__(self) -> None:

@@ -28,8 +28,7 @@ NOTHING_SAID: Final = DesiredState(StoredConfig(0, AS_STARTED), Drains())
 def desired_state_after(before: DesiredState, snapshot: Snapshot, keys: Keys) -> tuple[DesiredState, list[str]]:
     """Return the desired state that the records in `snapshot` publish, and a message for each unreadable record.
 
-    If a record is missing or unreadable, keep its part of `before` (the hot configuration or the drains). So nothing is
-    reverted by a coordinator that lost all data, or by a record of an unsupported version.
+    If a record is missing or unreadable, keep its part of `before` (the hot configuration or the drains).
     """
     state, complaints = before, []
     try:

@@ -1,7 +1,7 @@
 """Events that happened in the cluster, published as JSON on `events.<kind>.<id>`. Users may read the stream as well.
 
 Unknown fields are ignored, and events of unknown kinds may arrive. An event is published at most once, so it may be
-lost. What has happened is also in the database or in etcd, which lose nothing.
+lost. The database and etcd contain the present state.
 """
 
 import re

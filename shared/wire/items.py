@@ -4,8 +4,8 @@ The messages are JSON, because users' programs read them. Unknown fields are ign
 default. A message may arrive twice.
 
 A message has one or more pages (PageEntry), each with all items of one fetch of the page. Each later fetch sends the
-page again, with a greater `fetch`. Only the PageEntry with the greatest `fetch` is valid for a page: other items of the
-page no longer exist. The id of an item stays the same in each fetch.
+page again, with a greater `fetch`. For each page, only the items of the PageEntry with the greatest `fetch` still
+exist. The id of an item stays the same in each fetch.
 """
 
 import re
@@ -47,8 +47,8 @@ class ItemEntry(msgspec.Struct, frozen=True):
 class PageEntry(msgspec.Struct, frozen=True):
     """The items of one fetched page in a message. `page` is the page's id in the API.
 
-    - `fetch`: identifies the fetch by two numbers, `<lease>-<grant>`. Compare leases first, then grants: those of a
-      later fetch are greater.
+    - `fetch`: two numbers that identify the fetch, `<lease>-<grant>`. A later fetch has a greater lease number, or the
+      same lease number and a greater grant number.
     - `at_ms`: when the page was fetched, in Unix milliseconds by the worker's clock.
     - `labels`, `source`: those of the seed from which the page was found. The fields are absent if the seed has none.
     """

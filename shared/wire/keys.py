@@ -143,10 +143,10 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The owner of a partition. Each write of the record begins a new term, so it is written only to assign an owner.
+    """The owner of a partition. It is written only to assign an owner, and each write begins a new term.
 
     The term is (epoch, the coordinator's revision of the record). `started_at_ms` is when the owner's process started.
-    A process that was restarted under the same id is not the owner: it cannot claim the term a second time.
+    If a process with the same id starts later, it is not the owner.
     """
 
     owner: str

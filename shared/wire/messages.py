@@ -149,11 +149,12 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status, or 0.
     - `reason`: a failure kind, an exclusion reason, or empty.
     - `digest`: the payload's sha1 (20 bytes), or empty; `size`: the payload in bytes.
-    - `links`: the number of outlinks in scope or within `scope.extra_hops`; `found`: that of all outlinks, or -1.
-    - `left_out`: the excluded outlinks. `retry_after_ms`: the wait that the server requested (-1: none).
+    - `links`: the number of outlinks in scope or within `scope.extra_hops`. `found`: the number of all outlinks, or -1.
+    - `left_out`: how many outlinks each reason excluded. `retry_after_ms`: the wait that the server requested (-1:
+      none).
     - `entries`: the number of entries of a sitemap or feed; -1 for everything else.
     - `truncated`: why the body is incomplete, empty if it is complete. It is a shared.domain.web.fetch.Truncation
-      value, `decoded` if only a part was read, or `undecodable` if decompression failed.
+      value, `decoded` if the decompressed body exceeds its limit, or `undecodable` if decompression failed.
     - `mark`: a hash of the page's text or items if the crawl compares them, else empty.
     - `not_indexed`: the shared.domain.web.robots.NotIndexed value if the page must not be in lists and exports, else
       empty.
@@ -187,8 +188,8 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
-    `failure` is empty, or says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. `detail` is
-    the same in words. In that case the visit requested no URL of that origin, and no attempt is counted.
+    `failure` says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`, else it is empty. `detail`
+    is the same in words. With a failure, the visit requested no URL of that origin and counts no attempt.
     """
 
     crawl_delay_ms: int = -1
@@ -204,8 +205,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 
     - `not_attempted`: fingerprints of URLs that return to the queue.
     - `final`: the visit has ended, so the owner ends the lease.
-    - `quiet_ms`: how long before this message the last response ended (-1: no request was made). The host was idle at
-      least for this time.
+    - `quiet_ms`: the time from the end of the last response to this message (-1: no request was made).
     - `failed`: an error of the worker itself ended the visit. The owner ends the grant now and counts it as expired.
     """
 
@@ -250,15 +250,15 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoveries/1", omit_defaults=True):
     """URLs found or seeded, all of one crawl and one partition, for the partition's owner.
 
-    A sender (`producer`) numbers its messages for a crawl and partition from 1 (`n`). It publishes message n + 1 only
-    after message n was acknowledged. So the owner can drop repeats and detect gaps.
+    A sender (`producer`) numbers its messages for a crawl and partition: `n` is 1, 2, 3, ... Message n + 1 is published
+    only after message n was acknowledged. So the owner can drop repeats and detect gaps.
 
     - `spec`: the revision of the crawl's spec by which the sender decided which links to send.
     - `total`: the number of URLs in the producer's messages up to this one. The owner computes `accepted` from it.
     - `contexts`: the distinct seed contexts of the origins.
     - `context_of`: for each origin, the number of its context in `contexts` (from 1), or 0.
-    - `lastmods`: for each origin, when each of its links last changed, by a sitemap's or feed's date (Unix seconds, 0:
-      unknown). Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.
+    - `lastmods`: for each origin a list: when each of its links last changed, as a sitemap or feed says (Unix seconds,
+      0: unknown). Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.
     - `of_set`: the URLs are seeds that were added to a seed set.
     """
 
@@ -279,7 +279,7 @@ KEPT_BYTES: Final = 64 * 1024
 
 
 class ShardUnreadable(msgspec.Struct, frozen=True, tag_field="type", tag="unreadable/1", omit_defaults=True):
-    """A worker's report that it could not decode a shard. The worker acknowledges the shard once this report is stored.
+    """A worker's report that it could not decode a shard. The worker acks the shard once this report is stored.
 
     - `pool`, `host_id`, `slot`, `sequence`: where the shard was queued, and its sequence in the pool's stream.
     - `size`, `data`: the shard's number of bytes, and its first bytes (at most KEPT_BYTES).
@@ -313,7 +313,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag_field="type", tag="worker/1"
     - `visits`, `busy`: how many visits the worker can have at once, and how many it has.
     - `pages`, `bytes`: how many responses it has archived since its start, and the bytes of their bodies.
     - `pulling`: the worker takes further visits; `in_flight`: the number of requests in progress.
-    - `config`: the revision of the hot configuration. `pressure`: the resources because of which it takes no visit.
+    - `config`: the revision of the hot configuration. `pressure`: the resources that are nearly full.
     - `saturated`: at least as many visits wait for a request slot as there are slots.
     """
 
@@ -380,7 +380,7 @@ class HostWaiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", omit_defaults=True):
-    """A crawl's progress. The master sends it about twice a second, and once more when the crawl finishes.
+    """A crawl's progress. The master sends it about twice a second, and when the crawl finishes.
 
     - `counters`: the fields of shared.domain.frontier.store_model.Counters.
     - `tallies`: kind -> key -> count (kinds: status, failed, excluded).
